@@ -19,7 +19,7 @@ import numpy as np
 
 from rollout_traces.flags import REGISTRY, FlagErrors, Population, TracedRow, flag_population, flag_row
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger_build import build_ledger
+from rollout_traces.ledger.build import build_ledger
 from rollout_traces.transcript import Transcript
 
 BUDGET_POPULATION_MS = 200
@@ -65,7 +65,7 @@ def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> H
 def decoded_rows(n_rows: int, n_tokens: int) -> tuple[HostBatch, list[Transcript], Any]:
     """Rollouts of at least `n_tokens` tokens by the tests' generator, decoded, and their tokenizer."""
     from rollout_traces.batch import RolloutBatch
-    from rollout_traces.capture import capture
+    from rollout_traces.capture.host_copy import capture
     from rollout_traces.decode import TranscriptDecoder
     from tests import generator
 

@@ -134,9 +134,9 @@ def burst(n_steps: int, folder: Path) -> None:
 
 def ledger_size() -> None:
     """Bytes of a packed ledger."""
-    from rollout_traces.capture import capture
-    from rollout_traces.ledger import pack
-    from rollout_traces.ledger_build import build_ledger
+    from rollout_traces.capture.host_copy import capture
+    from rollout_traces.ledger.build import build_ledger
+    from rollout_traces.ledger.columns import pack
     from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
     batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=64, group_size=8))

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.flags import random_step
 from rollout_traces.flags import Population, flag_population
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger_build import build_ledger
+from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import FAMILIES, rollout_metrics
 from rollout_traces.metrics.compute import step_view
 from rollout_traces.metrics.registry import missing_for

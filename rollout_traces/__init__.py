@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger import RolloutHandle, RolloutLogger
-    from rollout_traces.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
+    from rollout_traces.stats_logger.logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
@@ -27,12 +27,12 @@ _HOMES = {
     "RolloutBatch": "rollout_traces.batch",
     "RolloutHandle": "rollout_traces.logger",
     "RolloutLogger": "rollout_traces.logger",
-    "StatsLogger": "rollout_traces.stats_logger",
-    "StatsLoggerConfig": "rollout_traces.stats_logger",
+    "StatsLogger": "rollout_traces.stats_logger.logger",
+    "StatsLoggerConfig": "rollout_traces.stats_logger.logger",
     "Store": "rollout_traces.store",
     "TokenTrack": "rollout_traces.transcript",
     "ToolCall": "rollout_traces.transcript",
-    "TrackioConfig": "rollout_traces.stats_logger",
+    "TrackioConfig": "rollout_traces.stats_logger.logger",
     "Transcript": "rollout_traces.transcript",
     "TranscriptDecoder": "rollout_traces.decode",
     "Turn": "rollout_traces.transcript",

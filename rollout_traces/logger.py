@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.batch import SPLITS, RolloutBatch
-from rollout_traces.capture import MAX_BYTES, Captured
-from rollout_traces.device_copy import any_on_gpu, flat, on_gpu, owned_copy
-from rollout_traces.drain import DrainConfig
+from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_copy
+from rollout_traces.capture.hand_over import Warnings
+from rollout_traces.capture.host_copy import MAX_BYTES, Captured
+from rollout_traces.capture.join import join_record
+from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
-from rollout_traces.hand_over import Warnings
-from rollout_traces.join import join_record
 from rollout_traces.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.selection import policy_named
 from rollout_traces.shared_run import current_ranks, first_group_of, hear, next_key, tell
-from rollout_traces.sink import TrackioSink
+from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.station import MAX_SPOOL_BYTES, RankOutlet, Station, StationPlan

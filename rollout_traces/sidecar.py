@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.drain import Drain
-from rollout_traces.drain_host import config_from_plain, run_loop
-from rollout_traces.drain_loop import DrainLoop
+from rollout_traces.drain.drain import Drain
+from rollout_traces.drain.host import config_from_plain, run_loop
+from rollout_traces.drain.loop import DrainLoop
 from rollout_traces.errors import StoreError
-from rollout_traces.sink import TrackioSink
+from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.run_folder import Manifest, RunFolder
 
 log = logging.getLogger("rollout_traces.sidecar")
@@ -110,7 +110,7 @@ def decoder_of(folder: RunFolder, manifest: Manifest) -> Any:
     if not manifest.has_tokenizer:
         return None
     from rollout_traces.decode import TranscriptDecoder
-    from rollout_traces.tokenizer_files import load_tokenizer
+    from rollout_traces.spool.tokenizer_files import load_tokenizer
 
     return TranscriptDecoder(load_tokenizer(folder.tokenizer))
 

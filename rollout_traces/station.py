@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.drain import Drain, DrainConfig
-from rollout_traces.drain_host import ProcessHost, ThreadHost, config_as_plain
-from rollout_traces.drain_loop import DrainLoop
-from rollout_traces.hand_over import HandOver, Warnings
-from rollout_traces.sanitize import plain
+from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.drain.drain import Drain, DrainConfig
+from rollout_traces.drain.host import ProcessHost, ThreadHost, config_as_plain
+from rollout_traces.drain.loop import DrainLoop
 from rollout_traces.shared_run import Ranks, rank_spool
-from rollout_traces.sink import TrackioSink
+from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
 from rollout_traces.spool.record import Record
 from rollout_traces.spool.run_folder import Manifest, RunFolder, run_folders, spool_root
-from rollout_traces.tokenizer_files import save_tokenizer
+from rollout_traces.spool.tokenizer_files import save_tokenizer
+from rollout_traces.trace.sanitize import plain
 
 log = logging.getLogger("rollout_traces")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_traces import ledger, trace, transcript
+from rollout_traces import transcript
+from rollout_traces.ledger import columns as ledger
+from rollout_traces.trace import conversion as trace
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "schema.md"
 
@@ -24,7 +26,7 @@ step and split has one digest under `<split>/{steps}`.
   transcript) and `{details}` (flags with their sentences, timings, long answers); a digest's root
   carries `{ledger}`. They are stored once, never searched, never shown to a person.
 
-`rollout_traces.trace.read_transcript` gives the transcript back: everything exactly, but float tracks with
+`rollout_traces.trace.conversion.read_transcript` gives the transcript back: everything exactly, but float tracks with
 float16 precision (about three decimal digits; float32 where a value exceeds 65504).
 """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from rollout_traces.key_filter import SLIM_DENIES
-from rollout_traces.stats_config import (
+from rollout_traces.stats_logger.config import (
     PREFIX,
     StatsLoggerConfig,
     SwanlabConfig,
@@ -15,6 +14,7 @@ from rollout_traces.stats_config import (
     WandBConfig,
     environment_fields,
 )
+from rollout_traces.stats_logger.key_filter import SLIM_DENIES
 from rollout_traces.stats_tracker import ReduceType
 from tests.metrics.test_metrics_page import attributes_of, escaped
 

@@ -11,7 +11,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
-from rollout_traces.trace import TraceRecord, read_ledger, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript
 from tests.generator import BatchPlan, batch_arrays, rollout_batch, tiny_tokenizer
 
 

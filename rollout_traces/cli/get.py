@@ -13,7 +13,7 @@ from rollout_traces.cli.tables import cell, print_json
 from rollout_traces.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from rollout_traces.trace import TraceRecord
+    from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
 SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}

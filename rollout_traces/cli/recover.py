@@ -22,7 +22,7 @@ def recover_spools(
 
     Example: rollout-traces recover -p gsm8k
     """
-    from rollout_traces.recovery import find_left, recover
+    from rollout_traces.drain.recovery import find_left, recover
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:

@@ -10,7 +10,7 @@ from rollout_traces.doctor.base import Examination, Finding, check
 @check("Logging path")
 def spool(examination: Examination) -> Iterator[Finding]:
     """The spools of this node: where they lie, what waits in them, where their sidecars' logs are."""
-    from rollout_traces.recovery import default_roots, find_left
+    from rollout_traces.drain.recovery import default_roots, find_left
     from rollout_traces.spool.mounts import is_network_mount
 
     root = default_roots()[0]

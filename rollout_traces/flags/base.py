@@ -14,9 +14,9 @@ import numpy as np
 
 from rollout_traces.flags.runs import Runs
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger import Ledger
-from rollout_traces.ledger_build import normalise_stop_reason
-from rollout_traces.masked_tokens import MaskedTokens
+from rollout_traces.ledger.build import normalise_stop_reason
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 

@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
-from rollout_traces.masked_tokens import LOG_RATIO_LIMIT, log_ratio
+from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.transcript import FLOAT_TRACKS
 
 _MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at staleness 0"

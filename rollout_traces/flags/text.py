@@ -11,7 +11,7 @@ from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
 from rollout_traces.flags.scripts import NAMES, code_points, script_codes
-from rollout_traces.tool_results import tool_failed
+from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD

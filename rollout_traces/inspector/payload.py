@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.trace import TraceRecord, read_details, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
 _CODES = {"f": ("<f4", "f4"), "i": ("<i4", "i4"), "u": ("u1", "u1")}

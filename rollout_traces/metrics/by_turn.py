@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.ledger_build import turn_starts
+from rollout_traces.ledger.build import turn_starts
 from rollout_traces.metrics.aggregate import finite_of, known
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.tools import decoded_uses

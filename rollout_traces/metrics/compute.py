@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger import Ledger
-from rollout_traces.ledger_build import build_ledger
+from rollout_traces.ledger.build import build_ledger
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_part, under
 from rollout_traces.metrics.patterns import as_globs
 from rollout_traces.metrics.registry import FAMILIES, Family, missing_for

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.ledger.segments import Segments, ratio
 from rollout_traces.metrics.aggregate import known
 from rollout_traces.metrics.groups import GroupIndex
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
-from rollout_traces.segments import Segments, ratio
 
 FIRST_TOKENS = 512
 """Sampled tokens of each rollout that are looked at."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.segments import ratio
+from rollout_traces.ledger.segments import ratio
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.ledger import NULL_INT, Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 
 HISTOGRAMS = {"reward/histogram": "reward", "tokens/completion/histogram": "n_sampled"}
 """Key, without the split -> the ledger column it shows."""

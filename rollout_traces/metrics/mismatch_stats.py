@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.masked_tokens import MaskedTokens
-from rollout_traces.segments import Segments
+from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.ledger.segments import Segments
 
 BUCKETS = ("0", "1", "2_plus")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.masked_tokens import log_ratio
+from rollout_traces.ledger.masked_tokens import log_ratio
+from rollout_traces.ledger.policy_update import clipped
 from rollout_traces.metrics.aggregate import describe, finite_of, known, share
 from rollout_traces.metrics.mismatch_stats import BUCKETS, in_bucket, mismatch_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
-from rollout_traces.policy_update import clipped
 
 _MISMATCH = (
     "mismatch/{k1,k3,mult_prob_error,ess_share}",

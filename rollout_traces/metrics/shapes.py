@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from rollout_traces.ledger import NULL_INT
+from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.metrics.aggregate import describe, key_part
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView

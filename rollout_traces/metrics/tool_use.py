@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollout_traces.tool_results import tool_failed
+from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.transcript import Transcript
 
 

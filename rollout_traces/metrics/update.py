@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.ledger.policy_update import update_shares
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
-from rollout_traces.policy_update import update_shares
 
 
 @family(

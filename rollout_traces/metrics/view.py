@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger import NULL_INT, Ledger
-from rollout_traces.masked_tokens import MaskedTokens
+from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.metrics.groups import GroupIndex
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.run_settings import RunSettings

@@ -11,7 +11,7 @@ from rollout_traces.scalar_sinks.base import ScalarSink
 from rollout_traces.scalar_sinks.swanlab_sink import SwanlabSink
 from rollout_traces.scalar_sinks.tensorboard import TensorBoardSink
 from rollout_traces.scalar_sinks.wandb_sink import WandbSink
-from rollout_traces.stats_config import StatsLoggerConfig
+from rollout_traces.stats_logger.config import StatsLoggerConfig
 
 
 def sink_makers(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rollout_traces.ledger import Ledger
+from rollout_traces.ledger.columns import Ledger
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollout_traces.ledger import NULL_INT, Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.selection.base import Selected, SelectionRequest
 
 PASS_RATE_BANDS = 3

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.sanitize import plain
+from rollout_traces.trace.sanitize import plain
 
 SCHEMA_VERSION = 1
 MAGIC = b"RTsp"

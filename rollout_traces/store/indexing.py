@@ -18,7 +18,7 @@ from rollout_traces.store.schema import MAX_COLUMNS, Registry
 from rollout_traces.store.source import Source, StoredTrace
 
 if TYPE_CHECKING:
-    from rollout_traces.ledger import Ledger
+    from rollout_traces.ledger.columns import Ledger
 
 logger = logging.getLogger("rollout_traces")
 
@@ -205,7 +205,7 @@ def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> 
 
 
 def _packed_ledger(stored: StoredTrace) -> bytes | None:
-    from rollout_traces.trace import LEDGER_KEY
+    from rollout_traces.trace.conversion import LEDGER_KEY
 
     try:
         with damage_said(f"the ledger of {stored.trace_id}"):
@@ -218,14 +218,14 @@ def _packed_ledger(stored: StoredTrace) -> bytes | None:
 
 
 def _ledger_rows(packed: bytes) -> list[dict[str, Any]]:
-    from rollout_traces import ledger as ledgers
+    from rollout_traces.ledger import columns as ledgers
 
     with damage_said("ledger"):
         return _rows_of(ledgers.unpack(packed))
 
 
 def _rows_of(ledger: Ledger) -> list[dict[str, Any]]:
-    from rollout_traces import ledger as ledgers
+    from rollout_traces.ledger import columns as ledgers
 
     kinds = {name: ledgers.kind_of(name) for name in ledger.columns}
     rows = []

@@ -6,8 +6,8 @@ import sqlite3
 
 import numpy as np
 
-from rollout_traces import ledger as ledgers
-from rollout_traces.ledger import Ledger
+from rollout_traces.ledger import columns as ledgers
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.scope import Scope
 

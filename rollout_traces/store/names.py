@@ -20,7 +20,8 @@ MEANINGS = {
 
 def meanings() -> dict[str, str]:
     """Name -> meaning of all columns that have one; prefixed ones end in `/*`."""
-    from rollout_traces import ledger, trace
+    from rollout_traces.ledger import columns as ledger
+    from rollout_traces.trace import conversion as trace
 
     ours = {name.replace("<name>", "*"): meaning for name, meaning in trace.METADATA.items()}
     return {**{c.name: c.meaning for c in ledger.COLUMNS}, **ours, **MEANINGS}

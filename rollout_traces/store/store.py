@@ -21,8 +21,8 @@ from rollout_traces.store.scope import Rows, Scope, within_sqlite
 from rollout_traces.store.source import Source
 
 if TYPE_CHECKING:
-    from rollout_traces.ledger import Ledger
-    from rollout_traces.trace import TraceRecord
+    from rollout_traces.ledger.columns import Ledger
+    from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
 Steps = tuple[int | None, int | None]
@@ -272,7 +272,7 @@ class Store:
         Raises:
             StoreError: there is none, or its JSON is damaged.
         """
-        from rollout_traces.trace import TraceRecord
+        from rollout_traces.trace.conversion import TraceRecord
 
         stored = self.source.trace(storable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
@@ -289,7 +289,7 @@ class Store:
         Raises:
             StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
         """
-        from rollout_traces.trace import read_transcript
+        from rollout_traces.trace.conversion import read_transcript
 
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its token track"):
@@ -301,7 +301,7 @@ class Store:
         Raises:
             StoreError: there is no such trace, or it is damaged.
         """
-        from rollout_traces.trace import read_details
+        from rollout_traces.trace.conversion import read_details
 
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its details"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger import NULL_INT, Ledger, concatenate, kind_of
+from rollout_traces.ledger.columns import NULL_INT, Ledger, concatenate, kind_of
 from rollout_traces.store.rows import TraceRow
 from rollout_traces.store.steps import tied
 from rollout_traces.store.store import EVERYTHING, Steps, Store

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.errors import DecodeError
 from tests.decode.builders import E, S, chatml, check_invariants, of_template, row, said

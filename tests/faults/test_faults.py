@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.trace import read_transcript
+from rollout_traces.trace.conversion import read_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.sidecar.readback import ledger_uids, scalar_steps, trace_uids
 from tests.test_write_path import stored
@@ -224,7 +224,7 @@ class TestServer:
         assert_stored_once(server.folder, 4)
 
     def test_that_is_down_at_the_end_gets_the_rest_from_a_recovery(self, trackio_dir, server, monkeypatch):
-        from rollout_traces.recovery import find_left, recover
+        from rollout_traces.drain.recovery import find_left, recover
 
         server.start()
         logger = make_logger(server_url=server.url)

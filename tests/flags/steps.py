@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import (
     Flag,
@@ -24,7 +24,7 @@ from rollout_traces.flags import (
     flag_row,
 )
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger_build import build_ledger
+from rollout_traces.ledger.build import build_ledger
 from rollout_traces.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 from tests import generator

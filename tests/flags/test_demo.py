@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import REGISTRY
 from tests.flags.steps import find_flags

@@ -7,7 +7,7 @@ import sqlite3
 import orjson
 
 from rollout_traces.doctor import Examination, examine
-from rollout_traces.trace import read_details, read_ledger
+from rollout_traces.trace.conversion import read_details, read_ledger
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.test_write_path import make_logger, scalars, stored
 

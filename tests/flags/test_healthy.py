@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import TracedRow, flag_row
 from tests import generator

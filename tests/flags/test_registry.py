@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags import (
     REGISTRY,

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.ledger import Ledger
-from rollout_traces.trace import TraceRecord, digest_trace, rollout_trace
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.trace.conversion import TraceRecord, digest_trace, rollout_trace
 from rollout_traces.transcript import Transcript
 from tests.builders import make_transcript
 

@@ -7,7 +7,7 @@ import pytest
 
 from rollout_traces.inspector.pages.health import flag_shares, needs_text, summarise
 from rollout_traces.inspector.pages.measures import MEASURES, tie_reasons, tied_rows
-from rollout_traces.ledger import NULL_INT, Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 
 
 def rows(**columns) -> Ledger:

@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 
 from rollout_traces.inspector.payload import packed, rollout_payload, transcript_payload, utf16_positions
-from rollout_traces.ledger import Ledger
-from rollout_traces.trace import TraceRecord, rollout_trace
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 from tests.builders import make_transcript
 
 

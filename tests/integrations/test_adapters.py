@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations import areal, openrlhf, slime, trl
 from tests.generator import tiny_tokenizer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger import NULL_INT, Ledger, kind_of
+from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.metrics import rollout_metrics
 from tests.builders import make_host_batch
 

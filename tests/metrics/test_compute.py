@@ -10,7 +10,7 @@ import pytest
 
 import rollout_traces.metrics as metrics
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture import capture
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.metrics import FAMILIES, Key, missing_inputs, rollout_metrics, step_histograms, tool_use
 from rollout_traces.metrics.patterns import as_globs
@@ -195,8 +195,9 @@ class TestHistograms:
 
 
 def test_metrics_of_a_step_of_two_parts_equal_those_of_the_whole(full_batch):
-    from rollout_traces import host_batch, ledger
-    from rollout_traces.ledger_build import build_ledger
+    from rollout_traces import host_batch
+    from rollout_traces.ledger import columns as ledger
+    from rollout_traces.ledger.build import build_ledger
 
     whole = capture([full_batch], step=1, split="rollout")
     doubled = host_batch.concatenate([whole, whole])

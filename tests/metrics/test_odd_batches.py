@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.host_batch import HostBatch
-from rollout_traces.ledger import pack, unpack
-from rollout_traces.ledger_build import build_ledger
+from rollout_traces.ledger.build import build_ledger
+from rollout_traces.ledger.columns import pack, unpack
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.run_settings import RunSettings
 from tests.builders import make_host_batch

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rollout_traces.scalar_sinks import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink, sink_makers
-from rollout_traces.stats_config import StatsLoggerConfig
+from rollout_traces.stats_logger.config import StatsLoggerConfig
 
 
 def test_tensorboard_writes_an_event_file(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger import Ledger
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.selection import SelectionRequest
 
 

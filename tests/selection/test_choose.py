@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.ledger import Ledger
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.selection import POLICIES, Selected, choose, default_policy, policy_named
 from rollout_traces.selection.panel import panel
 from rollout_traces.selection.portfolio import portfolio

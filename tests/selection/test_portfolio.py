@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rollout_traces.ledger import NULL_INT
+from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.selection.portfolio import portfolio
 from tests.selection.builders import make_ledger, make_request
 

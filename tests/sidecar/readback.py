@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.ledger import Ledger
-from rollout_traces.trace import TraceRecord, read_ledger
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.trace.conversion import TraceRecord, read_ledger
 
 
 def rows(folder: Path, sql: str, *values: Any, project: str = "p") -> list[tuple]:

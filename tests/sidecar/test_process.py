@@ -185,7 +185,7 @@ class TestRecovery:
         assert "Nothing waits" in runner.invoke(app, ["recover"]).output
 
     def test_leaves_alone_what_is_in_use(self, logger, trackio_dir):
-        from rollout_traces.recovery import find_left, recover_in_background
+        from rollout_traces.drain.recovery import find_left, recover_in_background
 
         logger._station.start = lambda: None
         logger.log_rollouts(make_batch(), step=1)

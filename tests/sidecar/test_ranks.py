@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.rank_gather import Held, RankGather
+from rollout_traces.drain.rank_gather import Held, RankGather
 from tests.sidecar.readback import ledgers, rows, trace_uids
 
 WORKER = """
@@ -110,5 +110,5 @@ class TestGather:
         assert self.make(("a", 1)).take_ready({"a": True, "b": False}) == ["a@1"]
 
     def test_does_not_wait_for_ever(self, monkeypatch):
-        monkeypatch.setattr("rollout_traces.rank_gather.PATIENCE", 0.0)
+        monkeypatch.setattr("rollout_traces.drain.rank_gather.PATIENCE", 0.0)
         assert self.make(("a", 1)).take_ready({"a": False, "b": False}) == ["a@1"]

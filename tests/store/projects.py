@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.flags.base import Flag
-from rollout_traces.ledger import Ledger
-from rollout_traces.trace import TraceRecord, digest_trace, rollout_trace
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.trace.conversion import TraceRecord, digest_trace, rollout_trace
 from tests.builders import make_transcript
 
 PROJECT = "reading"

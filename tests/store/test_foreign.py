@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger import pack
+from rollout_traces.ledger.columns import pack
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.indexing import _ledger_rows
-from rollout_traces.trace import TRACK_KEY, TraceRecord, read_transcript
+from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript
 from tests.store.projects import PROJECT, RUN, conversation, database, make_ledger, store_values, write_step
 
 CHAT = [{"role": "user", "content": "hello there"}, {"role": "assistant", "content": "general answer"}]

@@ -62,9 +62,9 @@ from areal_reward import is_right  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
-from rollout_traces.capture import capture  # noqa: E402
+from rollout_traces.capture.host_copy import capture  # noqa: E402
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
-from rollout_traces.trace import TraceRecord, read_ledger, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
 
 ANSWERS = ("It is 42.", "no idea", "forty two maybe")

@@ -84,7 +84,7 @@ ENVIRONMENTS = (
             ),
         ),
         bare=("areal==1.0.4", TEMPLATES),
-        tests=("tests/test_stats_tracker.py", "tests/test_stats_config.py"),
+        tests=("tests/test_stats_tracker.py", "tests/stats_logger/test_config.py"),
     ),
     Environment(
         "verl",

@@ -26,7 +26,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.integrations import trl as integration  # noqa: E402
-from rollout_traces.trace import TraceRecord, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
 
 

@@ -44,7 +44,7 @@ from verl.trainer.ppo.reward import extract_reward  # noqa: E402
 from verl.workers.rollout.replica import TokenOutput  # noqa: E402
 
 from rollout_traces.integrations import verl as integration  # noqa: E402
-from rollout_traces.trace import TraceRecord, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
 
 CALL = 'Let me compute.\n<tool_call>\n{"name": "calc", "arguments": {"e": "6*7"}}\n</tool_call>'

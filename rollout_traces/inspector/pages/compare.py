@@ -13,7 +13,7 @@ from rollout_traces.inspector.pages.rollouts import sample_card, told_population
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, Store
-from rollout_traces.trace import TraceRecord, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 COMPARED = (
     "reward",

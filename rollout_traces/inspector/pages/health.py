@@ -12,7 +12,7 @@ from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_s
 from rollout_traces.inspector.pages.measures import MEASURES, Measure, tie_reasons
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.ledger import Ledger
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.store.switched_off import off_in
 
 EXAMPLES = 24
@@ -184,7 +184,7 @@ def _counters(workspace: Workspace, request: Request) -> dict[str, float]:
     """What the run's logger counted and what waits in its spool, where it runs on this machine."""
     if not workspace.is_local:
         return {}
-    from rollout_traces.recovery import find_left
+    from rollout_traces.drain.recovery import find_left
 
     found: Counter[str] = Counter()
     for left in find_left(request.project):

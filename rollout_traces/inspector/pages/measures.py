@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.ledger import NULL_INT, Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 
 TIE_TOLERANCE = 1e-6
 """Rewards of a group are tied within this times max(1, |reward|)."""

@@ -1,0 +1,210 @@
+"""From the calling thread into the spool, whatever happens: nothing here raises for want of room."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.device_copy import Copier, CudaCopier, Staged
+from rollout_traces.capture.host_copy import Capture, Captured
+from rollout_traces.spool.folder import DiskFull, SpoolFull
+from rollout_traces.spool.record import Record, encode
+
+log = logging.getLogger("rollout_traces")
+
+T = TypeVar("T")
+WARN_EVERY = 60.0
+"""Seconds between two warnings of one kind; what happened between them is counted."""
+MAX_KEPT_BYTES = 256 << 20
+"""Bytes of records that are kept in memory while the disk is full."""
+
+
+class Writer(Protocol):
+    """A spool as the hand-over sees it."""
+
+    def append(self, buffers: Sequence[Any]) -> str: ...
+
+    def has_room(self, n_bytes: int) -> bool: ...
+
+    def count_waiting(self) -> int: ...
+
+    def keep_ahead(self) -> None: ...
+
+
+class Warnings:
+    """One warning a minute and kind, and a count of all.
+
+    Args:
+        counters: where they are counted.
+    """
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self.counters = counters
+        self._warned: dict[str, float] = {}
+
+    def count(self, counter: str, what: object, n: int = 1) -> None:
+        """Counts, and warns when the last warning of the kind is long enough ago."""
+        self.counters[counter] += n
+        now = time.monotonic()
+        if now - self._warned.get(counter, -WARN_EVERY) >= WARN_EVERY:
+            self._warned[counter] = now
+            log.warning("%s (%d so far), training goes on: %s", counter, self.counters[counter], what)
+
+
+class HandOver:
+    """Writes records to a spool, in the order handed over.
+
+    A spool at its limit takes batches without their tokens; while the disk is full records are kept in
+    memory, and written when there is room again. Both are counted and said.
+
+    Args:
+        writer: the spool.
+        warnings: where what was left out is counted.
+        max_bytes: budget of one hand-over.
+        copier: how tensors leave the device; CUDA's by default.
+    """
+
+    def __init__(
+        self, writer: Writer, warnings: Warnings, max_bytes: int, copier: Copier | None = None
+    ) -> None:
+        self.writer = writer
+        self._warnings = warnings
+        self._capture = Capture(max_bytes)
+        self._copier = copier if copier is not None else CudaCopier()
+        self._courier: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        self.last_name = ""
+
+    def rollouts(self, batches: Sequence[RolloutBatch], **details: Any) -> Captured:
+        """Captures batches and writes them.
+
+        Args:
+            batches: the parts of one hand-over.
+            **details: as `Capture.take`.
+
+        Returns:
+            What was captured; its buffers are not valid any more.
+        """
+        with self._lock:
+            captured = self._capture.take(batches, **details)
+            n_bytes = sum(map(len, captured.buffers))
+            if not self.writer.has_room(n_bytes) and not self._recounted_room(n_bytes):
+                captured = self._capture.take(batches, **details, max_bytes=0)
+            if captured.n_without_tokens:
+                self._warnings.count(
+                    "rollouts_without_tokens",
+                    "no room for the tokens of a hand-over; its scalars are kept",
+                    captured.n_without_tokens,
+                )
+            self._write(captured.buffers, captured.n_rows)
+        self._warnings.counters["rollouts_handed_over"] += captured.n_rows
+        return captured
+
+    def from_device(self, batches: Sequence[RolloutBatch], **details: Any) -> Future[Captured]:
+        """Has batches with tensors on a GPU brought here and written, without waiting for either.
+
+        Until they are written, some tens of milliseconds, a crash loses them.
+
+        Args:
+            batches: the parts of one hand-over.
+            **details: as `Capture.take`.
+
+        Returns:
+            What was captured, once it is.
+        """
+        staged = Staged(batches, self._copier)
+
+        def write() -> Captured:
+            try:
+                return self.rollouts(staged.arrive(), **details)
+            finally:
+                staged.release()
+
+        return self.later(write)
+
+    def later(self, work: Callable[[], T]) -> Future[T]:
+        """Has work done by the thread that waits for the device, after what it was given before."""
+        if self._courier is None:
+            self._courier = ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-courier")
+        return self._courier.submit(work)
+
+    def wait_for_device(self, timeout: float) -> bool:
+        """Waits until everything from a GPU is written.
+
+        Returns:
+            False when the time was not enough.
+        """
+        if self._courier is None:
+            return True
+        try:
+            self._courier.submit(lambda: None).result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def put(self, record: Record) -> str:
+        """Writes a small record.
+
+        Returns:
+            Its name, or that of the last record written when it is kept in memory for now.
+        """
+        buffers = encode(record)
+        with self._lock:
+            self._write(buffers, 0)
+            return self.last_name
+
+    def retry(self) -> bool:
+        """Writes what is kept in memory, as far as there is room; call it from time to time.
+
+        Returns:
+            True when nothing is kept.
+        """
+        with self._lock:
+            self.writer.count_waiting()
+            return self._write_kept()
+
+    def _recounted_room(self, n_bytes: int) -> bool:
+        self.writer.count_waiting()
+        return self.writer.has_room(n_bytes)
+
+    def _write(self, buffers: Sequence[Any], n_rows: int) -> None:
+        if self._kept and not self._write_kept():
+            self._keep(buffers, n_rows, "the disk is still full")
+            return
+        try:
+            self.last_name = self.writer.append(buffers)
+        except DiskFull as error:
+            self._keep(buffers, n_rows, error)
+        except SpoolFull as error:
+            self._drop(n_rows, error)
+        except OSError as error:
+            self._keep(buffers, n_rows, error)
+
+    def _write_kept(self) -> bool:
+        while self._kept:
+            try:
+                self.last_name = self.writer.append([self._kept[0]])
+            except (SpoolFull, OSError):
+                return False
+            self._kept_bytes -= len(self._kept.popleft())
+        return True
+
+    def _keep(self, buffers: Sequence[Any], n_rows: int, why: object) -> None:
+        size = sum(map(len, buffers))
+        if self._kept_bytes + size > MAX_KEPT_BYTES:
+            self._drop(n_rows, f"{why}, and {self._kept_bytes} bytes are kept in memory already")
+            return
+        self._kept.append(b"".join(bytes(buffer) for buffer in buffers))
+        self._kept_bytes += size
+        self._warnings.count("records_kept_in_memory", f"{why}; a crash now would lose them")
+
+    def _drop(self, n_rows: int, why: object) -> None:
+        self._warnings.count("rollouts_dropped" if n_rows else "records_dropped", why, n_rows or 1)

@@ -1,0 +1,99 @@
+"""What exists only after the update, matched to the rollouts handed over before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.capture.host_copy import Captured, Rows, find_rows, host_array
+from rollout_traces.errors import BatchError
+from rollout_traces.spool.record import Record
+from rollout_traces.transcript import FLOAT_TRACKS
+
+ROW_KEYS = ("advantages", "losses")
+"""Keys that may be given per row, [B]."""
+
+
+def join_record(captured: Captured, sample_ids: Sequence[Any] | None, columns: Mapping[str, Any]) -> Record:
+    """The record of a join.
+
+    Args:
+        captured: the hand-over.
+        sample_ids: the B values its rows were given, or None.
+        columns: canonical per-token float tracks, [B, T] in one array or one array a part, in the layout
+            of the hand-over or of an `attention_mask` given along; `advantages` or `losses` [B];
+            `sample_ids` when the rows come in another order.
+
+    Returns:
+        The record: tracks without padding as float32 [N], row values as float64 [B].
+
+    Raises:
+        BatchError: a key is unknown, or a shape does not fit; the text says what was expected.
+    """
+    values = dict(columns)
+    order = _order(sample_ids, values.pop("sample_ids", None), captured.n_rows)
+    mask = values.pop("attention_mask", None)
+    layout = captured.rows if mask is None else tuple(find_rows(part) for part in _arrays(mask))
+    arrays: dict[str, np.ndarray] = {}
+    for key, value in values.items():
+        parts = _arrays(value)
+        if key in ROW_KEYS and sum(part.size for part in parts) == captured.n_rows:
+            row_values = np.concatenate([part.reshape(-1) for part in parts])
+            arrays[f"row/{key}"] = row_values[order].astype(np.float64)
+        elif key in FLOAT_TRACKS:
+            arrays[f"track/{key}"] = _track(key, parts, layout, captured, order)
+        else:
+            raise BatchError(
+                f"join: {key!r} is unknown. Expected one of {', '.join(FLOAT_TRACKS)} as [B, T], or "
+                f"{', '.join(ROW_KEYS)} as [B] = ({captured.n_rows},)."
+            )
+    return Record("join", {"batch_id": captured.batch_id}, arrays)
+
+
+def _track(
+    key: str, parts: Sequence[np.ndarray], layout: Sequence[Rows], captured: Captured, order: np.ndarray
+) -> np.ndarray:
+    rows = [
+        (part, rows, b) for part, rows in zip(parts, layout, strict=False) for b in range(len(rows.lengths))
+    ]
+    fits = len(parts) == len(layout) and all(
+        part.ndim == 2 and len(part) == len(rows.lengths) for part, rows in zip(parts, layout, strict=False)
+    )
+    if not fits or len(rows) != captured.n_rows:
+        raise BatchError(
+            f"join: {key!r} seen with shapes {[part.shape for part in parts]}. Expected {len(layout)} arrays [B, T] "
+            f"with {[len(part.lengths) for part in layout]} rows, as they were handed over."
+        )
+    lengths = [length for part in captured.rows for length in part.lengths]
+    taken = []
+    for row in np.flatnonzero(captured.kept).tolist():
+        part, where, b = rows[int(order[row])]
+        tokens = where.tokens_of(part, b)
+        if len(tokens) != lengths[row]:
+            raise BatchError(
+                f"join: {key!r} has {len(tokens)} tokens in row {row}. Expected {lengths[row]}, as handed over; give the "
+                "attention_mask along when the padding is another."
+            )
+        taken.append(tokens.astype(np.float32))
+    return np.concatenate(taken) if taken else np.zeros(0, np.float32)
+
+
+def _order(own: Sequence[Any] | None, given: Any, n_rows: int) -> np.ndarray:
+    """int64 [B]: for each row handed over, the row it has in what is joined."""
+    if given is None:
+        return np.arange(n_rows)
+    if own is None:
+        raise BatchError("join: sample_ids given, but the hand-over had none. Join in its order instead.")
+    places = {str(value): place for place, value in enumerate(given)}
+    missing = [value for value in own if str(value) not in places]
+    if missing:
+        raise BatchError(f"join: sample_ids lack {missing[0]!r}. Expected all {n_rows} of the hand-over.")
+    return np.asarray([places[str(value)] for value in own], np.int64)
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    if isinstance(value, (list, tuple)) and value and hasattr(value[0], "shape"):
+        return [host_array(part) for part in value]
+    return [host_array(value)]

@@ -1,0 +1,1 @@
+"""From handed-over records to what is stored: what runs in the sidecar, or on a thread."""

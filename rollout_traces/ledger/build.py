@@ -1,0 +1,321 @@
+"""HostBatch -> Ledger: every row of a hand-over, from masks and scalars, without its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.host_batch import HostBatch
+from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
+from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
+from rollout_traces.ledger.policy_update import clipped, update_shares
+from rollout_traces.ledger.segments import Segments, ratio
+from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.run_settings import RunSettings
+from rollout_traces.transcript import Transcript
+
+STOP_REASONS = {
+    "max_tokens": "length",
+    "max_new_tokens": "length",
+    "max_length": "length",
+    "max_output_tokens": "length",
+    "max_completion_tokens": "length",
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "stop_token": "stop",
+}
+"""What engines call the same thing; other reasons keep their name in lower case."""
+
+
+def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledger:
+    """Fills every column that the hand-over allows without decoding.
+
+    Rows whose tokens were left behind (`has_tokens` False) have unknown token columns. A column that
+    is unknown throughout is left out.
+
+    Args:
+        batch: B rollouts.
+        settings: what the run declares; clip bounds and the success threshold are read.
+
+    Returns:
+        B rows.
+    """
+    settings = settings or RunSettings()
+    sampled = MaskedTokens.sampled(batch)
+    in_loss = sampled if np.array_equal(batch.loss_mask, batch.response_mask) else MaskedTokens.in_loss(batch)
+    prompt_keys = _prompt_keys(batch)
+    group = group_numbers(batch.group_ids, prompt_keys)
+    columns: dict[str, np.ndarray] = {
+        "uid": _texts([batch.uid(b) for b in range(batch.n_rows)]),
+        "split": _texts([batch.split] * batch.n_rows),
+        "step": np.full(batch.n_rows, batch.step, np.int64),
+        "group": group,
+        "sample": positions_in_group(group),
+        "prompt_key": prompt_keys,
+        "source": _text_list(batch, "sources", str),
+        "discard_reason": _text_list(batch, "discard_reasons", str),
+        "reward": batch.row_floats.get("rewards", _nan(batch)),
+        "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
+        "reward_status": _text_list(batch, "reward_statuses", _lower),
+        "stop_reason": _text_list(batch, "stop_reasons", normalise_stop_reason),
+        "success": _success(batch, settings),
+        "answered": _truths(batch, "parsed_answers", lambda answer: int(answer is not None), none=0),
+    }
+    columns |= {f"component/{name}": values for name, values in batch.reward_components.items()}
+    columns |= {f"sample/{name}": values for name, values in batch.sample_metrics.items()}
+    columns |= _lengths(batch, sampled)
+    columns |= _versions(batch, sampled)
+    columns |= _mismatch(sampled)
+    columns["trained"] = _trained(batch, in_loss, columns["discard_reason"])
+    columns["advantage"] = _advantage(batch, in_loss)
+    columns["clip_share"] = _clip_share(in_loss, settings, batch)
+    columns["update_share"] = update_shares(in_loss, columns["discard_reason"])
+    return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
+
+
+def settle_step(batch: HostBatch, ledger: Ledger) -> Ledger:
+    """Makes the columns that speak of the whole step right for a step of several hand-overs.
+
+    Args:
+        batch: all rollouts of the step.
+        ledger: their ledgers, stacked in the same order.
+
+    Returns:
+        The ledger with `sample` and `update_share` taken over the step.
+    """
+    shares = update_shares(MaskedTokens.in_loss(batch), ledger.get("discard_reason"))
+    settled = {"sample": positions_in_group(ledger.get("group")), "update_share": shares}
+    return ledger.with_columns(
+        **{name: column for name, column in settled.items() if _any_known(name, column)}
+    )
+
+
+def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Ledger:
+    """Replaces what only text can tell, for the rows that were decoded.
+
+    Args:
+        ledger: B rows.
+        transcripts: row -> its transcript.
+
+    Returns:
+        The ledger with `n_turns` replaced and `n_thinking`, `n_tool_calls`, `n_tool_errors` filled for
+        those rows; the last three stay unknown elsewhere.
+    """
+    if not transcripts:
+        return ledger
+    columns = {name: ledger.get(name).copy() for name in ("n_turns", *_FROM_TEXT)}
+    for row, transcript in transcripts.items():
+        if transcript.source != "mask":
+            columns["n_turns"][row] = sum(turn.role == "assistant" for turn in transcript.turns)
+            columns["n_tool_calls"][row] = sum(len(turn.tool_calls) for turn in transcript.turns)
+            columns["n_tool_errors"][row] = sum(map(tool_failed, transcript.turns))
+        columns["n_thinking"][row] = thinking_tokens(transcript)
+    return ledger.with_columns(
+        **{name: column for name, column in columns.items() if (column != NULL_INT).any()}
+    )
+
+
+_FROM_TEXT = ("n_thinking", "n_tool_calls", "n_tool_errors")
+
+
+def thinking_tokens(transcript: Transcript) -> int:
+    """Sampled tokens whose text lies inside the thinking of an assistant turn."""
+    count = 0
+    for turn in transcript.turns:
+        if not turn.thinking:
+            continue
+        first_char = int(transcript.tokens.char_starts[turn.start])
+        at = turn.raw.find(turn.thinking)
+        if at < 0:
+            continue
+        inside = slice(turn.start, turn.stop)
+        starts = transcript.tokens.char_starts[inside] - first_char
+        within = (starts >= at) & (starts < at + len(turn.thinking))
+        count += int((within & transcript.tokens.response_mask[inside]).sum())
+    return count
+
+
+def normalise_stop_reason(reason: Any) -> str:
+    """One name for what engines call differently: `max_tokens` is `length`, `eos` is `stop`.
+
+    Args:
+        reason: a string, or an enum whose value or name is one.
+
+    Returns:
+        The reason in lower case, with underscores between words.
+    """
+    name = str(getattr(reason, "value", reason)).strip().lower().replace("-", "_").replace(" ", "_")
+    return STOP_REASONS.get(name, name)
+
+
+def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
+    """The group of each row.
+
+    Args:
+        group_ids: int64 [B]; -1 = unknown.
+        prompt_keys: object [B], keys (None = unknown) by which rows of unknown group are put together; a row that has none
+            either is a group of its own.
+
+    Returns:
+        int64 [B].
+    """
+    group = group_ids.astype(np.int64).copy()
+    following = int(group.max(initial=-1)) + 1
+    numbers: dict[Any, int] = {}
+    for row in np.flatnonzero(group < 0).tolist():
+        key = prompt_keys[row] if prompt_keys[row] is not None else ("row", row)
+        group[row] = following + numbers.setdefault(key, len(numbers))
+    return group
+
+
+def positions_in_group(group: np.ndarray) -> np.ndarray:
+    """int64 [B]: how many earlier rows share the row's group."""
+    order = np.argsort(group, kind="stable")
+    new = np.flatnonzero(np.diff(group[order], prepend=group[order][:1] - 1))
+    counts = np.diff(new, append=len(group))
+    position = np.empty(len(group), np.int64)
+    position[order] = np.arange(len(group)) - np.repeat(new, counts)
+    return position
+
+
+def turn_starts(batch: HostBatch) -> np.ndarray:
+    """bool [N]: first tokens of sampled runs.
+
+    A run begins at a row's first token, after an unsampled token, or where `turn_ids` change.
+    """
+    mask = batch.response_mask
+    starts = mask.copy()
+    starts[1:] &= ~mask[:-1]
+    turn_ids = batch.tracks.get("turn_ids")
+    if turn_ids is not None:
+        starts[1:] |= mask[1:] & mask[:-1] & (turn_ids[1:] != turn_ids[:-1])
+    edges = batch.offsets[:-1][np.diff(batch.offsets) > 0]
+    starts[edges] = mask[edges]
+    return starts
+
+
+def _prompt_keys(batch: HostBatch) -> np.ndarray:
+    given = batch.row_lists.get("prompt_keys")
+    keys: list[str | None] = list(batch.prompt_keys())
+    for row in np.flatnonzero(~batch.has_tokens).tolist():
+        if given is None or given[row] is None:
+            keys[row] = None
+    return _texts(keys)
+
+
+def _lengths(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+    n_prompt = batch.prompt_stops() - batch.offsets[:-1]
+    n_sampled = sampled.segments.counts
+    lengths = {
+        "n_prompt": n_prompt,
+        "n_sampled": n_sampled,
+        "n_environment": np.diff(batch.offsets) - n_prompt - n_sampled,
+        "n_turns": Segments(n_sampled).sum(turn_starts(batch)[sampled.positions]),
+    }
+    return {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+
+
+def _versions(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+    versions = batch.tracks.get("versions")
+    if versions is None:
+        return {}
+    known = MaskedTokens(batch, batch.response_mask & (versions >= 0))
+    values = versions[known.positions]
+    low = known.segments.min(values, NULL_INT)
+    columns = {"version_min": low, "version_max": known.segments.max(values, NULL_INT)}
+    if batch.train_version is not None:
+        columns["staleness_max"] = np.where(low == NULL_INT, NULL_INT, int(batch.train_version) - low)
+    return columns
+
+
+def _mismatch(sampled: MaskedTokens) -> dict[str, np.ndarray]:
+    columns = {}
+    logprobs = sampled.track("logprobs")
+    if logprobs is not None:
+        columns["mean_logprob"] = sampled.segments.mean(logprobs)
+    d = sampled.log_ratio
+    if d is None:
+        return columns
+    known = np.isfinite(d)
+    counts = sampled.segments.sum(known)
+    d = np.where(known, d, 0)
+    total = sampled.segments.sum(d)
+    empty = counts == 0
+    columns |= {
+        "mismatch_k1": -ratio(total, counts),
+        "mismatch_k3": ratio(sampled.segments.sum(k3(d)), counts),
+        "mismatch_abs_max": np.where(empty, np.nan, sampled.segments.max(np.abs(d), np.nan)),
+        "log_ratio_sum": np.where(empty, np.nan, total),
+    }
+    return columns
+
+
+def _trained(batch: HostBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
+    kept = np.asarray([reason is None for reason in discard_reason], bool)
+    trained = (kept & (in_loss.segments.counts > 0)).astype(np.int64)
+    return np.where(batch.has_tokens | ~kept, trained, NULL_INT)
+
+
+def _advantage(batch: HostBatch, in_loss: MaskedTokens) -> np.ndarray:
+    values = in_loss.track("advantages")
+    per_row = batch.row_floats.get("advantages", _nan(batch))
+    if values is None:
+        return per_row
+    means = in_loss.segments.mean(values)
+    return np.where(np.isnan(means), per_row, means)
+
+
+def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: HostBatch) -> np.ndarray:
+    cut = clipped(in_loss, settings)
+    if cut is None:
+        return _nan(batch)
+    return ratio(in_loss.segments.sum(cut[0] | cut[1]), in_loss.segments.counts)
+
+
+def _success(batch: HostBatch, settings: RunSettings) -> np.ndarray:
+    given = _truths(batch, "successes", lambda value: int(bool(value)), none=NULL_INT)
+    rewards = batch.row_floats.get("rewards")
+    if "successes" in batch.row_lists or settings.success_threshold is None or rewards is None:
+        return given
+    return np.where(np.isfinite(rewards), rewards >= settings.success_threshold, NULL_INT).astype(np.int64)
+
+
+def _truths(batch: HostBatch, key: str, value_of: Callable[[Any], int], none: int) -> np.ndarray:
+    values = batch.row_lists.get(key)
+    if values is None:
+        return np.full(batch.n_rows, NULL_INT, np.int64)
+    known = [value is not None and not (isinstance(value, float) and np.isnan(value)) for value in values]
+    pairs = zip(values, known, strict=True)
+    return np.asarray([value_of(value) if told else none for value, told in pairs], np.int64)
+
+
+def _text_list(batch: HostBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:
+    values = batch.row_lists.get(key) or [None] * batch.n_rows
+    return _texts([None if value is None else read(value) for value in values])
+
+
+def _texts(values: Sequence[str | None]) -> np.ndarray:
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _lower(value: Any) -> str:
+    return str(value).strip().lower()
+
+
+def _nan(batch: HostBatch) -> np.ndarray:
+    return np.full(batch.n_rows, np.nan)
+
+
+def _any_known(name: str, column: np.ndarray) -> bool:
+    kind = kind_of(name)
+    if kind == "float":
+        return bool(np.isfinite(column).any())
+    if kind == "int":
+        return bool((column != NULL_INT).any())
+    return any(value is not None for value in column)

@@ -1,0 +1,275 @@
+"""What Trackio has stored of a run, read back: the ground on which a record is let go or sent again.
+
+Only new rows are read each time, by their row number; the questions go through Trackio's own read-only SQL,
+which a local project, a self-hosted server and a Space all answer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_ledger
+
+PAGE = 5000
+"""Rows asked for at once; Trackio answers with 10,000 at most."""
+Query = Callable[[str], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """One rollout's trace in the store.
+
+    Attributes:
+        uid: the rollout's uid.
+        selected_by: the selection's reason.
+        probability: chance of having been traced.
+    """
+
+    uid: str
+    selected_by: str
+    probability: float
+
+
+@dataclass(eq=False)
+class Stored:
+    """What is stored of one run.
+
+    Attributes:
+        query: answers read-only SQL with rows; raises when the store cannot be read now.
+        project: Trackio project.
+        run_id: Trackio's id of the run.
+        uids: uids of all our traces, digests included.
+        digested: ids of the hand-overs whose rows lie in a stored digest.
+        scalars: signatures of stored scalars, as far as they were asked for.
+        expected: signatures to look out for.
+        every_scalar: look out for all of them, as before records are sent again.
+    """
+
+    query: Query
+    project: str
+    run_id: str
+    uids: set[str] = field(default_factory=set)
+    digested: set[str] = field(default_factory=set)
+    scalars: set[int] = field(default_factory=set)
+    expected: set[int] = field(default_factory=set)
+    every_scalar: bool = False
+    _rows: dict[str, dict[str, StoredRow]] = field(default_factory=lambda: defaultdict(dict))
+    _traced: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    _prompts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _expected_keys: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _last_trace: int = 0
+    _last_metric: int = 0
+
+    def refresh(self) -> None:
+        """Reads what is new.
+
+        Raises:
+            Exception: whatever the store raises while it cannot be read; try again later.
+        """
+        while rows := self._page_of_traces():
+            for row in rows:
+                self._take_trace(row)
+        if self.expected or self.every_scalar:
+            while rows := self._page_of_metrics():
+                for row in rows:
+                    self._take_metrics(row)
+
+    def reload(self) -> None:
+        """Reads everything again, scalars included: before records are sent again.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        fresh = Stored(self.query, self.project, self.run_id, every_scalar=True)
+        fresh.refresh()
+        self.uids, self.digested, self.scalars = fresh.uids, fresh.digested, fresh.scalars
+        self._rows, self._traced, self._prompts = fresh._rows, fresh._traced, fresh._prompts
+        self._last_trace, self._last_metric = fresh._last_trace, fresh._last_metric
+        self.expected.clear()
+        self._expected_keys.clear()
+
+    def rows_of(self, batch_id: str) -> Mapping[str, StoredRow]:
+        """uid -> stored trace of a hand-over's rows."""
+        return self._rows.get(batch_id, {})
+
+    def chosen_in_digest(self, batch_id: str) -> dict[str, StoredRow]:
+        """uid -> what a stored digest says was traced of a hand-over, whether or not it is there.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        rows = self._ask(
+            f"SELECT spans FROM traces WHERE run_id = {_quoted(self.run_id)} AND key LIKE '%/{STEPS}' "
+            f"AND json_extract(metadata, '$.batches') LIKE {_quoted(f'%{batch_id}%')} LIMIT 1"
+        )
+        if not rows:
+            return {}
+        spans = rows[0]["spans"]
+        spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
+        ledger = read_ledger(TraceRecord((), {}, spans))
+        if ledger is None:
+            return {}
+        names = ("trace_uid", "selected_by", "selected_probability")
+        columns = [ledger.get(name).tolist() for name in names]
+        return {
+            uid: StoredRow(uid, str(reason), float(probability))
+            for uid, reason, probability in zip(*columns, strict=True)
+            if uid is not None and uid.startswith(f"{batch_id}-")
+        }
+
+    def traced_at(self, step: int, split: str) -> set[str]:
+        """uids of the rollouts traced at a step."""
+        return self._traced.get((step, split), set())
+
+    def traced_prompts(self, split: str) -> Counter[str]:
+        """Prompt key -> traces of it in this run."""
+        return Counter(self._prompts.get(split, {}))
+
+    def totals(self) -> dict[str, float]:
+        """The newest `<split>/total/...` scalars of the run, empty when there are none.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        newest: dict[str, float] = {}
+        rows = self._ask(
+            f"SELECT metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} "
+            "AND CAST(metrics AS TEXT) LIKE '%/total/samples\"%' ORDER BY rowid DESC LIMIT 20"
+        )
+        for row in rows:
+            values = row["metrics"]
+            values = orjson.loads(values) if isinstance(values, (str, bytes)) else values
+            splits = {key.split("/")[0] for key in newest}
+            newest |= {
+                key: float(value)
+                for key, value in values.items()
+                if "/total/" in key and key.split("/")[0] not in splits
+            }
+        return newest
+
+    def expect(self, step: int, values: Mapping[str, Any]) -> int:
+        """Looks out for scalars from now on.
+
+        Args:
+            step: their step.
+            values: what was logged.
+
+        Returns:
+            Their signature.
+        """
+        token = scalar_signature(step, values)
+        self.scalars.discard(token)
+        self.expected.add(token)
+        self._expected_keys[keys_signature(step, values)].append(token)
+        return token
+
+    def _page_of_traces(self) -> list[dict[str, Any]]:
+        names = ("uid", "batches", "selected_by", "selected_probability", "prompt_key")
+        fields = ", ".join(f"json_extract(metadata, '$.{name}') AS {name}" for name in names)
+        rows = self._ask(
+            f"SELECT rowid AS r, step, key, {fields} FROM traces WHERE run_id = {_quoted(self.run_id)} "
+            f"AND rowid > {self._last_trace} ORDER BY rowid LIMIT {PAGE}"
+        )
+        self._last_trace = max((row["r"] for row in rows), default=self._last_trace)
+        return rows
+
+    def _page_of_metrics(self) -> list[dict[str, Any]]:
+        rows = self._ask(
+            f"SELECT rowid AS r, step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} "
+            f"AND rowid > {self._last_metric} ORDER BY rowid LIMIT {PAGE}"
+        )
+        self._last_metric = max((row["r"] for row in rows), default=self._last_metric)
+        return rows
+
+    def _ask(self, sql: str) -> list[dict[str, Any]]:
+        try:
+            return self.query(sql)
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            if "no such table" in str(error) or f"'{self.project}' not found" in str(error):
+                return []
+            raise
+
+    def _take_trace(self, row: Mapping[str, Any]) -> None:
+        uid, key = row["uid"], str(row["key"])
+        if uid is None:
+            return
+        self.uids.add(uid)
+        split, _, kind = key.rpartition("/")
+        if kind == STEPS:
+            self.digested.update(str(row["batches"] or "").split(","))
+        elif kind == TRAJECTORIES:
+            probability = float(row["selected_probability"] or 0.0)
+            self._rows[uid.rpartition("-")[0]][uid] = StoredRow(uid, str(row["selected_by"]), probability)
+            self._traced[(int(row["step"]), split)].add(uid)
+            self._prompts[split][str(row["prompt_key"])] += 1
+
+    def _take_metrics(self, row: Mapping[str, Any]) -> None:
+        values = row["metrics"]
+        values = orjson.loads(values) if isinstance(values, (str, bytes)) else values
+        step = int(row["step"])
+        found = scalar_signature(step, values)
+        same_keys = self._expected_keys.get(keys_signature(step, values), [])
+        if found in self.expected:
+            same_keys.remove(found)
+        elif same_keys:
+            found = same_keys.pop(0)
+        elif not self.every_scalar:
+            return
+        self.scalars.add(found)
+        self.expected.discard(found)
+
+
+def scalar_signature(step: int, values: Mapping[str, Any]) -> int:
+    """A number that stands for scalars at a step; Trackio's underscores before reserved keys do not matter."""
+    known = {key.lstrip("_"): value for key, value in values.items()}
+    text = orjson.dumps([step, known], option=orjson.OPT_SORT_KEYS)
+    return zlib.crc32(text) << 32 | zlib.adler32(text)
+
+
+def keys_signature(step: int, values: Mapping[str, Any]) -> int:
+    """A number that stands for the names of scalars at a step: what Trackio may have done to a value does not
+    have it sent again and again."""
+    return scalar_signature(step, dict.fromkeys(values))
+
+
+def query_of(run: Any) -> Query:
+    """Read-only SQL on the project that a `trackio.Run` writes to."""
+    if run.url is None:
+        return _local_query(run.project)
+    return _remote_query(run)
+
+
+def _local_query(project: str) -> Query:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return lambda sql: SQLiteStorage.query_project(project, sql)["rows"]
+
+
+def _remote_query(run: Any) -> Query:
+    from trackio.remote_client import RemoteClient
+
+    client: list[Any] = []
+
+    def query(sql: str) -> list[dict[str, Any]]:
+        if not client:
+            token = run._hf_token_for_remote()
+            client.append(RemoteClient(run.url, hf_token=token, write_token=run._write_token, verbose=False))
+        try:
+            return client[0].predict(run.project, sql, api_name="/query_project")["rows"]
+        except Exception as error:
+            answer = getattr(getattr(error, "response", None), "text", "")
+            raise ValueError(f"{error} {answer}") from error
+
+    return query
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,230 @@
+"""The only module that writes to Trackio.
+
+Measured against Trackio 0.43: `run.log` works from any thread while `trackio.log` does not; one value that
+cannot be encoded drops its whole key; only lists of traces get useful ids; a lock held for 10 s or a full disk
+drops a batch; what is logged faster than its sender stores is given up after 30 s. So everything is plain,
+in lists, paced, and read back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.flags import Alert
+from rollout_traces.sink.disk_use import DiskUse
+from rollout_traces.sink.stored import Stored, query_of, scalar_signature
+from rollout_traces.trace.conversion import TraceRecord
+from rollout_traces.trace.sanitize import plain
+
+HISTOGRAM_BINS = 32
+QUEUE_LIMIT = 8
+"""Log calls that may wait in Trackio's own queue before we wait for its sender."""
+Token = str | int
+"""What was logged: a trace's uid, or the signature of scalars."""
+
+
+class TrackioSink:
+    """Writes scalars and traces to one Trackio run, and knows what of it was stored.
+
+    Args:
+        run: the `trackio.Run` to write to.
+        owned: True when this process created the run and has to finish it.
+
+    Attributes:
+        stored: what the store holds, as of the last `confirm`.
+        sending_again: True while records are drained that may have been stored before: what is there
+            already is not logged twice.
+    """
+
+    def __init__(self, run: Any, *, owned: bool) -> None:
+        self.run = run
+        self.owned = owned
+        self.stored = Stored(query_of(run), run.project, run.id)
+        self.sending_again = False
+        self._logged: set[Token] = set()
+        self._disk = DiskUse(run.project)
+        self._remote_settled = run.url is None
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        project: str,
+        name: str | None,
+        run: Any = None,
+        run_id: str | None = None,
+        resume: str = "allow",
+        space_id: str | None = None,
+        server_url: str | None = None,
+        private: bool | None = None,
+        group: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> TrackioSink:
+        """Joins the given or the current Trackio run, and creates one only when there is none.
+
+        A second `trackio.init` in a process would finish the trainer's own run.
+
+        Args:
+            project: project name.
+            name: run name; Trackio makes one up when None.
+            run: a `trackio.Run` to write to.
+            run_id: Trackio's id of a run that another process holds; this one then writes to the same,
+                whether or not the other has logged yet.
+            resume: `allow`, `must` or `never`, as in `trackio.init`.
+            space_id: Hugging Face Space to log to.
+            server_url: self-hosted Trackio server to log to.
+            private: whether a Space that has to be created is private.
+            group: the run's group, for a run that is created here.
+            config: stored with a run that is created here.
+        """
+        import trackio
+        from trackio import context_vars
+
+        run = run if run is not None else context_vars.current_run.get()
+        if run is not None:
+            return cls(run, owned=False)
+        run = trackio.init(
+            project=project,
+            name=name,
+            resume=resume,
+            space_id=space_id,
+            server_url=server_url,
+            private=private,
+            group=group,
+            config=plain(config or {}),
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+        if run_id is not None:
+            run.id = run_id
+        return cls(run, owned=True)
+
+    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> None:
+        """Logs numbers at a step; what is unknown or not finite is left out."""
+        values = _numbers(scalars)
+        if not values:
+            return
+        token = scalar_signature(int(step), values)
+        self._logged.add(token)
+        if self.sending_again and token in self.stored.scalars:
+            return
+        self.stored.expect(int(step), values)
+        self.run.log(values, step=int(step))
+        self._pace()
+
+    def log_traces(
+        self,
+        key: str,
+        records: Sequence[TraceRecord],
+        *,
+        step: int,
+        scalars: Mapping[str, Any] | None = None,
+        histograms: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Logs traces under one key at a step, as one list: Trackio stores all of them or none.
+
+        Args:
+            key: under 34 characters; longer ones overwrite each other's session files.
+            records: the traces; those that are stored already are left out.
+            step: the trainer's global step.
+            scalars: numbers that are stored with them or not at all.
+            histograms: key -> the values behind a histogram, stored likewise.
+        """
+        self._logged.update(record.metadata["uid"] for record in records)
+        fresh = [record for record in records if record.metadata["uid"] not in self.stored.uids]
+        if fresh:
+            numbers = _numbers(scalars or {})
+            shapes = {name: _as_histogram(values) for name, values in (histograms or {}).items()}
+            self.run.log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step=int(step))
+            self._pace()
+
+    def alert(self, alert: Alert, *, step: int) -> None:
+        """Raises an alert in the run."""
+        from trackio import AlertLevel
+
+        level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
+        self.run.alert(title=alert.title, text=alert.text, level=level, step=int(step))
+
+    def take_logged(self) -> set[Token]:
+        """What was logged since the last call."""
+        logged, self._logged = self._logged, set()
+        return logged
+
+    def is_stored(self, token: Token) -> bool:
+        """True when the store was seen to hold it."""
+        return token in self.stored.uids or token in self.stored.scalars
+
+    def idle(self) -> bool:
+        """True when Trackio holds nothing back: what is not stored now has been dropped by it."""
+        return not self._waiting() and not self._kept_for_later()
+
+    def settle(self) -> bool:
+        """Has Trackio send what an earlier process left in its buffer for a server.
+
+        Trackio does not do that by itself for a self-hosted server; until it is done, sending records
+        again would double them.
+
+        Returns:
+            True when nothing is left there.
+        """
+        if not self._remote_settled:
+            if self._kept_for_later():
+                self.run._has_local_buffer = True
+                return False
+            self._remote_settled = True
+        return True
+
+    def disk_bytes(self) -> int:
+        """Bytes that the project takes on this machine's disk; 0 where it lies on a server."""
+        return self._disk.bytes() if self.run.url is None else 0
+
+    def finish(self) -> None:
+        """Finishes the run when it was created here; a later logger of this process then makes its own."""
+        if not self.owned:
+            return
+        from trackio import context_vars
+
+        self.run.finish()
+        if context_vars.current_run.get() is self.run:
+            context_vars.current_run.set(None)
+
+    def _pace(self) -> None:
+        deadline = time.monotonic() + 60
+        while self._waiting() > QUEUE_LIMIT and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _waiting(self) -> int:
+        queued = len(getattr(self.run, "_queued_logs", ()))
+        sending = getattr(self.run, "_sending_batch", None)
+        return queued + (1 if sending else 0)
+
+    def _kept_for_later(self) -> bool:
+        """True when rows for a server wait in Trackio's local buffer."""
+        if self.run.url is None:
+            return False
+        from trackio.sqlite_storage import SQLiteStorage
+
+        return bool(SQLiteStorage.has_pending_data(self.run.project))
+
+
+def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in plain(scalars).items() if value is not None}
+
+
+def _as_histogram(values: np.ndarray) -> Any:
+    import trackio
+
+    return trackio.Histogram(values, num_bins=HISTOGRAM_BINS)
+
+
+def _as_trace(record: TraceRecord) -> Any:
+    import trackio
+
+    return trackio.Trace(
+        messages=plain(record.messages), metadata=plain(record.metadata), spans=plain(record.spans)
+    )

@@ -1,0 +1,1 @@
+"""The statistics logger of a training loop: scalars to every tracker, rollouts beside them."""

@@ -1,0 +1,265 @@
+"""Transcript <-> the stored trace: messages, metadata and spans, as plain values.
+
+The schema of everything that lies in Trackio's `traces` table. Nothing here imports Trackio: `sink` turns
+a `TraceRecord` into a `trackio.Trace`, the store reads one back.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from rollout_traces.flags.base import Flag
+from rollout_traces.ledger import columns as ledgers
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.trace.packing import pack_transcript, unpack_transcript
+from rollout_traces.trace.sanitize import cut, plain
+from rollout_traces.transcript import Transcript, Turn
+
+SCHEMA_VERSION = 1
+TRAJECTORIES = "trajectories"
+"""Traces of rollouts are logged under `<split>/trajectories`."""
+STEPS = "steps"
+"""The digest of a step is logged under `<split>/steps`."""
+TRACK_KEY = "token_track"
+"""On the root span: the packed transcript."""
+DETAILS_KEY = "rollout_traces"
+"""On the root span: what a person reads on request: flags with their sentences, extras, timings."""
+LEDGER_KEY = "ledger"
+"""On a digest's root span: the packed ledger."""
+PREVIEW = 120
+"""Characters of a tool call or result that a span previews; the whole stands in the messages."""
+
+METADATA = {
+    "status": "what Trackio's list shows: the reward",
+    "schema": "version of these keys",
+    "kind": "`rollout`, or `digest` for the summary of a step",
+    "uid": "stable unique id of the rollout: batch id and row",
+    "split": "rollout (training) or eval-rollout",
+    "step": "the trainer's global step",
+    "group": "rollouts of one prompt in this step share it",
+    "sample": "position inside the group",
+    "group_size": "rollouts in the group",
+    "prompt_key": "what makes rollouts of different steps answers to the same prompt",
+    "source": "environment or data set",
+    "reward": "the reward",
+    "raw_reward": "the reward before shaping or scaling",
+    "reward_status": "ok, timeout or error, where the trainer says",
+    "component/<name>": "one reward component",
+    "advantage": "mean advantage over the row's loss tokens, or the row's own",
+    "n_tokens": "tokens without padding",
+    "n_prompt": "tokens before the first sampled one",
+    "n_sampled": "tokens the policy sampled",
+    "n_environment": "unsampled tokens after the first sampled one",
+    "n_thinking": "sampled tokens inside thinking",
+    "n_turns": "assistant turns",
+    "n_tool_calls": "tool calls",
+    "n_tool_errors": "tool results that say they failed",
+    "success": "1 solved, 0 not, where the trainer says",
+    "stop_reason": "why sampling stopped, normalised",
+    "discard_reason": "why the trainer left the rollout out; absent = used",
+    "trained": "1 when the row has tokens in the loss and was not discarded",
+    "version_min": "oldest policy version among sampled tokens",
+    "version_max": "newest policy version among sampled tokens",
+    "train_version": "policy version being trained",
+    "staleness_max": "version being trained minus the oldest version",
+    "mean_logprob": "mean rollout logprob over sampled tokens, nats",
+    "mismatch_k3": "mean e^d - d - 1, d = prox minus rollout logprob",
+    "update_share": "share of the step's update that the row carries",
+    "decoded_from": "where roles came from: messages, template or mask",
+    "response_mask_from": "given, versions, or loss_mask (assumed)",
+    "flags": "names of the flags raised, a list",
+    "selected_by": "the selection's reason",
+    "selected_probability": "chance of having been traced",
+    "population": "rollouts of this step and split when it was chosen",
+    "parsed_answer": "what the trainer parsed as the answer",
+    "ground_truth": "the expected answer",
+    "sample/<name>": "one of the trainer's own metrics of a rollout",
+    "extra/<name>": "a scalar the trainer put beside the row",
+}
+"""The metadata keys of a trace and what they mean; a key is absent when its value is unknown."""
+
+_FROM_LEDGER = tuple(key for key in METADATA if "/" not in key and key in {c.name for c in ledgers.COLUMNS})
+
+
+@dataclass(frozen=True)
+class TraceRecord:
+    """One trace as plain values.
+
+    Attributes:
+        messages: OpenAI-style messages with string content.
+        metadata: flat; keys of `METADATA`.
+        spans: execution spans; the root carries the packed data under keys of our own.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    metadata: Mapping[str, Any]
+    spans: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+def rollout_trace(
+    transcript: Transcript,
+    ledger: Ledger,
+    row: int,
+    *,
+    flags: Sequence[Flag] = (),
+    extra: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> TraceRecord:
+    """Builds the trace of a decoded rollout.
+
+    Args:
+        transcript: the rollout.
+        ledger: the ledger of its step, selection columns filled.
+        row: its row in the ledger.
+        flags: the flags raised on it.
+        extra: further metadata by key (`n_tokens`, `population`, `ground_truth`, `extra/...`).
+        details: what only a reader of the whole trace needs (timings, structured extras).
+
+    Returns:
+        The trace.
+    """
+    known = ledger.row(row)
+    metadata: dict[str, Any] = {"status": status_text(known), "schema": SCHEMA_VERSION, "kind": "rollout"}
+    metadata |= {key: known[key] for key in _FROM_LEDGER if known.get(key) is not None}
+    metadata |= {
+        key: value
+        for key, value in known.items()
+        if key.startswith(("component/", "sample/")) and value is not None
+    }
+    metadata["flags"] = list(dict.fromkeys(flag.name for flag in flags))
+    metadata["decoded_from"] = transcript.source
+    metadata |= {key: value for key, value in (extra or {}).items() if value is not None}
+    messages = [{**message, "content": cut(message["content"])} for message in plain(transcript.messages())]
+    root = {
+        "id": "rollout",
+        "name": "rollout",
+        "kind": "span",
+        "output": _summary(metadata),
+        DETAILS_KEY: {
+            "flags": [flag.as_dict() for flag in flags],
+            "warnings": list(transcript.warnings),
+            **(details or {}),
+        },
+        TRACK_KEY: pack_transcript(transcript, messages),
+    }
+    return TraceRecord(messages, metadata, [root, *_turn_spans(transcript)])
+
+
+def read_transcript(record: TraceRecord) -> Transcript | None:
+    """The transcript that a trace carries, None for traces that other tools wrote.
+
+    Raises:
+        StoreError: the packed data is damaged or of a newer schema.
+    """
+    packed = next((span[TRACK_KEY] for span in record.spans if span.get(TRACK_KEY)), None)
+    return None if packed is None else unpack_transcript(packed, record.messages)
+
+
+def read_details(record: TraceRecord) -> dict[str, Any]:
+    """Flags with their sentences, warnings and whatever else was kept beside a trace."""
+    return next((dict(span[DETAILS_KEY]) for span in record.spans if span.get(DETAILS_KEY)), {})
+
+
+def digest_trace(
+    ledger: Ledger,
+    *,
+    summary: Sequence[Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+    details: Mapping[str, Any] | None = None,
+) -> TraceRecord:
+    """Builds the digest of a step and split.
+
+    Args:
+        ledger: every row of the step.
+        summary: messages that read as a summary of the step.
+        metadata: further keys (`step`, `split`, counts).
+        details: what only a reader of the whole trace needs (what was dropped, and why).
+
+    Returns:
+        The trace, with the packed ledger on its root span.
+    """
+    packed = base64.b64encode(ledgers.pack(ledger)).decode("ascii")
+    root: dict[str, Any] = {"id": "digest", "name": "digest", "kind": "span", LEDGER_KEY: packed}
+    if details:
+        root[DETAILS_KEY] = dict(details)
+    return TraceRecord(summary, {"schema": SCHEMA_VERSION, "kind": "digest", **metadata}, [root])
+
+
+def read_ledger(record: TraceRecord) -> Ledger | None:
+    """The ledger that a digest carries, None for other traces.
+
+    Raises:
+        StoreError: the packed data is damaged or of a newer schema.
+    """
+    packed = next((span[LEDGER_KEY] for span in record.spans if span.get(LEDGER_KEY)), None)
+    return None if packed is None else ledgers.unpack(base64.b64decode(packed))
+
+
+def status_text(known: Mapping[str, Any]) -> str:
+    """What Trackio's list shows of a rollout: its reward, and why it was not trained on."""
+    reward = known.get("reward")
+    text = "reward unknown" if reward is None else f"reward {reward:.4g}"
+    return f"{text}, {known['discard_reason'].replace('_', ' ')}" if known.get("discard_reason") else text
+
+
+def _summary(metadata: Mapping[str, Any]) -> str:
+    """What the root span shows: the outcome, in a line each."""
+    components = [
+        f"{key[10:]} {value:.4g}" for key, value in metadata.items() if key.startswith("component/")
+    ]
+    lines = [
+        status_text(metadata) + (f" ({', '.join(components)})" if components else ""),
+        f"advantage {metadata['advantage']:.4g}" if "advantage" in metadata else "",
+        f"stopped by {metadata['stop_reason']}" if "stop_reason" in metadata else "",
+        f"flags: {', '.join(metadata['flags'])}" if metadata.get("flags") else "",
+        f"kept as {metadata['selected_by']}" if "selected_by" in metadata else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _turn_spans(transcript: Transcript) -> list[dict[str, Any]]:
+    spans = []
+    for index, turn in enumerate(transcript.turns):
+        if turn.role == "assistant" and turn.n_sampled:
+            spans.append(_generation_span(index, turn))
+        elif turn.role == "tool":
+            spans.append(_tool_span(index, turn, transcript.turns[:index]))
+    return spans
+
+
+def _generation_span(index: int, turn: Turn) -> dict[str, Any]:
+    versions = sorted({version for version, _ in turn.versions})
+    span: dict[str, Any] = {
+        "id": f"turn-{index}",
+        "parent_id": "rollout",
+        "name": f"assistant, {turn.n_sampled} tokens",
+        "kind": "generation",
+        "usage": {"input_tokens": turn.start, "output_tokens": turn.n_sampled},
+    }
+    if versions:
+        span["model"] = "policy version " + ", ".join(map(str, versions))
+    return span
+
+
+def _tool_span(index: int, turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:
+    call = next(
+        (call for past in reversed(before) for call in past.tool_calls if call.id == turn.tool_call_id), None
+    )
+    arguments = orjson.dumps(call.arguments).decode() if call is not None and call.parsed else None
+    return {
+        "id": f"turn-{index}",
+        "parent_id": "rollout",
+        "name": turn.name or (call.name if call is not None and call.name else "tool"),
+        "kind": "tool",
+        "input": None if arguments is None else _preview(arguments),
+        "output": _preview(turn.content),
+    }
+
+
+def _preview(text: str) -> str:
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]} … ({len(text)} characters)"

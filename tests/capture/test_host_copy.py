@@ -1,0 +1,260 @@
+"""What the trainer hands over arrives whole, without its padding, at the documented precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.host_copy import Capture, capture
+from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
+from rollout_traces.spool.record import Record, RecordError, decode, encode
+
+PADDING = ("right", "left", "both", "holes")
+
+
+def make_mask(rng, B, T, padding):
+    mask = np.zeros((B, T), bool)
+    for b in range(B):
+        n = int(rng.integers(0, T + 1))
+        start = {"right": 0, "left": T - n, "both": int(rng.integers(0, T - n + 1))}.get(padding)
+        if start is None:
+            mask[b] = rng.random(T) < 0.5
+        else:
+            mask[b, start : start + n] = True
+    return mask
+
+
+def make_arrays(rng, B=3, T=20, padding="right"):
+    return {
+        "input_ids": rng.integers(0, 150_000, (B, T)),
+        "attention_mask": make_mask(rng, B, T, padding),
+        "loss_mask": rng.integers(0, 2, (B, T)),
+        "versions": rng.integers(-1, 5, (B, T)),
+        "logprobs": rng.normal(size=(B, T)).astype(np.float32),
+        "rewards": rng.normal(size=B),
+    }
+
+
+def to_tensors(arrays, ids=torch.int64, masks=torch.int64, floats=torch.float32):
+    dtypes = {"input_ids": ids, "versions": ids, "loss_mask": masks, "attention_mask": masks}
+    return {
+        key: torch.as_tensor(value).to(dtypes.get(key, floats)) if isinstance(value, np.ndarray) else value
+        for key, value in arrays.items()
+    }
+
+
+def read(captured):
+    return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
+
+
+class TestPadding:
+    @pytest.mark.parametrize("padding", PADDING)
+    def test_of_any_kind_is_left_behind(self, padding):
+        rng = np.random.default_rng(0)
+        parts = [make_arrays(rng, B, 17, padding) for B in (1, 4, 2)]
+        host = capture([RolloutBatch(**part) for part in parts], step=3, split="rollout")
+        for key, values in (
+            ("input_ids", host.input_ids),
+            ("loss_mask", host.loss_mask),
+            ("versions", host.tracks["versions"]),
+        ):
+            expected = np.concatenate([part[key][part["attention_mask"]] for part in parts])
+            np.testing.assert_array_equal(values, expected)
+        lengths = np.concatenate([part["attention_mask"].sum(1) for part in parts])
+        np.testing.assert_array_equal(np.diff(host.offsets), lengths)
+
+    @pytest.mark.parametrize("ids", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("masks", [torch.bool, torch.uint8, torch.int64, torch.float32])
+    @pytest.mark.parametrize("floats", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+    def test_tensors_of_any_dtype_say_the_same_as_arrays(self, ids, masks, floats):
+        arrays = make_arrays(np.random.default_rng(1))
+        one = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        two = capture([RolloutBatch(**to_tensors(arrays, ids, masks, floats))], step=1, split="rollout")
+        np.testing.assert_array_equal(one.input_ids, two.input_ids)
+        np.testing.assert_array_equal(one.loss_mask, two.loss_mask)
+        np.testing.assert_allclose(one.tracks["logprobs"], two.tracks["logprobs"], rtol=0.01, atol=0.01)
+
+    def test_a_tensor_that_needs_a_gradient_or_is_not_contiguous_is_read_as_it_is(self):
+        tensors = to_tensors(make_arrays(np.random.default_rng(1), 4, 6))
+        tensors["logprobs"] = tensors["logprobs"].T.contiguous().T.requires_grad_()
+        tensors["input_ids"] = tensors["input_ids"].repeat(1, 2)[:, ::2]
+        host = capture([RolloutBatch(**tensors)], step=1, split="rollout")
+        mask = tensors["attention_mask"].bool()
+        np.testing.assert_array_equal(host.input_ids, tensors["input_ids"][mask].numpy())
+
+
+class TestIndependence:
+    def test_nothing_is_shared_with_the_trainers_memory(self):
+        arrays = make_arrays(np.random.default_rng(2))
+        batch = RolloutBatch(**to_tensors(arrays))
+        captured = Capture().take([batch], step=1, split="rollout")
+        before = read(captured)
+        for value in (batch.input_ids, batch.loss_mask, batch.versions, batch.logprobs, batch.rewards):
+            value.zero_()
+        after = read(captured)
+        np.testing.assert_array_equal(before.input_ids, after.input_ids)
+        np.testing.assert_array_equal(before.row_floats["rewards"], arrays["rewards"].astype(np.float32))
+
+    def test_the_same_memory_serves_larger_and_smaller_batches(self):
+        rng = np.random.default_rng(3)
+        taker = Capture()
+        for B, T in ((2, 5), (30, 400), (1, 1), (100, 900), (3, 7)):
+            arrays = make_arrays(rng, B, T)
+            host = read(taker.take([RolloutBatch(**arrays)], step=1, split="rollout"))
+            np.testing.assert_array_equal(host.input_ids, arrays["input_ids"][arrays["attention_mask"]])
+
+
+class TestPrecision:
+    def test_floats_keep_float16_precision_and_their_non_finites(self):
+        arrays = make_arrays(np.random.default_rng(4), 2, 4)
+        arrays["attention_mask"][:] = True
+        arrays["logprobs"][0] = [np.nan, np.inf, -np.inf, -0.17456]
+        logprobs = capture([RolloutBatch(**arrays)], step=1, split="rollout").tracks["logprobs"]
+        assert np.isnan(logprobs[0]) and logprobs[1] == np.inf and logprobs[2] == -np.inf
+        np.testing.assert_allclose(logprobs[3], -0.17456, rtol=1e-3)
+
+    def test_a_finite_value_beyond_float16_keeps_the_whole_track_at_float32(self):
+        arrays = make_arrays(np.random.default_rng(4), 1, 3)
+        arrays["attention_mask"][:] = True
+        arrays["logprobs"][0] = [70000.5, 1.0001, np.inf]
+        logprobs = capture([RolloutBatch(**arrays)], step=1, split="rollout").tracks["logprobs"]
+        np.testing.assert_array_equal(logprobs, arrays["logprobs"][0])
+
+    def test_negative_placeholder_ids_survive(self):
+        arrays = make_arrays(np.random.default_rng(4), 1, 3)
+        arrays["attention_mask"][:] = True
+        arrays["input_ids"][0] = [-200, 5, 151_935]
+        host = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        assert host.input_ids.tolist() == [-200, 5, 151_935]
+
+    def test_rewards_are_exact(self):
+        arrays = make_arrays(np.random.default_rng(5))
+        host = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        np.testing.assert_array_equal(host.row_floats["rewards"], arrays["rewards"])
+
+    def test_token_rewards_add_up_to_the_reward_before_they_are_rounded(self):
+        arrays = make_arrays(np.random.default_rng(6)) | {"rewards": None}
+        arrays["token_rewards"] = np.random.default_rng(7).normal(size=(3, 20))
+        host = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        expected = np.where(arrays["attention_mask"], arrays["token_rewards"], 0).sum(1)
+        np.testing.assert_allclose(host.row_floats["rewards"], expected, rtol=1e-12)
+
+    def test_a_track_that_only_some_parts_have_is_unknown_in_the_others(self):
+        rng = np.random.default_rng(8)
+        one, two = make_arrays(rng, 1, 4), make_arrays(rng, 1, 4) | {"logprobs": None, "versions": None}
+        one["attention_mask"][:] = two["attention_mask"][:] = True
+        host = capture([RolloutBatch(**one), RolloutBatch(**two)], step=1, split="rollout")
+        assert np.isnan(host.tracks["logprobs"][4:]).all()
+        assert (host.tracks["versions"][4:] == -1).all()
+
+
+class TestResponseMask:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({"response_mask": np.array([[0, 1, 1]])}, ("given", [False, True, True])),
+            ({"versions": np.array([[-1, -1, 2]])}, ("versions", [False, False, True])),
+            ({}, ("loss_mask", [True, False, False])),
+        ],
+    )
+    def test_comes_from_the_best_there_is(self, given, expected):
+        batch = RolloutBatch(
+            input_ids=np.ones((1, 3), int),
+            attention_mask=np.ones((1, 3)),
+            loss_mask=np.array([[1, 0, 0]]),
+            **given,
+        )
+        host = capture([batch], step=1, split="rollout")
+        assert (host.response_mask_source, host.response_mask.tolist()) == expected
+
+
+class TestGroups:
+    def test_a_list_without_ids_is_one_group_a_part(self):
+        rng = np.random.default_rng(9)
+        parts = [RolloutBatch(**make_arrays(rng, B)) for B in (2, 3)]
+        host = capture(parts, step=1, split="rollout", first_group=10)
+        assert host.group_ids.tolist() == [10, 10, 11, 11, 11]
+
+    def test_ids_of_any_kind_become_numbers(self):
+        batch = RolloutBatch(**make_arrays(np.random.default_rng(9)), group_ids=["b", "a", "b"])
+        assert capture([batch], step=1, split="rollout").group_ids.tolist() == [0, 1, 0]
+
+
+class TestBudget:
+    def make(self, n_groups=20):
+        rng = np.random.default_rng(10)
+        parts = []
+        for _ in range(n_groups):
+            arrays = make_arrays(rng, 4, 50)
+            arrays["attention_mask"][:] = True
+            parts.append(RolloutBatch(**arrays))
+        return parts
+
+    def test_leaves_tokens_of_whole_groups_behind_and_says_so(self):
+        parts = self.make()
+        captured = Capture(max_bytes=40_000).take(parts, step=1, split="rollout")
+        host = read(captured)
+        assert 0 < captured.n_without_tokens < 80
+        for group in set(host.group_ids.tolist()):
+            assert len(set(host.has_tokens[host.group_ids == group].tolist())) == 1
+        assert f"{captured.n_without_tokens} of 80 rollouts were left out" in host.notes[0]
+
+    def test_keeps_all_scalars_lengths_and_prompt_keys(self):
+        parts = self.make()
+        whole = capture(parts, step=1, split="rollout")
+        host = read(Capture(max_bytes=40_000).take(parts, step=1, split="rollout"))
+        np.testing.assert_array_equal(host.row_floats["rewards"], whole.row_floats["rewards"])
+        np.testing.assert_array_equal(host.n_tokens, whole.n_tokens)
+        assert host.prompt_keys() == whole.prompt_keys()
+
+    def test_of_zero_leaves_every_token_behind(self):
+        host = read(Capture().take(self.make(), step=1, split="rollout", max_bytes=0))
+        assert not host.has_tokens.any() and len(host.input_ids) == 0
+
+    def test_rows_that_are_kept_keep_their_own_tokens(self):
+        parts = self.make()
+        whole = capture(parts, step=1, split="rollout")
+        host = read(Capture(max_bytes=40_000).take(parts, step=1, split="rollout"))
+        for row in np.flatnonzero(host.has_tokens):
+            np.testing.assert_array_equal(host.input_ids[host.row(row)], whole.input_ids[whole.row(row)])
+
+
+class TestRecord:
+    @settings(max_examples=50, deadline=None)
+    @given(
+        seed=st.integers(0, 2**32),
+        B=st.integers(0, 6),
+        T=st.integers(1, 30),
+        padding=st.sampled_from(PADDING),
+    )
+    def test_a_host_batch_survives_packing(self, seed, B, T, padding):
+        arrays = make_arrays(np.random.default_rng(seed), B, T, padding)
+        host = capture([RolloutBatch(**arrays, stop_reasons=["stop"] * B)], step=1, split="rollout")
+        back = batch_from_record(decode(b"".join(map(bytes, encode(batch_to_record(host))))))
+        for field in dataclasses.fields(host):
+            one, two = getattr(host, field.name), getattr(back, field.name)
+            if isinstance(one, dict):
+                assert set(one) == set(two)
+                for key in one:
+                    np.testing.assert_array_equal(one[key], two[key])
+            else:
+                np.testing.assert_array_equal(one, two)
+
+    def test_another_kind_is_refused(self):
+        with pytest.raises(RecordError, match="'scalars'"):
+            batch_from_record(Record("scalars"))
+
+    def test_an_empty_hand_over_is_a_batch_of_no_rows(self):
+        assert capture([], step=1, split="rollout").n_rows == 0
+
+    def test_reading_a_record_needs_no_torch(self):
+        code = "import sys, rollout_traces.spool.batch_record; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,297 @@
+"""Every column of the ledger, worked out by hand on a few short rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rollout_traces.ledger.build import (
+    build_ledger,
+    complete_from_transcripts,
+    normalise_stop_reason,
+    settle_step,
+)
+from rollout_traces.ledger.columns import COLUMNS, NULL_INT, pack, unpack
+from rollout_traces.run_settings import RunSettings
+from tests.builders import make_host_batch, make_transcript
+
+NAN = math.nan
+
+
+def two_rows(**fields):
+    """Row 0: prompt of 2, turn of 2, tool text of 1, turn of 1. Row 1: prompt of 1, turn of 3."""
+    return make_host_batch([[1, 2, 3, 4, 5, 6], [1, 7, 8, 9]], [[0, 0, 1, 1, 0, 1], [0, 1, 1, 1]], **fields)
+
+
+def track(*values: float) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
+class TestIdentity:
+    def test_a_row_is_named_by_its_hand_over_and_its_number(self):
+        ledger = build_ledger(two_rows())
+        assert ledger.get("uid").tolist() == ["0123456789ab-0", "0123456789ab-1"]
+        assert ledger.get("step").tolist() == [3, 3]
+        assert ledger.get("split").tolist() == ["rollout", "rollout"]
+
+    def test_rows_of_one_group_are_numbered_in_the_order_handed_over(self):
+        batch = make_host_batch([[1, 2]] * 5, [[0, 1]] * 5, group_ids=np.asarray([4, 9, 4, 9, 4]))
+        assert build_ledger(batch).get("sample").tolist() == [0, 0, 1, 1, 2]
+
+    def test_rows_of_unknown_group_are_put_together_by_their_prompt(self):
+        rows = [[1, 2, 50], [1, 3, 50], [1, 2, 51], [9, 9, 9]]
+        groups = np.asarray([-1, -1, -1, 6])
+        ledger = build_ledger(make_host_batch(rows, [[0, 0, 1]] * 4, group_ids=groups))
+        assert ledger.get("group").tolist() == [7, 8, 7, 6]
+
+    def test_the_callers_prompt_keys_come_before_the_hash_of_the_prompt(self):
+        keys = build_ledger(two_rows(row_lists={"prompt_keys": ["task-1", None]})).get("prompt_key")
+        assert keys[0] == "task-1" and len(keys[1]) == 16
+
+
+class TestLengths:
+    def test_prompt_sampled_and_environment_add_up_to_the_row(self):
+        ledger = build_ledger(two_rows())
+        assert ledger.get("n_prompt").tolist() == [2, 1]
+        assert ledger.get("n_sampled").tolist() == [3, 3]
+        assert ledger.get("n_environment").tolist() == [1, 0]
+
+    def test_a_row_without_a_sampled_token_is_all_prompt(self):
+        ledger = build_ledger(make_host_batch([[1, 2], [3]], [[0, 0], [1]]))
+        assert ledger.get("n_prompt").tolist() == [2, 0]
+        assert ledger.get("n_turns").tolist() == [0, 1]
+
+    def test_turns_are_runs_of_sampled_tokens(self):
+        assert build_ledger(two_rows()).get("n_turns").tolist() == [2, 1]
+
+    def test_turn_ids_part_turns_that_touch(self):
+        turns = np.asarray([-1, -1, 0, 0, -1, 1, -1, 0, 0, 1], np.int32)
+        assert build_ledger(two_rows(tracks={"turn_ids": turns})).get("n_turns").tolist() == [2, 2]
+
+    def test_a_row_that_starts_sampled_does_not_continue_the_row_before(self):
+        assert build_ledger(make_host_batch([[1, 2], [3, 4]], [[0, 1], [1, 1]])).get("n_turns").tolist() == [
+            1,
+            1,
+        ]
+
+    def test_rows_whose_tokens_were_left_behind_have_unknown_lengths(self):
+        batch = make_host_batch(
+            [[1, 2], []], [[0, 1], []], has_tokens=np.asarray([True, False]), n_tokens=np.asarray([2, 900])
+        )
+        ledger = build_ledger(batch)
+        for name in ("n_prompt", "n_sampled", "n_environment", "n_turns", "trained"):
+            assert ledger.get(name)[1] == NULL_INT, name
+        assert ledger.get("prompt_key")[1] is None
+
+
+class TestOutcome:
+    def test_rewards_components_and_sample_metrics_pass_through(self):
+        ledger = build_ledger(
+            two_rows(
+                row_floats={"rewards": np.asarray([1.0, NAN]), "raw_rewards": np.asarray([2.0, 3.0])},
+                reward_components={"format": np.asarray([0.5, 0.25])},
+                sample_metrics={"calls": np.asarray([4.0, 5.0])},
+            )
+        )
+        assert ledger.row(0)["reward"] == 1.0 and ledger.row(1)["reward"] is None
+        assert ledger.get("raw_reward").tolist() == [2.0, 3.0]
+        assert ledger.get("component/format").tolist() == [0.5, 0.25]
+        assert ledger.get("sample/calls").tolist() == [4.0, 5.0]
+
+    def test_success_is_what_the_trainer_says(self):
+        ledger = build_ledger(two_rows(row_lists={"successes": [True, None]}))
+        assert ledger.row(0)["success"] == 1 and ledger.row(1)["success"] is None
+
+    def test_a_declared_threshold_stands_in_for_it(self):
+        batch = two_rows(row_floats={"rewards": np.asarray([0.5, NAN])})
+        assert "success" not in build_ledger(batch).columns
+        ledger = build_ledger(batch, RunSettings(success_threshold=0.5))
+        assert ledger.get("success").tolist() == [1, NULL_INT]
+
+    def test_an_answer_is_known_to_be_missing_only_where_answers_are_given(self):
+        assert "answered" not in build_ledger(two_rows()).columns
+        ledger = build_ledger(two_rows(row_lists={"parsed_answers": ["42", None]}))
+        assert ledger.get("answered").tolist() == [1, 0]
+
+    @pytest.mark.parametrize(
+        ("given", "normal"),
+        [
+            ("max_new_tokens", "length"),
+            ("MAX_TOKENS", "length"),
+            ("eos", "stop"),
+            ("end-turn", "stop"),
+            ("Abort", "abort"),
+        ],
+    )
+    def test_stop_reasons_get_one_name(self, given, normal):
+        assert normalise_stop_reason(given) == normal
+
+    def test_a_discarded_row_is_not_trained_and_says_why(self):
+        loss_mask = np.asarray([0, 0, 1, 1, 0, 1, 0, 0, 0, 0], bool)
+        ledger = build_ledger(
+            two_rows(row_lists={"discard_reasons": ["too_long", None]}, loss_mask=loss_mask)
+        )
+        assert ledger.get("discard_reason").tolist() == ["too_long", None]
+        assert ledger.get("trained").tolist() == [0, 0]
+        assert build_ledger(two_rows()).get("trained").tolist() == [1, 1]
+
+
+class TestPolicies:
+    def test_versions_and_staleness_speak_of_sampled_tokens_alone(self):
+        versions = np.asarray([9, -1, 4, 5, -1, 5, -1, 3, 3, 3], np.int32)
+        ledger = build_ledger(two_rows(tracks={"versions": versions}, train_version=6))
+        assert ledger.get("version_min").tolist() == [4, 3]
+        assert ledger.get("version_max").tolist() == [5, 3]
+        assert ledger.get("staleness_max").tolist() == [2, 3]
+
+    def test_without_a_train_version_staleness_is_unknown(self):
+        versions = np.full(10, 4, np.int32)
+        assert "staleness_max" not in build_ledger(two_rows(tracks={"versions": versions})).columns
+
+    def test_mismatch_is_over_the_sampled_tokens_where_both_logprobs_are_finite(self):
+        rollout = track(0, 0, -1, -2, 0, -1, 0, NAN, -1, -1)
+        prox = track(5, 5, -1.5, -1, 5, -1, 5, -1, -1, -np.inf)
+        row = build_ledger(two_rows(tracks={"logprobs": rollout, "prox_logprobs": prox})).row(0)
+        d = np.asarray([-0.5, 1.0, 0.0])
+        assert row["mean_logprob"] == pytest.approx(-4 / 3)
+        assert row["mismatch_k1"] == pytest.approx(-d.mean())
+        assert row["mismatch_k3"] == pytest.approx(np.mean(np.exp(d) - d - 1))
+        assert row["mismatch_abs_max"] == 1.0
+        assert row["log_ratio_sum"] == pytest.approx(0.5)
+        other = build_ledger(two_rows(tracks={"logprobs": rollout, "prox_logprobs": prox})).row(1)
+        assert other["mismatch_abs_max"] == 0.0 and other["mean_logprob"] == -1.0
+
+    def test_a_log_ratio_is_clamped_so_that_one_token_cannot_hide_the_rest(self):
+        batch = make_host_batch(
+            [[1, 2]], [[1, 1]], tracks={"logprobs": track(-90, -1), "prox_logprobs": track(-1, -1)}
+        )
+        assert build_ledger(batch).row(0)["mismatch_abs_max"] == 20.0
+
+    def test_clip_share_is_gated_by_the_sign_of_the_advantage(self):
+        ratios = np.asarray([1.5, 1.5, 0.5, 0.5, 1.0, 1.0])
+        batch = make_host_batch(
+            [[1] * 6],
+            [[1] * 6],
+            tracks={
+                "prox_logprobs": np.zeros(6, np.float32) - 3,
+                "new_logprobs": (np.log(ratios) - 3).astype(np.float32),
+                "advantages": track(1, -1, 1, -1, 1, -1),
+            },
+        )
+        assert "clip_share" not in build_ledger(batch).columns  # bounds are not declared
+        clipped = build_ledger(batch, RunSettings(clip_low=0.2, clip_high=0.2)).row(0)["clip_share"]
+        assert clipped == pytest.approx(2 / 6)  # 1.5 with A > 0, and 0.5 with A < 0
+
+
+class TestUpdateShare:
+    def test_it_is_advantage_times_one_minus_p_over_the_batch(self):
+        half, certain = math.log(0.5), 0.0
+        batch = make_host_batch(
+            [[1, 2], [3, 4]],
+            [[1, 1], [1, 1]],
+            tracks={"logprobs": track(half, certain, half, half), "advantages": track(1, 100, -2, 1)},
+        )
+        shares = build_ledger(batch).get("update_share")
+        assert shares == pytest.approx([0.5 / 2.0, 1.5 / 2.0])
+
+    def test_loss_weights_and_importance_weights_count_and_p_is_the_updated_policys(self):
+        batch = make_host_batch(
+            [[1], [2]],
+            [[1], [1]],
+            tracks={
+                "logprobs": track(math.log(0.25), math.log(0.5)),
+                "prox_logprobs": track(math.log(0.5), math.log(0.5)),
+                "loss_weights": track(3, 1),
+                "advantages": track(1, 1),
+            },
+        )
+        first, second = 3 * 2 * 0.5, 1 * 1 * 0.5
+        assert build_ledger(batch).get("update_share")[0] == pytest.approx(first / (first + second))
+
+    def test_advantages_of_rows_serve_as_well(self):
+        batch = two_rows(
+            tracks={"logprobs": np.full(10, math.log(0.5), np.float32)},
+            row_floats={"advantages": np.asarray([1.0, -3.0])},
+        )
+        ledger = build_ledger(batch)
+        assert ledger.get("update_share") == pytest.approx([0.25, 0.75])
+        assert ledger.get("advantage").tolist() == [1.0, -3.0]
+
+    def test_discarded_rows_carry_nothing(self):
+        batch = two_rows(
+            tracks={"logprobs": np.full(10, -1, np.float32)},
+            row_floats={"advantages": np.asarray([1.0, 1.0])},
+            row_lists={"discard_reasons": [None, "canceled"]},
+        )
+        assert build_ledger(batch).get("update_share").tolist() == [1.0, 0.0]
+
+    def test_a_step_that_updates_nothing_has_no_shares(self):
+        batch = two_rows(
+            tracks={"logprobs": np.full(10, -1, np.float32)}, row_floats={"advantages": np.zeros(2)}
+        )
+        assert "update_share" not in build_ledger(batch).columns
+
+    def test_a_step_of_two_hand_overs_is_settled_as_one(self):
+        whole = two_rows(
+            tracks={"logprobs": np.full(10, -1, np.float32)},
+            row_floats={"advantages": np.asarray([1.0, 3.0])},
+            group_ids=np.asarray([5, 5]),
+        )
+        ledger = build_ledger(whole).with_columns(update_share=np.ones(2), sample=np.zeros(2, np.int64))
+        settled = settle_step(whole, ledger)
+        assert settled.get("update_share") == pytest.approx([0.25, 0.75])
+        assert settled.get("sample").tolist() == [0, 1]
+
+
+class TestShape:
+    def test_columns_that_are_unknown_throughout_are_left_out(self):
+        columns = set(build_ledger(two_rows()).columns)
+        assert not columns & {"reward", "source", "version_min", "mean_logprob", "discard_reason", "success"}
+
+    def test_every_column_is_one_of_the_schema_and_survives_packing(self):
+        batch = two_rows(
+            tracks={"logprobs": track(*[-0.5] * 10), "versions": np.full(10, 3, np.int32)},
+            row_floats={"rewards": np.asarray([1.0, 0.0]), "advantages": np.asarray([1.0, -1.0])},
+            row_lists={"sources": ["math", None], "reward_statuses": ["OK", "timeout"]},
+            train_version=4,
+        )
+        ledger = build_ledger(batch)
+        names = [column.name for column in COLUMNS]
+        assert set(ledger.columns) <= set(names)
+        read = unpack(pack(ledger))
+        assert [read.row(b) for b in range(2)] == [ledger.row(b) for b in range(2)]
+
+    def test_a_batch_without_rows_gives_an_empty_ledger(self):
+        empty = make_host_batch([], [], group_ids=np.zeros(0, np.int64))
+        assert build_ledger(empty).n_rows == 0
+
+
+class TestCompleteFromTranscripts:
+    def test_traced_rows_get_what_only_text_tells_and_the_others_stay_unknown(self):
+        transcript = make_transcript(
+            [("user", "Hi"), ("assistant", "a"), ("tool", "Error: no such flight"), ("assistant", "done")],
+            thinking="let me see",
+            calls=[("search", {"q": "x"})],
+        )
+        ledger = complete_from_transcripts(build_ledger(two_rows()), {1: transcript})
+        assert ledger.get("n_turns").tolist() == [2, 2]
+        assert ledger.get("n_tool_calls").tolist() == [NULL_INT, 1]
+        assert ledger.get("n_tool_errors").tolist() == [NULL_INT, 1]
+        assert ledger.get("n_thinking")[0] == NULL_INT
+
+    def test_thinking_tokens_are_those_whose_text_lies_inside_it(self):
+        transcript = make_transcript([("user", "Hi"), ("assistant", "done")], thinking="abcde abcde")
+        turn = transcript.turns[1]
+        texts = list(transcript.token_texts())[turn.start : turn.stop]
+        at = turn.raw.index("abcde abcde")
+        ends = np.cumsum([len(text) for text in texts])
+        starts = ends - [len(text) for text in texts]
+        expected = int(((starts >= at) & (starts < at + 11)).sum())
+        ledger = complete_from_transcripts(build_ledger(two_rows()), {0: transcript})
+        assert ledger.get("n_thinking")[0] == expected > 0
+
+    def test_without_transcripts_nothing_changes(self):
+        ledger = build_ledger(two_rows())
+        assert complete_from_transcripts(ledger, {}) is ledger

@@ -1,0 +1,152 @@
+"""What a trace carries comes back as it was."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_traces.errors import StoreError
+from rollout_traces.trace.packing import pack_transcript, unpack_transcript
+from rollout_traces.transcript import TokenTrack, Transcript, Turn
+from tests.builders import make_transcript
+
+CHAT = [
+    ("system", "You are helpful."),
+    ("user", "How many apples does Zoë have, and why?"),
+    ("assistant", "She has 12 apples, because 3 + 9 = 12."),
+    ("tool", "12"),
+]
+
+
+def round_trip(transcript: Transcript) -> Transcript:
+    messages = transcript.messages()
+    return unpack_transcript(pack_transcript(transcript, messages), messages)
+
+
+def assert_same(left: Transcript, right: Transcript) -> None:
+    assert left.turns == right.turns
+    assert (left.source, left.warnings, left.tools, left.given_messages) == (
+        right.source,
+        right.warnings,
+        right.tools,
+        right.given_messages,
+    )
+    for item in fields(TokenTrack):
+        if item.name != "tracks":
+            np.testing.assert_array_equal(getattr(left.tokens, item.name), getattr(right.tokens, item.name))
+    assert set(left.tokens.tracks) == set(right.tokens.tracks)
+
+
+class TestRoundTrip:
+    def test_turns_thinking_calls_and_tokens_come_back_equal(self):
+        transcript = make_transcript(
+            CHAT, thinking="3 and 9 make 12", calls=[("calculator", {"expression": "3 + 9", "digits": 2})]
+        )
+        assert_same(transcript, round_trip(transcript))
+
+    def test_integer_tracks_come_back_exactly(self):
+        transcript = make_transcript(CHAT, versions=lambda n: np.arange(n, dtype=np.int32) // 3 - 1)
+        back = round_trip(transcript)
+        np.testing.assert_array_equal(back.tokens.tracks["versions"], transcript.tokens.tracks["versions"])
+
+    def test_float_tracks_keep_float16_precision_and_their_non_finites(self):
+        values = lambda n: np.linspace(-9, 0, n).astype(np.float32)  # noqa: E731
+        transcript = make_transcript(CHAT, logprobs=values)
+        transcript.tokens.tracks["logprobs"][[1, 2, 3]] = [np.nan, np.inf, -np.inf]
+        back = round_trip(transcript).tokens.tracks["logprobs"]
+        np.testing.assert_allclose(back, transcript.tokens.tracks["logprobs"], rtol=1e-3)
+
+    def test_values_beyond_float16_are_kept_as_float32(self):
+        transcript = make_transcript(CHAT, values=lambda n: np.full(n, 123456.5, np.float32))
+        np.testing.assert_array_equal(
+            round_trip(transcript).tokens.tracks["values"], transcript.tokens.tracks["values"]
+        )
+
+    def test_a_constant_outside_the_sampled_tokens_costs_nothing_and_comes_back(self):
+        rng = np.random.default_rng(0)
+        sampled = make_transcript(CHAT).tokens.response_mask
+        for fill in (0.0, np.nan, -1.5):
+            logprobs = np.where(sampled, rng.normal(size=len(sampled)), fill).astype(np.float32)
+            back = round_trip(make_transcript(CHAT, logprobs=logprobs)).tokens.tracks["logprobs"]
+            np.testing.assert_allclose(back, logprobs, rtol=2e-3)
+
+    def test_a_call_that_could_not_be_parsed_keeps_its_text(self):
+        transcript = make_transcript(CHAT, calls=[("", None)])
+        back = round_trip(transcript)
+        call = next(turn for turn in back.turns if turn.tool_calls).tool_calls[0]
+        assert (call.name, call.arguments, call.raw) == ("", None, "[call  None]")
+
+    def test_two_tokens_of_one_text_keep_their_own_ids(self):
+        transcript = make_transcript([("user", "aaaaa aaaaa"), ("assistant", "b")])
+        ids = transcript.tokens.input_ids
+        ids[2] = 9999
+        assert_same(transcript, round_trip(transcript))
+
+    def test_a_character_cut_by_a_turns_edge_keeps_its_bytes(self):
+        whole = "é".encode()
+        turns = (
+            Turn("user", 0, 1, 0, 1, b"a" + whole[:1], "a�", "a�"),
+            Turn("assistant", 1, 2, 1, 2, whole[1:] + b"b", "�b", "�b", n_sampled=1),
+        )
+        tokens = TokenTrack(
+            input_ids=np.asarray([5, 6]),
+            loss_mask=np.asarray([False, True]),
+            response_mask=np.asarray([False, True]),
+            char_starts=np.asarray([0, 2]),
+            char_stops=np.asarray([2, 4]),
+            special=np.zeros(2, bool),
+        )
+        assert_same(Transcript(turns, tokens, "mask"), round_trip(Transcript(turns, tokens, "mask")))
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["user", "assistant", "tool", "context"]), st.text(max_size=40)),
+            min_size=1,
+            max_size=6,
+        ),
+        st.one_of(st.none(), st.text(max_size=30)),
+    )
+    def test_any_conversation_comes_back_equal(self, turns, thinking):
+        clean = [(role, text.encode("utf-8", "replace").decode()) for role, text in turns]
+        thinking = None if thinking is None else thinking.encode("utf-8", "replace").decode()
+        transcript = make_transcript(clean, thinking=thinking)
+        assert_same(transcript, round_trip(transcript))
+
+
+class TestSize:
+    def test_ids_and_text_of_a_long_rollout_stay_within_eight_kilobytes(self):
+        rng = np.random.default_rng(0)
+        words = ["".join(rng.choice(list("abcdefghij"), 4)) for _ in range(700)]
+        text = " ".join(rng.choice(words, 3000, p=np.arange(700, 0, -1) / np.arange(1, 701).sum()))
+        answer = " ".join(rng.choice(words, 1000))
+        transcript = make_transcript([("user", text), ("assistant", answer)])
+        n = len(transcript.tokens)
+        assert n > 3900
+        logprobs = np.where(transcript.tokens.response_mask, -rng.exponential(0.3, n), 0).astype(np.float32)
+        transcript = replace(transcript, tokens=replace(transcript.tokens, tracks={"logprobs": logprobs}))
+        assert len(pack_transcript(transcript, transcript.messages())) <= 8 * 1024
+
+
+class TestDamage:
+    def test_damaged_text_is_refused_by_name(self):
+        with pytest.raises(StoreError, match="token track: damaged"):
+            unpack_transcript("not base64 at all!", [])
+
+    def test_messages_of_another_trace_are_refused(self):
+        transcript = make_transcript(CHAT)
+        packed = pack_transcript(transcript, transcript.messages())
+        with pytest.raises(StoreError, match="4 turns beside 3 messages"):
+            unpack_transcript(packed, transcript.messages()[:3])
+
+    def test_a_made_up_trace_cannot_expand_without_end(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.ledger.byte_planes.MAX_UNPACKED", 1000)
+        bomb = base64.b64encode(zlib.compress(bytes(10_000))).decode()
+        with pytest.raises(StoreError, match="more than 1000 bytes"):
+            unpack_transcript(bomb, [])
