@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from .task import REWARD_WEIGHTS, total_reward
 
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 MAX_STALENESS_WEIGHT = 2.0
+LOSS_KEYS = ("input_ids", "attention_mask", "logprobs", "loss_mask")
 
 
 def group_advantages(rewards_G: torch.Tensor) -> torch.Tensor:
@@ -90,20 +92,32 @@ def policy_loss(
 ) -> torch.Tensor:
     """Clip new / prox as in PPO, and weigh each token by prox / rollout, capped, for its staleness.
 
-    ``new``, ``prox`` and ``rollout`` are log-probabilities [B, T]; the mean is over the tokens of ``mask``.
+    ``new``, ``prox`` and ``rollout`` are log-probabilities [B, T]; the sum is over the tokens of ``mask``.
     """
     ratio, advantages = (new - prox).exp(), advantages_B[:, None]
     weight = (prox - rollout).exp().clamp(max=MAX_STALENESS_WEIGHT)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * advantages)
-    return -(weight * gain)[mask].mean()
+    return -(weight * gain)[mask].sum()
+
+
+def like_lengths(
+    attention_mask_B_T: torch.Tensor, rows: torch.Tensor, size: int = 16
+) -> Iterator[tuple[torch.Tensor, int]]:
+    """Split ``rows`` into parts of like length, each with the column its padding begins at."""
+    lengths = attention_mask_B_T.sum(1).cpu()[rows]
+    for part in lengths.argsort().split(size):
+        yield rows[part], int(lengths[part].max())
 
 
 @torch.no_grad()
 def proximal_logprobs(model: LlamaForCausalLM, batch: dict[str, Any]) -> torch.Tensor:
     """Recompute the log-probabilities [B, T] of all sampled tokens with the weights before the update."""
-    ids, attention = batch["input_ids"], batch["attention_mask"]
-    parts = [token_logprobs(model, *part) for part in zip(ids.split(16), attention.split(16), strict=True)]
-    return torch.cat(parts) * batch["loss_mask"]
+    prox = torch.zeros_like(batch["logprobs"])
+    for rows, end in like_lengths(batch["attention_mask"], torch.arange(len(prox))):
+        prox[rows, :end] = token_logprobs(
+            model, batch["input_ids"][rows, :end], batch["attention_mask"][rows, :end]
+        )
+    return prox * batch["loss_mask"]
 
 
 def update(
@@ -123,15 +137,16 @@ def update(
     )
     stats: dict[str, list[float]] = {"loss": [], "grad_norm": []}
     for rows in used[torch.randperm(len(used))].chunk(minibatches) if len(used) else ():
-        attention = batch["attention_mask"][rows]
-        end = int(attention.sum(1).max())
-        columns = [batch[key][rows, :end] for key in ("input_ids", "attention_mask", "logprobs", "loss_mask")]
-        ids, attention, rollout, mask = columns
-        new = token_logprobs(model, ids, attention)
-        loss = policy_loss(new, prox_logprobs[rows, :end], rollout, batch["advantages"][rows], mask)
         optimizer.zero_grad()
-        loss.backward()
+        n_tokens, total = batch["loss_mask"][rows].sum(), 0.0
+        for part, end in like_lengths(batch["attention_mask"], rows):
+            ids, attention, rollout, mask = (batch[key][part, :end] for key in LOSS_KEYS)
+            new = token_logprobs(model, ids, attention)
+            prox = prox_logprobs[part, :end]
+            loss = policy_loss(new, prox, rollout, batch["advantages"][part], mask) / n_tokens
+            loss.backward()
+            total += loss.item()
         stats["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
         optimizer.step()
-        stats["loss"].append(loss.item())
+        stats["loss"].append(total)
     return {name: sum(values) / len(values) for name, values in stats.items() if values}

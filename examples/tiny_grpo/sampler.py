@@ -136,7 +136,7 @@ class Sampler:
             cache = output.past_key_values
             logprobs_B_V = output.logits[:, -1].float().log_softmax(-1).cpu()
             probs_B_V = logprobs_B_V.exp()
-            drawn = torch.multinomial(probs_B_V, 1, generator=self.generator)
+            drawn = self._draw(probs_B_V)
             chosen = logprobs_B_V.gather(1, drawn).squeeze(1).tolist()
             entropies = (-probs_B_V * logprobs_B_V).sum(1).tolist()
             tokens = drawn.squeeze(1).tolist()
@@ -157,6 +157,12 @@ class Sampler:
                 rows = [rows[i] for i in keep]
                 inputs, mask, positions = inputs[index], mask[index], positions[index]
                 cache.batch_select_indices(index)
+
+    def _draw(self, probs_B_V: torch.Tensor) -> torch.Tensor:
+        """Draw one token a row, [B, 1]: several times faster on a CPU than ``torch.multinomial``."""
+        cumulated = probs_B_V.cumsum(1)
+        points = torch.rand((len(cumulated), 1), generator=self.generator) * cumulated[:, -1:]
+        return torch.searchsorted(cumulated, points)
 
     def _after_sampled(self, row: Rollout, token: int) -> None:
         """Let the environment answer a turn that has just ended; stop a rollout that is too long."""
