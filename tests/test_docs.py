@@ -79,3 +79,20 @@ class TestPublicNames:
         code = "import sys, rollout_traces; print([m for m in ('torch', 'gradio', 'trackio') if m in sys.modules])"
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert out.stdout.strip() == "[]"
+
+
+class TestArchitecture:
+    def test_the_page_names_every_folder_and_module_at_the_top_and_no_other(self):
+        page = (ROOT / "docs" / "architecture.md").read_text()
+        table = page.split("| --- | --- |")[1].split("\n## ")[0]
+        named = {
+            name
+            for row in table.splitlines()
+            if row.startswith("| `")
+            for name in re.findall(r"`([a-z_]+)`", row.split("|")[1])
+        }
+        package = ROOT / "rollout_traces"
+        there = {path.stem for path in package.glob("*.py")} | {
+            path.name for path in package.iterdir() if (path / "__init__.py").exists()
+        }
+        assert named == there - {"__init__"}

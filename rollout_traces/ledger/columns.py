@@ -1,7 +1,7 @@
 """The ledger: one row per rollout, for every rollout of every step, in columns.
 
 Traces show a few rollouts; questions are about all of them. This module is the columns' schema, their
-packing and unpacking; `ledger_build` fills them from a `HostBatch`. Numpy only: the read side uses it.
+packing and unpacking; `ledger.build` fills them from a `HostBatch`. Numpy only: the read side uses it.
 """
 
 from __future__ import annotations
