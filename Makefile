@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test lint types unit slow test-trainers faults benchmarks format clean
+.PHONY: help demo test lint types unit slow test-trainers faults contract benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -39,6 +39,10 @@ test-trainers: ## the real AReaL, TRL and verl, each in an environment of its ow
 
 faults: .venv/.test ## crashes, full disks, lost servers: the whole fault suite, with its figures
 	ROLLOUT_TRACES_KILLS=200 ROLLOUT_TRACES_FUZZ=10000 $(PYTEST) tests/faults -m "slow or not slow" -s
+
+contract: .venv/.test ## what is read back of Trackio, with another version of it: make contract TRACKIO=0.44.0
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target .venv/trackio-$(TRACKIO) trackio==$(TRACKIO)
+	PYTHONPATH=.venv/trackio-$(TRACKIO) ROLLOUT_TRACES_TRACKIO=$(TRACKIO) $(PYTEST) tests/sink tests/test_write_path.py
 
 benchmarks: .venv/.test ## every benchmark, with its baseline
 	for name in decode metrics flags logging store inspector; do $(BIN)/python -m benchmarks.$$name || exit 1; done

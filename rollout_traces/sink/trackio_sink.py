@@ -95,7 +95,7 @@ class TrackioSink:
             server_url=server_url,
             private=private,
             group=group,
-            config=plain(config or {}),
+            config=_without_empty(plain(config or {})),
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
@@ -214,6 +214,12 @@ class TrackioSink:
 
 def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in plain(scalars).items() if value is not None}
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out what holds nothing: Trackio's parquet files refuse a mapping without keys."""
+    nested = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in values.items()}
+    return {key: item for key, item in nested.items() if item != {}}
 
 
 def _as_histogram(values: np.ndarray) -> Any:

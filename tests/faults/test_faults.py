@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +16,7 @@ import rollout_traces as rt
 from rollout_traces.trace.conversion import read_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.sidecar.readback import ledger_uids, scalar_steps, trace_uids
+from tests.sidecar.server import Server
 from tests.test_write_path import stored
 
 ROWS = 3
@@ -135,50 +133,6 @@ class TestDamagedRecord:
         assert "its checksum does not fit" in caplog.text
         assert len(ledger_uids(trackio_dir)) == 2 * ROWS
         assert largest.with_suffix(".damaged").exists()
-
-
-class Server:
-    """A self-hosted Trackio server on a folder and a port of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}?write_token=right"
-        self._process: subprocess.Popen | None = None
-
-    def start(self):
-        code = (
-            "import os, trackio\n"
-            "trackio.show(project='p', open_browser=False, server_port=int(os.environ['PORT']), block_thread=True)\n"
-        )
-        environment = {
-            **os.environ,
-            "TRACKIO_DIR": str(self.folder),
-            "TRACKIO_WRITE_TOKEN": "right",
-            "GRADIO_SERVER_PORT": str(self.port),
-            "PORT": str(self.port),
-        }
-        output = (self.folder.parent / "server.log").open("ab")
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdout=output, stderr=output
-        )
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
-            assert self._process.poll() is None, (self.folder.parent / "server.log").read_text()
-            time.sleep(0.2)
-        raise AssertionError("the server did not start")
-
-    def stop(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 @pytest.fixture

@@ -120,18 +120,40 @@ class TestRoundTrip:
         assert_same(transcript, round_trip(transcript))
 
 
+def make_long(sampled_share: float, n_tokens: int = 4000) -> Transcript:
+    """A question and an answer in words of a natural distribution, with the tracks of an asynchronous trainer."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghij"), 4)) for _ in range(1500)]
+    chances = 1 / np.arange(1, len(words) + 1)
+    n_sampled = int(n_tokens * sampled_share)
+    question, answer = (
+        " ".join(rng.choice(words, n, p=chances / chances.sum()))
+        for n in (max(n_tokens - n_sampled, 1), n_sampled)
+    )
+    transcript = make_transcript([("user", question), ("assistant", answer)])
+    sampled = transcript.tokens.response_mask
+    n = len(sampled)
+    logprobs = -rng.exponential(0.3, n)
+    tracks = {
+        "versions": np.where(sampled, 7, -1).astype(np.int32),
+        "turn_ids": np.where(sampled, 0, -1).astype(np.int32),
+        "logprobs": np.where(sampled, logprobs, 0).astype(np.float32),
+        "prox_logprobs": np.where(sampled, np.minimum(logprobs + rng.normal(0, 0.01, n), 0), 0).astype(
+            np.float32
+        ),
+        "advantages": np.where(sampled, 0.7, 0).astype(np.float32),
+    }
+    return replace(transcript, tokens=replace(transcript.tokens, tracks=tracks))
+
+
 class TestSize:
-    def test_ids_and_text_of_a_long_rollout_stay_within_eight_kilobytes(self):
-        rng = np.random.default_rng(0)
-        words = ["".join(rng.choice(list("abcdefghij"), 4)) for _ in range(700)]
-        text = " ".join(rng.choice(words, 3000, p=np.arange(700, 0, -1) / np.arange(1, 701).sum()))
-        answer = " ".join(rng.choice(words, 1000))
-        transcript = make_transcript([("user", text), ("assistant", answer)])
-        n = len(transcript.tokens)
-        assert n > 3900
-        logprobs = np.where(transcript.tokens.response_mask, -rng.exponential(0.3, n), 0).astype(np.float32)
-        transcript = replace(transcript, tokens=replace(transcript.tokens, tracks={"logprobs": logprobs}))
-        assert len(pack_transcript(transcript, transcript.messages())) <= 8 * 1024
+    @pytest.mark.parametrize(("sampled_share", "kilobytes"), [(0.25, 8), (1.0, 21)])
+    def test_of_a_track_of_four_thousand_tokens_is_small(self, sampled_share, kilobytes):
+        transcript = make_long(sampled_share)
+        sampled = transcript.tokens.response_mask
+        assert len(sampled) >= 4000
+        assert sampled.mean() == pytest.approx(sampled_share, abs=0.01)
+        assert len(pack_transcript(transcript, transcript.messages())) <= kilobytes * 1024
 
 
 class TestDamage:
