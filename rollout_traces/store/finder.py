@@ -15,12 +15,13 @@ from rollout_traces.store import schema, search
 from rollout_traces.store.index import Index, stamp
 from rollout_traces.store.loading import load_rows
 from rollout_traces.store.names import known_names
-from rollout_traces.store.paging import Order, cursor_of, page_and_total_sql, page_sql
+from rollout_traces.store.paging import Order, cursor_of, newest_of, page_and_total_sql, page_sql
 from rollout_traces.store.query.compiler import Compiler, Sql
 from rollout_traces.store.query.nodes import Name, Substring, Text
 from rollout_traces.store.query.parser import parse_sort
 from rollout_traces.store.rows import Histogram, Page
 from rollout_traces.store.scope import Scope
+from rollout_traces.store.selection import Selection
 
 DEFAULT_ORDER = "-step, group, sample"
 MAX_LIMIT = 10_000
@@ -55,58 +56,70 @@ class Finder:
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise StoreError(f"limit: {limit}, expected 1 to {MAX_LIMIT}. Page with `after`.")
-        with self._prepared(scope) as (connection, compiler, condition):
+        with self._prepared(scope) as (connection, compiler, selection):
             order = self._order(compiler, order_by or DEFAULT_ORDER)
-            rows_of = (connection, scope.rows, condition)
-            if scope.where or scope.text:
-                total, found = self._filtered(*rows_of, order, limit + 1, after)
+            found = self._newest(connection, selection, scope, order, limit + 1, after)
+            if found is not None:
+                total = self._count(connection, selection)
             else:
-                total = self._count(*rows_of)
-                found = connection.execute(
-                    *page_sql(scope.rows, condition, order, limit + 1, after)
-                ).fetchall()
+                total, found = self._counted_page(connection, selection, order, limit + 1, after)
             more, found = len(found) > limit, found[:limit]
             rows = load_rows(connection, scope.rows, [row[0] for row in found])
         return Page(tuple(rows), total, cursor_of(found[-1]) if more else None)
 
-    def _filtered(
+    def _newest(
         self,
         connection: sqlite3.Connection,
-        table: str,
-        condition: Sql,
+        selection: Selection,
+        scope: Scope,
+        order: Order,
+        limit: int,
+        after: str | None,
+    ) -> list[tuple[Any, ...]] | None:
+        """The page, where the newest steps fill it."""
+        newest = newest_of(connection, selection, scope, order, limit, after)
+        if newest is None:
+            return None
+        found = connection.execute(*page_sql(newest, order, limit, after)).fetchall()
+        return found if len(found) == limit else None
+
+    def _counted_page(
+        self,
+        connection: sqlite3.Connection,
+        selection: Selection,
         order: Order,
         limit: int,
         after: str | None,
     ) -> tuple[int, list[tuple[Any, ...]]]:
-        """Total and page of a filter: one scan gives both, where the total is not remembered."""
+        """Total and page: one scan gives both, where the total is not remembered."""
         found: list[tuple[Any, ...]] | None = None
 
         def counted() -> int:
             nonlocal found
-            found = connection.execute(*page_and_total_sql(table, condition, order, limit, after)).fetchall()
+            found = connection.execute(*page_and_total_sql(selection, order, limit, after)).fetchall()
             return int(found.pop()[0])
 
-        total = self._remember(connection, (table, condition.text, condition.parameters), counted)
+        total = self._remember(connection, selection, counted)
         if found is None:
-            found = connection.execute(*page_sql(table, condition, order, limit, after)).fetchall()
+            found = connection.execute(*page_sql(selection, order, limit, after)).fetchall()
         return total, found
 
     def count(self, scope: Scope) -> int:
         """How many rows there are."""
-        with self._prepared(scope) as (connection, _, condition):
-            return self._count(connection, scope.rows, condition)
+        with self._prepared(scope) as (connection, _, selection):
+            return self._count(connection, selection)
 
     def facets(self, scope: Scope, column: str, limit: int) -> list[tuple[Any, int]]:
         """A column's values and how many rows have each, most frequent first; None for unknown.
 
         For a column of lists each name in them counts.
         """
-        with self._prepared(scope) as (connection, compiler, condition):
-            known = _named(compiler, column)
+        with self._prepared(scope) as (connection, compiler, selection):
+            known, where = _named(compiler, column), selection.where
             counted = connection.execute(
-                f"SELECT {known.sql} AS value, count(*) FROM {scope.rows} t WHERE {condition.text}"
+                f"SELECT {known.sql} AS value, count(*) FROM {selection.tables} WHERE {where.text}"
                 " GROUP BY value ORDER BY 2 DESC, 1",
-                condition.parameters,
+                where.parameters,
             ).fetchall()
         if known.kind == "tags":
             counted = _count_names(counted)
@@ -122,21 +135,21 @@ class Finder:
         """
         if not 1 <= bins <= 1000:
             raise StoreError(f"bins: {bins}, expected 1 to 1000.")
-        with self._prepared(scope) as (connection, compiler, condition):
-            value = _named(compiler, column).sql
+        with self._prepared(scope) as (connection, compiler, selection):
+            value, where = _named(compiler, column).sql, selection.where
             finite = f"{value} > -9e999 AND {value} < 9e999"
             low, high, known, n_rows = connection.execute(
                 f"SELECT min({value}) FILTER (WHERE {finite}), max({value}) FILTER (WHERE {finite}),"
-                f" count(*) FILTER (WHERE {finite}), count(*) FROM {scope.rows} t WHERE {condition.text}",
-                condition.parameters,
+                f" count(*) FILTER (WHERE {finite}), count(*) FROM {selection.tables} WHERE {where.text}",
+                where.parameters,
             ).fetchone()
             if not known:
                 return Histogram((), (), n_rows)
             width = (high - low) / bins or 1.0
             counted = connection.execute(
                 f"SELECT min(CAST(({value} - ?) / ? AS INTEGER), ?) AS bin, count(*)"
-                f" FROM {scope.rows} t WHERE {condition.text} AND {finite} GROUP BY bin",
-                (float(low), width, bins - 1, *condition.parameters),
+                f" FROM {selection.tables} WHERE {where.text} AND {finite} GROUP BY bin",
+                (float(low), width, bins - 1, *where.parameters),
             ).fetchall()
         counts = dict(counted)
         edges = tuple(low + width * b for b in range(bins + 1))
@@ -152,44 +165,50 @@ class Finder:
         return [node.phrase if isinstance(node, Text) else node.piece for node in scope.conditions()[1]]
 
     @contextmanager
-    def _prepared(self, scope: Scope) -> Iterator[tuple[sqlite3.Connection, Compiler, Sql]]:
-        """A connection inside one snapshot, a compiler for the scope's rows, and its condition."""
+    def _prepared(self, scope: Scope) -> Iterator[tuple[sqlite3.Connection, Compiler, Selection]]:
+        """A connection inside one snapshot, a compiler for the scope's rows, and which rows they are."""
         with self._index.snapshot() as connection:
             compiler = Compiler(
                 schema.queryable(connection, scope.rows), known_names(scope.rows), _no_search, scope.where
             )
-            yield connection, compiler, self._condition(connection, compiler, scope)
+            yield connection, compiler, self._selection(connection, compiler, scope)
 
-    def _condition(self, connection: sqlite3.Connection, compiler: Compiler, scope: Scope) -> Sql:
-        place, place_parameters = scope.place()
-        plain, searches = scope.conditions()
-        inner = Sql(place, place_parameters)
+    def _selection(self, connection: sqlite3.Connection, compiler: Compiler, scope: Scope) -> Selection:
+        selection = Selection(scope.rows, Sql(*scope.place()))
 
         def compile_text(node: Text | Substring) -> Sql:
             if scope.rows == "ledger":
                 raise StoreError("the ledger has no text to search; search traces instead.")
+            expression = search.expression_of(node)
+            if expression is not None:
+                return Sql("t.doc IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,))
             piece = node.phrase if isinstance(node, Text) else node.piece
-            return search.indexed(node) or self._remember(
+            return self._remember(
                 connection,
-                (piece, inner.text, inner.parameters),
-                lambda: search.scan(connection, self._index.source, piece, inner),
+                (piece, selection),
+                lambda: search.scan(connection, self._index.source, piece, selection),
             )
 
         compiler = replace(compiler, compile_text=compile_text)
+        plain, searches = scope.conditions()
         for node in [*plain, *searches]:
-            part = compiler.filter(node)
-            inner = Sql(f"{inner.text} AND {part.text}", (*inner.parameters, *part.parameters))
-        return inner
+            expression = search.expression_of(node) if scope.rows == "traces" else None
+            if expression is not None:
+                selection = selection.matching(expression)
+            else:
+                selection = selection.narrowed(compiler.filter(node))
+        return selection
 
     def _order(self, compiler: Compiler, order_by: str) -> Order:
         return replace(compiler, source_text=order_by).order(parse_sort(order_by))
 
-    def _count(self, connection: sqlite3.Connection, table: str, condition: Sql) -> int:
+    def _count(self, connection: sqlite3.Connection, selection: Selection) -> int:
         def counted() -> int:
-            sql = f"SELECT count(*) FROM {table} t WHERE {condition.text}"
-            return int(connection.execute(sql, condition.parameters).fetchone()[0])
+            where = selection.where
+            sql = f"SELECT count(*) FROM {selection.tables} WHERE {where.text}"
+            return int(connection.execute(sql, where.parameters).fetchone()[0])
 
-        return self._remember(connection, (table, condition.text, condition.parameters), counted)
+        return self._remember(connection, selection, counted)
 
     def _remember(self, connection: sqlite3.Connection, key: Any, answer: Callable[[], Any]) -> Any:
         """An answer from before, as long as the index has not changed."""

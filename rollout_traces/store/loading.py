@@ -10,8 +10,8 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import schema
-from rollout_traces.store.paging import KEYS
 from rollout_traces.store.rows import TraceRow
+from rollout_traces.store.selection import KEYS
 
 
 def load_rows(connection: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[TraceRow]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rollout_traces.store.reading import SIGNS, Tags
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Another version in a file means that the file is built anew."""
 MAX_COLUMNS = 1000
 """Metadata names that get a column; further ones stay in the trace alone and are counted."""
@@ -76,6 +76,7 @@ CREATE TABLE runs (run INTEGER PRIMARY KEY, run_id TEXT UNIQUE, name TEXT, start
 CREATE TABLE traces (
     doc INTEGER PRIMARY KEY AUTOINCREMENT, src INTEGER, run INTEGER, split TEXT, step INTEGER, kind TEXT);
 CREATE INDEX traces_place ON traces (run, split, step);
+CREATE INDEX traces_newest ON traces (step, run, split);
 CREATE INDEX traces_src ON traces (src);
 CREATE TABLE heads (
     doc INTEGER PRIMARY KEY, id TEXT, key TEXT, trace_index INTEGER, timestamp TEXT, n_messages INTEGER,
@@ -88,6 +89,7 @@ CREATE INDEX digests_place ON digests (run, split, step);
 CREATE TABLE ledger (
     row INTEGER PRIMARY KEY, digest INTEGER, run INTEGER, split TEXT, step INTEGER);
 CREATE INDEX ledger_place ON ledger (run, split, step);
+CREATE INDEX ledger_newest ON ledger (step, run, split);
 CREATE INDEX ledger_digest ON ledger (digest);
 """
 _SIGNS = SIGNS.replace("'", "''")

@@ -42,11 +42,12 @@ class Scope:
         """The condition on run, split and steps, and its parameters.
 
         A plus keeps SQLite from its index on places where most rows would be looked up through it one by
-        one: a scan is twice as fast unless steps narrow the rows.
+        one: a scan is twice as fast unless steps narrow the rows of one run and split.
         """
         parts: list[str] = []
         parameters: list[str | int] = []
-        narrow = "" if self.steps != (None, None) else "+"
+        whole = self.steps == (None, None) or self.run_id is None or self.split is None
+        narrow = "+" if whole else ""
         if self.run_id is not None:
             parts.append(f"{narrow}t.run = (SELECT run FROM runs WHERE run_id = ?)")
             parameters.append(self.run_id)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import orjson
 
 from rollout_traces.store.query.compiler import Sql
-from rollout_traces.store.query.nodes import Substring, Text
+from rollout_traces.store.query.nodes import Node, Text
 from rollout_traces.store.reading import SIGNS, conversation_text, spaced
+from rollout_traces.store.selection import Selection
 from rollout_traces.store.source import Source
 
 CONTEXT = 60
@@ -39,29 +40,27 @@ def match_expression(phrase: str) -> str | None:
     return f'"{quoted}"' + (" *" if goes_on else "")
 
 
-def indexed(node: Text | Substring) -> Sql | None:
-    """The condition that the index can answer; None when the texts themselves must be read."""
-    expression = match_expression(node.phrase) if isinstance(node, Text) else None
-    if expression is None:
-        return None
-    return Sql("t.doc IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,))
+def expression_of(node: Node) -> str | None:
+    """The full-text expression of a search; None when the texts themselves must be read."""
+    return match_expression(node.phrase) if isinstance(node, Text) else None
 
 
-def scan(connection: sqlite3.Connection, source: Source, piece: str, scope: Sql) -> Sql:
+def scan(connection: sqlite3.Connection, source: Source, piece: str, selection: Selection) -> Sql:
     """Looks for a piece of text, any case, in the conversations of the given rows.
 
     Args:
         connection: the index.
         source: where the texts are.
         piece: what must occur, also inside a word.
-        scope: the rows to look at.
+        selection: the rows to look at.
 
     Returns:
         The condition that a row is one of those found.
     """
+    where = selection.where
     docs = dict(
         connection.execute(
-            f"SELECT t.src, t.doc FROM traces t WHERE {scope.text}", scope.parameters
+            f"SELECT t.src, t.doc FROM {selection.tables} WHERE {where.text}", where.parameters
         ).fetchall()
     )
     needle = piece.lower()

@@ -38,6 +38,10 @@ class Sql:
     text: str
     parameters: tuple[Value, ...] = ()
 
+    def and_(self, other: Sql) -> Sql:
+        """Both conditions."""
+        return Sql(f"{self.text} AND {other.text}", (*self.parameters, *other.parameters))
+
 
 TextCompiler = Callable[[Text | Substring], Sql]
 
