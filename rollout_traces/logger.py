@@ -327,7 +327,7 @@ class RolloutLogger:
             else:
                 owned = {key: owned_copy(value) for key, value in columns.items()}
 
-                def join() -> str:
+                def join() -> str | None:
                     known = captured if isinstance(captured, Captured) else captured.result()
                     return hand_over.put(join_record(known, sample_ids, owned))
 

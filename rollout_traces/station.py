@@ -118,9 +118,11 @@ class Outlet:
         self.start()
         pause = 0.01
         while True:
-            names = self.reader.names()
-            if (not names or names[0] > mark) and self.hand_over.retry():
-                return True
+            if self.hand_over.retry():
+                mark = mark or self.hand_over.last_name
+                names = self.reader.names()
+                if not names or names[0] > mark:
+                    return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)

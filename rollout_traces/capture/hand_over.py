@@ -30,7 +30,7 @@ class Writer(Protocol):
 
     def append(self, buffers: Sequence[Any]) -> str: ...
 
-    def has_room(self, n_bytes: int) -> bool: ...
+    def room(self) -> int: ...
 
     def count_waiting(self) -> int: ...
 
@@ -61,7 +61,7 @@ class HandOver:
     """Writes records to a spool, in the order handed over.
 
     A spool at its limit takes batches without their tokens; while the disk is full records are kept in
-    memory, and written when there is room again. Both are counted and said.
+    memory, and written by another thread when there is room again. Both are counted and said.
 
     Args:
         writer: the spool.
@@ -79,6 +79,7 @@ class HandOver:
         self._copier = copier if copier is not None else CudaCopier()
         self._courier: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._retrying = threading.Lock()
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
         self.last_name = ""
@@ -94,10 +95,7 @@ class HandOver:
             What was captured; its buffers are not valid any more.
         """
         with self._lock:
-            captured = self._capture.take(batches, **details)
-            n_bytes = sum(map(len, captured.buffers))
-            if not self.writer.has_room(n_bytes) and not self._recounted_room(n_bytes):
-                captured = self._capture.take(batches, **details, max_bytes=0)
+            captured = self._capture.take(batches, **details, room=self.writer.room())
             if captured.n_without_tokens:
                 self._warnings.count(
                     "rollouts_without_tokens",
@@ -150,35 +148,39 @@ class HandOver:
             return False
         return True
 
-    def put(self, record: Record) -> str:
+    def put(self, record: Record) -> str | None:
         """Writes a small record.
 
         Returns:
-            Its name, or that of the last record written when it is kept in memory for now.
+            Its name; None when it is kept in memory for now, or dropped for want of room.
         """
         buffers = encode(record)
         with self._lock:
-            self._write(buffers, 0)
-            return self.last_name
+            return self._write(buffers, 0)
 
     def retry(self) -> bool:
-        """Writes what is kept in memory, as far as there is room; call it from time to time.
+        """Writes what is kept in memory, as far as there is room; call it from time to time, on any thread.
+
+        A hand-over waits for none of it: what comes meanwhile is kept too, and so stays in order.
 
         Returns:
             True when nothing is kept.
         """
-        with self._lock:
+        with self._retrying:
             self.writer.count_waiting()
-            return self._write_kept()
+            while self._kept:
+                try:
+                    self.last_name = self.writer.append([self._kept[0]])
+                except (SpoolFull, OSError):
+                    return False
+                with self._lock:
+                    self._kept_bytes -= len(self._kept.popleft())
+            return True
 
-    def _recounted_room(self, n_bytes: int) -> bool:
-        self.writer.count_waiting()
-        return self.writer.has_room(n_bytes)
-
-    def _write(self, buffers: Sequence[Any], n_rows: int) -> None:
-        if self._kept and not self._write_kept():
+    def _write(self, buffers: Sequence[Any], n_rows: int) -> str | None:
+        if self._kept:
             self._keep(buffers, n_rows, "the disk is still full")
-            return
+            return None
         try:
             self.last_name = self.writer.append(buffers)
         except DiskFull as error:
@@ -187,15 +189,9 @@ class HandOver:
             self._drop(n_rows, error)
         except OSError as error:
             self._keep(buffers, n_rows, error)
-
-    def _write_kept(self) -> bool:
-        while self._kept:
-            try:
-                self.last_name = self.writer.append([self._kept[0]])
-            except (SpoolFull, OSError):
-                return False
-            self._kept_bytes -= len(self._kept.popleft())
-        return True
+        else:
+            return self.last_name
+        return None
 
     def _keep(self, buffers: Sequence[Any], n_rows: int, why: object) -> None:
         size = sum(map(len, buffers))

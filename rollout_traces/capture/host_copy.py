@@ -107,7 +107,7 @@ class Capture:
         step: int,
         split: str,
         first_group: int = 0,
-        max_bytes: int | None = None,
+        room: int | None = None,
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
         n_ranks: int = 1,
@@ -120,7 +120,7 @@ class Capture:
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
             first_group: number of the first group made up here, so that several calls of one step differ.
-            max_bytes: another budget for this hand-over; 0 leaves all tokens behind.
+            room: bytes that there is room for, where that is less than the budget; 0 leaves all tokens behind.
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
             n_ranks: ranks that hand over to the same run.
@@ -132,7 +132,7 @@ class Capture:
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
         group_ids = _group_ids(batches, first_group)
         per_token = _bytes_per_token(batches)
-        budget = self.max_bytes if max_bytes is None else max_bytes
+        budget = self.max_bytes if room is None else min(self.max_bytes, room)
         kept = _rows_within(budget // per_token, lengths, group_ids, step)
         N = int(lengths[kept].sum())
         row_floats = _row_floats(parts)

@@ -30,6 +30,8 @@ KEEP_FREE = 2
 """Free files kept for the next records."""
 WORTH_KEEPING = 1 << 20
 """Bytes from which a file is kept."""
+FOR_TOKENS = 7 / 8
+"""Share of a spool's limit that tokens may fill; the rest is for the scalars of the steps after."""
 
 
 class SpoolFull(Exception):
@@ -79,7 +81,7 @@ class SpoolWriter:
             OSError: the disk refused.
         """
         size = sum(map(len, buffers))
-        if self._waiting + size > self.max_bytes and self.count_waiting() + size > self.max_bytes:
+        if self._waiting + size > self.max_bytes:
             raise SpoolFull(f"spool {self.folder}: {size} bytes more would exceed its {self.max_bytes}.")
         self._last_name = max(time.time_ns(), self._last_name + 1)
         name = f"{self._last_name:020d}"
@@ -97,12 +99,12 @@ class SpoolWriter:
         self._last_size = size
         return name
 
-    def has_room(self, n_bytes: int) -> bool:
-        """True when a record of that size is within the limit, by the last count of what waits."""
-        return self._waiting + n_bytes <= self.max_bytes
+    def room(self) -> int:
+        """Bytes of tokens that may still come, by the last count of what waits."""
+        return max(int(self.max_bytes * FOR_TOKENS) - self._waiting, 0)
 
     def count_waiting(self) -> int:
-        """Counts the bytes of the records that wait to be stored; call it from time to time."""
+        """Counts the bytes of the records that wait to be stored; call it from time to time, on another thread."""
         self._waiting = sum(size for name, size in _sizes(self.folder) if name.endswith(RECORD))
         return self._waiting
 

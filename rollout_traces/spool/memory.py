@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.spool.folder import SpoolFull
+from rollout_traces.spool.folder import FOR_TOKENS, SpoolFull
 from rollout_traces.spool.record import Record, decode
 
 
@@ -43,9 +43,9 @@ class MemorySpool:
             self._waiting += len(data)
         return name
 
-    def has_room(self, n_bytes: int) -> bool:
-        """True when a record of that size is within the limit."""
-        return self._waiting + n_bytes <= self.max_bytes
+    def room(self) -> int:
+        """Bytes of tokens that may still come."""
+        return max(int(self.max_bytes * FOR_TOKENS) - self._waiting, 0)
 
     def count_waiting(self) -> int:
         """Bytes of the records that wait."""

@@ -216,7 +216,7 @@ class TestBudget:
         assert host.prompt_keys() == whole.prompt_keys()
 
     def test_of_zero_leaves_every_token_behind(self):
-        host = read(Capture().take(self.make(), step=1, split="rollout", max_bytes=0))
+        host = read(Capture().take(self.make(), step=1, split="rollout", room=0))
         assert not host.has_tokens.any() and len(host.input_ids) == 0
 
     def test_rows_that_are_kept_keep_their_own_tokens(self):

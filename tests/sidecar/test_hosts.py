@@ -216,11 +216,14 @@ class TestBudget:
         assert 0 < logger.counters["rollouts_without_tokens"] < 12
 
     def test_a_spool_at_its_limit_takes_scalars_without_tokens(self, make_logger, trackio_dir, caplog):
-        logger = make_logger(max_spool_bytes=60_000)
+        logger = make_logger(max_spool_bytes=100_000)
         for step in range(8):
             logger.log_rollouts(make_batch(), step=step)
+            logger.log_scalars({"train/loss": 0.5}, step=step)
         assert logger.finish(60)
-        assert len(ledger_uids(trackio_dir)) + logger.counters["rollouts_dropped"] == 48
+        assert len(ledger_uids(trackio_dir)) == 48
+        assert set(scalar_steps(trackio_dir, "train/loss")) == set(range(8))
+        assert logger.counters["rollouts_dropped"] == logger.counters["records_dropped"] == 0
         assert logger.counters["rollouts_without_tokens"] > 0
         assert "no room for the tokens" in caplog.text
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pytest
 
 import rollout_traces as rt
 from rollout_traces.ledger.columns import Ledger

@@ -1,0 +1,93 @@
+"""What is handed over while the disk is full waits in memory, in order, and holds up nobody when it is written."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.spool.folder import DiskFull
+from rollout_traces.spool.record import Record, decode
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+
+
+class Disk:
+    """A spool whose disk is full, slow or neither, as a test wants."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.steps: list[int] = []
+        self.left = 1 << 30
+
+    def append(self, buffers) -> str:
+        if self.full:
+            raise DiskFull("full")
+        assert self.may_write.wait(20)
+        self.steps.append(decode(b"".join(bytes(part) for part in buffers)).meta["step"])
+        return f"{len(self.steps):020d}"
+
+    def room(self) -> int:
+        return self.left
+
+    def count_waiting(self) -> int:
+        return 0
+
+    def keep_ahead(self) -> None: ...
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@pytest.fixture
+def hand_over(disk):
+    return HandOver(disk, Warnings(Counter()), 1 << 30)
+
+
+def scalars(step):
+    return Record("scalars", {"step": step, "scalars": {}})
+
+
+class TestAFullDisk:
+    def test_has_records_wait_in_their_order(self, disk, hand_over):
+        disk.full = True
+        assert [hand_over.put(scalars(step)) for step in range(3)] == [None] * 3
+        assert not hand_over.retry()
+        disk.full = False
+        assert hand_over.put(scalars(3)) is None, "what came before goes first"
+        assert hand_over.retry()
+        assert hand_over.put(scalars(4)) is not None
+        assert disk.steps == [0, 1, 2, 3, 4]
+
+    def test_holds_nobody_up_while_what_waited_is_written(self, disk, hand_over):
+        disk.full = True
+        for step in range(3):
+            hand_over.put(scalars(step))
+        disk.full = False
+        disk.may_write.clear()
+        writing = threading.Thread(target=hand_over.retry)
+        writing.start()
+        caller = threading.Thread(target=lambda: hand_over.put(scalars(3)))
+        caller.start()
+        caller.join(10)
+        held_up = caller.is_alive()
+        disk.may_write.set()
+        writing.join(10)
+        assert not held_up
+        assert disk.steps == [0, 1, 2, 3]
+
+
+class TestASpoolNearItsLimit:
+    def test_takes_the_groups_that_there_is_room_for(self, disk, hand_over):
+        arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=4, group_size=2))
+        whole = hand_over.rollouts([RolloutBatch(**arrays)], step=1, split="rollout")
+        disk.left = int(sum(map(len, whole.buffers)) * 1.2)
+        part = hand_over.rollouts([RolloutBatch(**arrays)], step=2, split="rollout")
+        assert whole.n_without_tokens == 0
+        assert 0 < part.n_without_tokens < part.n_rows
