@@ -19,6 +19,7 @@ from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_c
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
 from rollout_traces.capture.join import join_record
+from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
 from rollout_traces.run_settings import CONFIG_KEY, RunSettings
@@ -84,6 +85,8 @@ class RolloutLogger:
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
             spool then lies in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
+        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
+        chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
         max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
         reward_range: (smallest, largest) reward, for display.
         metric_ranges: name -> {min, max, invert}, for display.
@@ -92,7 +95,7 @@ class RolloutLogger:
         all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
             `{"columns": [...], "data": [[...]]}`; None: no such file.
         drain: `process`, or `thread` where no process can be started. A callable selection, a redact hook
-            or a dialect object work in a thread only.
+            or template arguments that JSON cannot hold work in a thread only.
         per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks of a node hand
             over to rank 0's run and share one selection with one cap.
         max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
@@ -119,6 +122,8 @@ class RolloutLogger:
         ledger: bool = True,
         redact: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         dialect: Any = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         max_disk_gb: float | None = None,
         reward_range: tuple[float, float] | None = None,
         metric_ranges: Mapping[str, Mapping[str, Any]] | None = None,
@@ -155,7 +160,7 @@ class RolloutLogger:
             drain=drain_config,
             in_process=drain == "process",
             tokenizer=tokenizer,
-            dialect=dialect,
+            decoding=DecodeSettings(dialect, chat_template, chat_template_kwargs or {}),
             redact=redact,
             space_id=space_id,
             server_url=server_url,

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import Drain
 from rollout_traces.drain.host import config_from_plain, run_loop
 from rollout_traces.drain.loop import DrainLoop
@@ -109,10 +110,9 @@ def decoder_of(folder: RunFolder, manifest: Manifest) -> Any:
     """
     if not manifest.has_tokenizer:
         return None
-    from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.spool.tokenizer_files import load_tokenizer
 
-    return TranscriptDecoder(load_tokenizer(folder.tokenizer))
+    return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
 
 
 def is_over(folder: RunFolder, loop: DrainLoop) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import Drain, DrainConfig
 from rollout_traces.drain.host import ProcessHost, ThreadHost, config_as_plain
 from rollout_traces.drain.loop import DrainLoop
@@ -44,7 +45,7 @@ class StationPlan:
         drain: the drain's settings.
         in_process: drain in a process of its own where that can be.
         tokenizer: the policy's, or None.
-        dialect: overrides what is learned from the chat template.
+        decoding: what rollouts are decoded with beside the tokenizer.
         redact: see `RolloutLogger`.
         space_id: Hugging Face Space.
         server_url: self-hosted server, perhaps with its write token.
@@ -56,7 +57,7 @@ class StationPlan:
     drain: DrainConfig
     in_process: bool
     tokenizer: Any
-    dialect: Any
+    decoding: DecodeSettings
     redact: Callable[[Mapping[str, Any]], Sequence[str]] | None
     space_id: str | None
     server_url: str | None
@@ -255,8 +256,8 @@ class Station(Outlet):
         """Why what the drain needs cannot cross to another process; None when it can."""
         if callable(self._plan.drain.selection):
             return "a callable selection stays in this process"
-        if self._plan.dialect is not None:
-            return "a dialect object stays in this process"
+        if self._plan.decoding.as_plain() is None:
+            return "a dialect or template arguments that JSON cannot hold stay in this process"
         return None if tokenizer_saved else "the tokenizer does not survive save_pretrained"
 
     def _manifest(self, *, has_tokenizer: bool) -> Manifest:
@@ -274,6 +275,7 @@ class Station(Outlet):
             server_url=(self._plan.server_url or "").split("?")[0] or run_server(run),
             private=self._plan.private,
             drain=config_as_plain(drain),
+            decoding=self._plan.decoding.as_plain() or {},
             has_tokenizer=has_tokenizer and self._plan.tokenizer is not None,
         )
 
@@ -303,9 +305,7 @@ class Station(Outlet):
     def _decoder(self) -> Any:
         if self._plan.tokenizer is None:
             return None
-        from rollout_traces.decode import TranscriptDecoder
-
-        return TranscriptDecoder(self._plan.tokenizer, dialect=self._plan.dialect)
+        return self._plan.decoding.decoder(self._plan.tokenizer)
 
     def _fall_back(self, why: str) -> None:
         self._warnings.count("sidecars_failed", why)

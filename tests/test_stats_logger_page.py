@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+from rollout_traces.environment import variable_of
 from rollout_traces.stats_logger.config import (
-    PREFIX,
     StatsLoggerConfig,
     SwanlabConfig,
     TensorBoardConfig,
     TrackioConfig,
     WandBConfig,
-    environment_fields,
 )
 from rollout_traces.stats_logger.key_filter import SLIM_DENIES
 from rollout_traces.stats_tracker import ReduceType
@@ -65,6 +64,9 @@ stats_logger:
     mode: local
     max_rollout_traces_per_step: 32
 ```
+
+Every field of `stats_logger.trackio` can be given as an environment variable, which wins; a list or a dict is
+written as JSON.
 """
 
 TRACKER = """
@@ -112,17 +114,16 @@ def stats_logger_page() -> str:
 
 def _table(kind: type) -> list[str]:
     defaults = {item.name: item.default for item in fields(kind)}
-    variables = environment_fields() if kind is TrackioConfig else ()
     head = ["| field | default | meaning |", "| --- | --- | --- |"]
-    if variables:
+    if kind is TrackioConfig:
         head = ["| field | default | meaning | overridden by |", "| --- | --- | --- | --- |"]
     rows = []
     for name, meaning in attributes_of(kind):
         default = defaults[name]
         shown = f"`{default!r}`" if isinstance(default, (str, int, bool, type(None))) else ""
         row = f"| `{name}` | {shown} | {escaped(meaning)} |"
-        if variables:
-            row += f" `{PREFIX}{name.upper()}` |" if name in variables else "  |"
+        if kind is TrackioConfig:
+            row += f" `{variable_of(name)}` |"
         rows.append(row)
     return head + rows
 

@@ -16,6 +16,7 @@ from rollout_traces.decode.dialect import Dialect
 from rollout_traces.decode.grammars import grammars_for
 from rollout_traces.decode.markers import Markers, Row
 from rollout_traces.decode.probe import learn
+from rollout_traces.decode.prompting import Prompting
 from rollout_traces.decode.segment import segment
 from rollout_traces.decode.spans import (
     Provenance,
@@ -36,8 +37,8 @@ class TranscriptDecoder:
     Attributes:
         dialect: the chat template's markers, learned or given.
         detokenizer: the tokenizer's verified byte table.
-        tokenizer: what it was built for, for whoever renders its own chat template again; None where
-            another template or a dialect was given.
+        tokenizer: what it was built for, for whoever renders the chat template again; it does so with the
+            template and the arguments given here. None where a dialect was given.
     """
 
     def __init__(
@@ -57,7 +58,10 @@ class TranscriptDecoder:
             chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
         """
         self.detokenizer = Detokenizer(tokenizer)
-        self.tokenizer = tokenizer if dialect is None and chat_template is None else None
+        self.tokenizer = None if dialect is not None else tokenizer
+        changed = chat_template is not None or bool(chat_template_kwargs)
+        if dialect is None and changed and hasattr(tokenizer, "apply_chat_template"):
+            self.tokenizer = Prompting(tokenizer, chat_template, chat_template_kwargs or {})
         template = chat_template if chat_template is not None else _template_of(tokenizer)
         self.dialect = dialect or _learned(tokenizer, chat_template, template, chat_template_kwargs or {})
         self._markers = Markers(self.dialect, self.detokenizer)

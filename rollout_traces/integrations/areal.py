@@ -14,18 +14,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import logging
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import contained, integration_named, warn_if_unsupported
+from rollout_traces.integrations.base import (
+    Arguments,
+    arguments_of,
+    binds,
+    contained,
+    integration_named,
+    warn_if_unsupported,
+)
+from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger import RolloutHandle, RolloutLogger
-
-log = logging.getLogger("rollout_traces")
 
 CAP = "max_rollout_traces_per_step"
 CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
@@ -33,6 +40,8 @@ CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
     "selection": (str, "portfolio"),
     "private": (bool, True),
     "server_url": (str | None, None),
+    "chat_template": (str | None, None),
+    "chat_template_kwargs": (dict[str, Any] | None, None),
 }
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
 
@@ -52,6 +61,8 @@ ROW_KEYS = {"rewards": "rewards", "original_rewards": "raw_rewards"}
 MESSAGE_KEYS = ("messages", "conversation")
 JOINED_KEYS = ("advantages", "prox_logp")
 FETCHED = (*TOKEN_KEYS, *ROW_KEYS, *MESSAGE_KEYS, *JOINED_KEYS, "conversation_text", "interactions")
+TEMPLATE_NAMES = ("tokenizer", "enable_thinking", "chat_template_kwargs")
+"""What a workflow says, as an attribute or an argument, of how it renders prompts."""
 TOKEN_BYTES = 128 * 2**20
 """Bytes of token tensors that are fetched per batch; of the dicts beyond, rewards alone are."""
 
@@ -80,38 +91,49 @@ def attach(
         **options: arguments of that `RolloutLogger`. Environment variables `ROLLOUT_TRACES_...` win over
             them, they over the config's `stats_logger.trackio`.
     """
-    warn_if_unsupported(integration_named("areal"))
-    if getattr(trainer, "_rollout_traces", None) is not None:
+    integration = integration_named("areal")
+    warn_if_unsupported(integration)
+    if getattr(trainer, "_rollout_traces", None) is not None or not binds(integration, trainer):
         return
     observer = _Observer(trainer, logger, options)
-    if observer.options[CAP] <= 0 and logger is None:
+    if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer
     actor, stats_logger = trainer.actor, trainer.stats_logger
-    actor.prepare_batch = observer.after(actor.prepare_batch, observer.on_rollouts)
-    if trainer.eval_rollout is not None:
+    actor.prepare_batch = observer.after_prepare(actor.prepare_batch)
+    if getattr(trainer, "eval_rollout", None) is not None:
         trainer.eval_rollout.wait = observer.after(trainer.eval_rollout.wait, observer.on_evaluation)
     if join_advantages:
         actor.compute_advantages = observer.after(actor.compute_advantages, observer.on_advantages)
     stats_logger.commit = observer.around_commit(stats_logger.commit)
     stats_logger.close = observer.before_close(stats_logger.close)
+    if hasattr(stats_logger, "log_rollout_traces"):
+        stats_logger.log_rollout_traces = _logged_here
 
 
 def install() -> None:
-    """Makes every `PPOTrainer` that trains from now on log, as `rollout-traces run` does."""
+    """Makes every `PPOTrainer` from now on log, as `rollout-traces run` does.
+
+    One that is built is attached to then, and, where a subclass leaves the constructor out, when it trains.
+    """
     from areal.trainer.rl_trainer import PPOTrainer
 
-    original = PPOTrainer.train
-    if getattr(original, "_rollout_traces", False):
+    if getattr(PPOTrainer.train, "_rollout_traces", False):
         return
+    build, train = PPOTrainer.__init__, PPOTrainer.train
 
-    @functools.wraps(original)
-    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(build)
+    def attached_after(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
         contained("areal")(attach)(self)
-        return original(self, *args, **kwargs)
 
-    train._rollout_traces = True  # type: ignore[attr-defined]
-    PPOTrainer.train = train
+    @functools.wraps(train)
+    def attached_before(self: Any, *args: Any, **kwargs: Any) -> Any:
+        contained("areal")(attach)(self)
+        return train(self, *args, **kwargs)
+
+    attached_before._rollout_traces = True  # type: ignore[attr-defined]
+    PPOTrainer.__init__, PPOTrainer.train = attached_after, attached_before
 
 
 def extend_config() -> None:
@@ -151,33 +173,36 @@ class _Steps:
 
     def log_step(self, trainer: Any) -> int:
         """The step at which AReaL's own scalars of the current rollouts will lie."""
-        return max(self.expected, int(getattr(trainer.stats_logger, "_last_commit_step", -1)) + 1)
+        return max(self.expected, self.after_last(trainer))
+
+    @staticmethod
+    def after_last(trainer: Any) -> int:
+        """The first step that AReaL has not logged at."""
+        return int(getattr(trainer.stats_logger, "_last_commit_step", -1)) + 1
 
 
-@dataclass
 class _Observer:
     """Sees a trainer's batches go by.
 
     Attributes:
         trainer: the `PPOTrainer`.
-        logger: where to log; made when it is first needed.
-        given: arguments for it.
+        hook: where to log.
+        shares_run: AReaL's own Trackio run is open, and has the scalars.
+        handle: the latest training rollouts.
+        steps: where AReaL is.
+        template: the workflow's chat template and its arguments; None until one was seen.
     """
 
-    trainer: Any
-    logger: RolloutLogger | None
-    given: Mapping[str, Any]
-    owned: bool = False
-    handle: RolloutHandle | None = None
-    steps: _Steps = field(default_factory=_Steps)
-
-    def __post_init__(self) -> None:
-        self.owned = self.logger is None
-        self.steps = _Steps.of(self.trainer)
-        trackio = getattr(getattr(self.trainer.config, "stats_logger", None), "trackio", None)
+    def __init__(self, trainer: Any, logger: RolloutLogger | None, given: Mapping[str, Any]) -> None:
+        trackio = getattr(trainer.config.stats_logger, "trackio", None)
         from_config = {name: getattr(trackio, name, default) for name, (_, default) in CONFIG_FIELDS.items()}
-        self.options = HookSettings.from_environment().over({**from_config, **self.given})
+        options = HookSettings.from_environment().over({**from_config, **given})
+        self.trainer = trainer
+        self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
         self.shares_run = trackio is not None and trackio.mode != "disabled"
+        self.handle: RolloutHandle | None = None
+        self.steps = _Steps.of(trainer)
+        self.template: dict[str, Any] | None = None
 
     def after(self, function: Callable[..., Any], look: Callable[[Any], None]) -> Callable[..., Any]:
         """Calls `look` with what a method of the trainer returns, which is handed on untouched."""
@@ -190,17 +215,26 @@ class _Observer:
 
         return wrapped
 
+    def after_prepare(self, prepare_batch: Callable[..., Any]) -> Callable[..., Any]:
+        """Sees the batch, and the workflow that rendered its prompts."""
+
+        @functools.wraps(prepare_batch)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = prepare_batch(*args, **kwargs)
+            contained("areal")(self._learn_template)(prepare_batch, args, kwargs)
+            contained("areal")(self.on_rollouts)(result)
+            return result
+
+        return wrapped
+
     def around_commit(self, commit: Callable[..., Any]) -> Callable[..., Any]:
         """Counts the steps, and logs the scalars where AReaL's own Trackio is switched off."""
 
         @functools.wraps(commit)
-        def wrapped(epoch: int, step: int, global_step: int, data: Any) -> Any:
-            log_step = max(
-                int(global_step), int(getattr(self.trainer.stats_logger, "_last_commit_step", -1)) + 1
-            )
-            result = commit(epoch, step, global_step, data)
-            contained("areal")(self._log_scalars)(data, log_step)
-            self.steps.expected = int(global_step) + 1
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            before = contained("areal")(self.steps.after_last)(self.trainer) or 0
+            result = commit(*args, **kwargs)
+            contained("areal")(self.on_commit)(arguments_of(commit, args, kwargs), before)
             return result
 
         return wrapped
@@ -210,8 +244,7 @@ class _Observer:
 
         @functools.wraps(close)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if self.logger is not None:
-                contained("areal")(self.logger.finish if self.owned else self.logger.flush)()
+            self.hook.close()
             return close(*args, **kwargs)
 
         return wrapped
@@ -235,23 +268,37 @@ class _Observer:
             columns["prox_logprobs"] = [_unrolled(part, "prox_logp") for part in resolved]
         self.handle.join(**columns)
 
+    def on_commit(self, given: Arguments, earliest: int) -> None:
+        """Goes to the next step, and logs the scalars where AReaL's own Trackio is switched off."""
+        step = int(given["global_step"])
+        self.steps.expected = step + 1
+        self._log_scalars(given["data"], max(step, earliest))
+
     def _hand_over(self, batch: Any, split: str) -> RolloutHandle | None:
         if not batch or not self._writes():
             return None
-        if self.logger is None:
-            self.logger = RolloutLogger(**self._logger_options())
         batches = [
             dataclasses.replace(part, train_version=self.steps.expected)
             for part in batches_from(resolve(batch))
         ]
-        return self.logger.log_rollouts(batches, step=self.steps.log_step(self.trainer), split=split)
+        return self.hook.log_rollouts(batches, step=self.steps.log_step(self.trainer), split=split)
+
+    def _learn_template(
+        self, prepare_batch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        if self.template is None:
+            self.template = {}
+            given = arguments_of(prepare_batch, args, kwargs)
+            self.template = template_of(
+                given.get("workflow"), given.get("workflow_kwargs") or {}, self.trainer.tokenizer
+            )
 
     def _log_scalars(self, data: Any, log_step: int) -> None:
-        if self.logger is None or self.shares_run:
+        if self.hook.logger is None or self.shares_run:
             return
         for index, item in enumerate([data] if isinstance(data, Mapping) else data):
             shown = {key: value for key, value in item.items() if not key.endswith("__count")}
-            self.logger.log_scalars(shown, step=log_step + index)
+            self.hook.logger.log_scalars(shown, step=log_step + index)
 
     def _writes(self) -> bool:
         """Only the data-parallel head writes, and of several only the first rank."""
@@ -260,7 +307,7 @@ class _Observer:
         first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
         return first and self.trainer.actor.is_data_parallel_head()
 
-    def _logger_options(self) -> dict[str, Any]:
+    def _said_by_trainer(self) -> dict[str, Any]:
         stats = self.trainer.config.stats_logger
         trackio = getattr(stats, "trackio", None)
         defaults = {
@@ -268,8 +315,40 @@ class _Observer:
             "name": getattr(trackio, "name", None) or stats.trial_name,
             "space_id": getattr(trackio, "space_id", None),
             "tokenizer": self.trainer.tokenizer,
+            **(self.template or {}),
         }
-        return {**{key: value for key, value in defaults.items() if value is not None}, **self.options}
+        return {key: value for key, value in defaults.items() if value is not None}
+
+
+def template_of(workflow: Any, workflow_kwargs: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """The chat template and its arguments with which a workflow renders prompts, as `RolloutLogger` takes them.
+
+    Args:
+        workflow: an instance, a class, or the import path of either.
+        workflow_kwargs: what a class is built with.
+        tokenizer: the trainer's, whose template needs no saying.
+    """
+    if isinstance(workflow, str):
+        module, _, name = workflow.rpartition(".")
+        workflow = getattr(sys.modules.get(module), name, None)
+    said = dict(workflow_kwargs)
+    if isinstance(workflow, type):
+        parameters = inspect.signature(workflow).parameters
+        said = {
+            name: item.default for name, item in parameters.items() if item.default is not item.empty
+        } | said
+    elif workflow is not None:
+        said = {name: getattr(workflow, name) for name in TEMPLATE_NAMES if hasattr(workflow, name)} | said
+    options: dict[str, Any] = {}
+    kwargs = dict(said.get("chat_template_kwargs") or {})
+    if said.get("enable_thinking") is not None:
+        kwargs.setdefault("enable_thinking", said["enable_thinking"])
+    if kwargs:
+        options["chat_template_kwargs"] = kwargs
+    template = getattr(said.get("tokenizer"), "chat_template", None)
+    if isinstance(template, str) and template != getattr(tokenizer, "chat_template", None):
+        options["chat_template"] = template
+    return options
 
 
 def resolve(
@@ -361,6 +440,10 @@ def _messages(trajectory: Mapping[str, Any], rows: int) -> list[Any] | None:
         if len(value) == rows:
             return [None if conversation is None else list(conversation) for conversation in value]
     return None
+
+
+def _logged_here(*args: Any, **kwargs: Any) -> None:
+    """In place of an AReaL's own `log_rollout_traces`: the same rollouts are logged here, once."""
 
 
 def _only(trajectory: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import BatchError
 
 log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
@@ -46,12 +48,14 @@ class Integration:
         distribution: the package to look for.
         supported: versions it was tested with, as a version specifier.
         hook_points: `module:attribute.path` of everything it wraps.
+        trainer_points: attribute paths that it needs on a built trainer.
     """
 
     name: str
     distribution: str
     supported: str
     hook_points: tuple[str, ...]
+    trainer_points: tuple[str, ...]
 
     @property
     def version(self) -> str | None:
@@ -73,18 +77,33 @@ class Integration:
         """The hook points that the installed version does not have; imports the trainer."""
         return [point for point in self.hook_points if not _exists(point)]
 
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version or '(not installed)'}"
+
 
 INTEGRATIONS: tuple[Integration, ...] = (
     Integration(
         name="areal",
         distribution="areal",
-        supported=">=1.0.4,<2",
+        supported=">=1.0.4,<2.1",
         hook_points=(
             "areal.trainer.rl_trainer:PPOTrainer.__init__",
             "areal.trainer.rl_trainer:PPOTrainer.train",
             "areal.utils.stats_logger:StatsLogger.commit",
+            "areal.utils.stats_logger:StatsLogger.close",
             "areal.api.cli_args:TrackioConfig",
             "areal.infra.rpc.rtensor:RTensor.localize",
+            "areal.infra.rpc.rtensor:clear_fetch_buffer",
+            "areal.infra.rpc.rtensor:flatten_shard_ids",
+        ),
+        trainer_points=(
+            "config.stats_logger",
+            "tokenizer",
+            "actor.prepare_batch",
+            "actor.compute_advantages",
+            "actor.is_data_parallel_head",
+            "stats_logger.commit",
+            "stats_logger.close",
         ),
     ),
     Integration(
@@ -95,22 +114,40 @@ INTEGRATIONS: tuple[Integration, ...] = (
             "trl.trainer.grpo_trainer:GRPOTrainer._generate",
             "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
         ),
+        trainer_points=(
+            "_generate",
+            "_generate_and_score_completions",
+            "_logs",
+            "_tokenizer",
+            "accelerator.process_index",
+            "callback_handler.callbacks",
+            "reward_weights",
+            "num_generations",
+        ),
     ),
     Integration(
         name="verl",
         distribution="verl",
         supported=">=0.9.1,<0.10",
-        hook_points=("verl.trainer.ppo.ray_trainer:RayPPOTrainer._log_rollout_data",),
+        hook_points=(
+            "verl.trainer.ppo.ray_trainer:RayPPOTrainer.__init__",
+            "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit",
+            "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate",
+            "verl.trainer.ppo.ray_trainer:RayPPOTrainer._log_rollout_data",
+            "verl.trainer.ppo.ray_trainer:extract_reward",
+        ),
+        trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer", "tokenizer"),
     ),
 )
 """The trainers that are switched on by hooks; the others are adapters that a loop calls itself."""
 
 failures: Counter[str] = Counter()
 """Times a hook failed, by integration and error; training went on each time."""
+_said: set[str] = set()
 
 
 def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]]:
-    """Keeps a hook's errors out of training: counted, and warned about once a kind.
+    """Keeps a hook's errors out of training: counted, and warned about once a kind with the trainer's version.
 
     Args:
         name: the integration's name.
@@ -125,7 +162,12 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
                 kind = f"{name}: {type(error).__name__}: {error}"
                 failures[kind] += 1
                 if failures[kind] == 1:
-                    log.warning("rollout-traces, %s. No traces from this batch; training goes on.", kind)
+                    log.warning(
+                        "rollout-traces with %s: %s: %s No traces of what this concerns; training goes on.",
+                        _described(name),
+                        type(error).__name__,
+                        str(error).rstrip(". ") + ".",
+                    )
                 return None
 
         return guarded
@@ -133,16 +175,71 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
     return decorate
 
 
+def arguments_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """A call's arguments by the names that the function gives them; raises nothing."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [
+        item.name for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
+    ]
+    return Arguments(
+        getattr(function, "__qualname__", repr(function)), {**dict(zip(names, args, strict=False)), **kwargs}
+    )
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A call's arguments.
+
+    Attributes:
+        function: what was called.
+        values: name -> value.
+    """
+
+    function: str
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.values:
+            raise BatchError(
+                f"{self.function}: no argument {name!r}. Seen {', '.join(map(str, self.values)) or 'none'}."
+            )
+        return self.values[name]
+
+    def get(self, name: str) -> Any:
+        """The argument, None where it is left out."""
+        return self.values.get(name)
+
+
 def warn_if_unsupported(integration: Integration) -> None:
-    """Says once at installation that a version was not tested."""
-    if not integration.is_supported:
+    """Says once that a version was not tested."""
+    if not integration.is_supported and _first_time(f"{integration} unsupported"):
         log.warning(
-            "rollout-traces: %s %s is not among the versions tested (%s). If no rollouts appear, "
+            "rollout-traces: %s is not among the versions tested (%s). If no rollouts appear, "
             "`rollout-traces doctor` names the hook point that moved.",
-            integration.distribution,
-            integration.version,
+            integration,
             integration.supported,
         )
+
+
+def binds(integration: Integration, trainer: Any) -> bool:
+    """Whether a built trainer has all that a hook needs; says once, with the version, what it lacks.
+
+    Nothing may be replaced on a trainer before this says yes.
+    """
+    lacking = [path for path in integration.trainer_points if not _has(trainer, path)]
+    if lacking and _first_time(f"{integration} {lacking}"):
+        log.warning(
+            "rollout-traces: %s: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
+            "Tested with %s.",
+            integration,
+            type(trainer).__name__,
+            " and no ".join(lacking),
+            integration.supported,
+        )
+    return not lacking
 
 
 def integration_named(name: str) -> Integration:
@@ -160,9 +257,25 @@ def integration_named(name: str) -> Integration:
 def _exists(point: str) -> bool:
     module, _, path = point.partition(":")
     try:
-        owner: Any = importlib.import_module(module)
+        return _has(importlib.import_module(module), path)
+    except ImportError:
+        return False
+
+
+def _has(owner: Any, path: str) -> bool:
+    try:
         for part in path.split("."):
             owner = getattr(owner, part)
-    except (ImportError, AttributeError):
+    except AttributeError:
         return False
     return True
+
+
+def _described(name: str) -> str:
+    return next((str(item) for item in INTEGRATIONS if item.name == name), name)
+
+
+def _first_time(saying: str) -> bool:
+    new = saying not in _said
+    _said.add(saying)
+    return new

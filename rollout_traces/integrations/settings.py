@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rollout_traces.errors import ConfigError
-
-PREFIX = "ROLLOUT_TRACES_"
+from rollout_traces.environment import as_environment, read_environment
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,13 @@ class HookSettings:
         name: run name, where the trainer opens no run of its own.
         selection: how the cap is spent.
         space_id: Hugging Face Space to log to.
+        private: whether a Space that has to be created is private.
         server_url: self-hosted Trackio server to log to.
+        ledger: whether every step's ledger of all rows is kept.
+        all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
+        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
+        chat_template: the Jinja template that prompts are rendered with.
+        chat_template_kwargs: further arguments of the template; as a variable, JSON.
     """
 
     max_rollout_traces_per_step: int | None = None
@@ -32,34 +35,26 @@ class HookSettings:
     name: str | None = None
     selection: str | None = None
     space_id: str | None = None
+    private: bool | None = None
     server_url: str | None = None
+    ledger: bool | None = None
+    all_rows_folder: str | None = None
+    max_disk_gb: float | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> HookSettings:
         """Reads the variables that are set.
 
         Raises:
-            ConfigError: the cap is not an integer.
+            ConfigError: a variable cannot be understood; the text names it.
         """
-        environment = os.environ if environment is None else environment
-        given: dict[str, Any] = {
-            item.name: environment[PREFIX + item.name.upper()]
-            for item in fields(cls)
-            if environment.get(PREFIX + item.name.upper())
-        }
-        cap = "max_rollout_traces_per_step"
-        if cap in given:
-            try:
-                given[cap] = int(given[cap])
-            except ValueError as error:
-                raise ConfigError(
-                    f"{PREFIX}{cap.upper()}: seen {given[cap]!r}. Expected an integer."
-                ) from error
-        return cls(**given)
+        return cls(**read_environment(cls, environment))
 
     def as_environment(self) -> dict[str, str]:
         """The variables that give these settings to a child process."""
-        return {PREFIX + name.upper(): str(value) for name, value in self.given().items()}
+        return as_environment(self.given())
 
     def given(self) -> dict[str, Any]:
         """The settings that are not None."""

@@ -10,7 +10,6 @@ scalars that TRL logs as global step k + 1.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,15 @@ from transformers import TrainerCallback
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import contained, integration_named, warn_if_unsupported
+from rollout_traces.integrations.base import (
+    Arguments,
+    arguments_of,
+    binds,
+    contained,
+    integration_named,
+    warn_if_unsupported,
+)
+from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger import RolloutLogger
 
@@ -128,13 +135,16 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
 
     Returns:
-        The callback that flushes before TRL closes its run; it is already added.
+        The callback that flushes before TRL closes its run; it is already added, unless the trainer lacks
+        what a hook needs.
     """
     integration = integration_named("trl")
     warn_if_unsupported(integration)
     if getattr(trainer, "_rollout_traces", None) is not None:
         return trainer._rollout_traces
     observer = _Observer(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
+    if not binds(integration, trainer):
+        return observer
     trainer._rollout_traces = observer
     trainer._generate = observer.remember_lengths(trainer._generate)
     trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
@@ -173,9 +183,9 @@ class _Observer(TrainerCallback):
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         self.trainer = trainer
-        self.logger = logger
-        self.owned = logger is None
-        self.options = HookSettings.from_environment().over(options)
+        self.hook = HookLogger(
+            "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
+        )
         self.generated: list[_Generated] = []
 
     def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,9 +203,9 @@ class _Observer(TrainerCallback):
         """Wraps `_generate_and_score_completions`."""
 
         @functools.wraps(score)
-        def wrapped(inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            output = score(inputs, *args, **kwargs)
-            contained("trl")(self._log)(inputs, output)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            output = score(*args, **kwargs)
+            contained("trl")(self._log)(arguments_of(score, args, kwargs), output)
             return output
 
         return wrapped
@@ -206,10 +216,7 @@ class _Observer(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stores what is left; TRL closes its Trackio run right after."""
-        if self.logger is not None:
-            contained("trl")(self.logger.finish if self.owned else self.logger.flush)()
-            if self.owned:
-                self.logger = None
+        self.hook.close()
 
     def _lengths(self, result: Sequence[Any]) -> list[_Generated]:
         ends = {*_as_list(self.trainer.eos_token_ids), self.trainer._tokenizer.pad_token_id}
@@ -219,15 +226,11 @@ class _Observer(TrainerCallback):
             for ids, mask in zip(result[1], masks, strict=True)
         ]
 
-    def _log(self, inputs: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> None:
-        trainer = self.trainer
-        if not trainer.accelerator.is_main_process:
-            return
-        if self.logger is None:
-            self.logger = RolloutLogger(**self._logger_options())
+    def _log(self, given: Arguments, output: Mapping[str, Any]) -> None:
+        trainer, inputs = self.trainer, given["inputs"]
         training = trainer.model.training
         scored = self._scored(inputs, output, training)
-        self.logger.log_rollouts(
+        self.hook.log_rollouts(
             batches_from(scored),
             step=int(trainer.state.global_step) + 1,
             split="rollout" if training else "eval-rollout",
@@ -266,23 +269,22 @@ class _Observer(TrainerCallback):
             return None
         return [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
 
-    def _tokenizer(self) -> Any:
-        """The trainer's tokenizer with the chat template that it really prompts with."""
-        tokenizer, template = self.trainer._tokenizer, getattr(self.trainer, "chat_template", None)
-        if template is None:
-            return tokenizer
-        own = copy.copy(tokenizer)
-        own.chat_template = template
-        return own
+    def _template(self) -> str | None:
+        """The chat template that the trainer prompts with, where it is not the tokenizer's own."""
+        own = getattr(self.trainer._tokenizer, "chat_template", None)
+        processor = getattr(self.trainer, "processing_class", None)
+        prompting = getattr(self.trainer, "chat_template", None) or getattr(processor, "chat_template", None)
+        return prompting if isinstance(prompting, str) and prompting != own else None
 
-    def _logger_options(self) -> dict[str, Any]:
+    def _said_by_trainer(self) -> dict[str, Any]:
         args = self.trainer.args
-        defaults = {
+        return {
             "project": getattr(args, "project", None) or "huggingface",
             "name": getattr(args, "run_name", None),
-            "tokenizer": self._tokenizer(),
+            "tokenizer": self.trainer._tokenizer,
+            "chat_template": self._template(),
+            "chat_template_kwargs": getattr(self.trainer, "chat_template_kwargs", None),
         }
-        return {**defaults, **self.options}
 
 
 def _logprob_keys(output: Mapping[str, Any]) -> dict[str, str]:

@@ -20,7 +20,15 @@ import numpy as np
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import contained, integration_named, warn_if_unsupported
+from rollout_traces.integrations.base import (
+    Arguments,
+    arguments_of,
+    binds,
+    contained,
+    integration_named,
+    warn_if_unsupported,
+)
+from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger import RolloutLogger
 
@@ -126,11 +134,12 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
             opened, or on one of its own.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    warn_if_unsupported(integration_named("verl"))
-    if getattr(trainer, "_rollout_traces", None) is not None:
+    integration = integration_named("verl")
+    warn_if_unsupported(integration)
+    if getattr(trainer, "_rollout_traces", None) is not None or not binds(integration, trainer):
         return
     observer = _Observer(trainer, logger, HookSettings.from_environment().over(options))
-    if observer.options.get("max_rollout_traces_per_step", 0) <= 0 and logger is None:
+    if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer
     observer.ask_for_dumps()
@@ -166,17 +175,12 @@ def refuse_handles() -> None:
             setattr(item, "fit", _refusing(vars(item)["fit"]))  # noqa: B010
 
 
-@dataclass
 class _Observer:
     """Sees a trainer's batches go by."""
 
-    trainer: Any
-    logger: RolloutLogger | None
-    options: dict[str, Any]
-    owned: bool = False
-
-    def __post_init__(self) -> None:
-        self.owned = self.logger is None
+    def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
+        self.trainer = trainer
+        self.hook = HookLogger("verl", logger, options, self._said_by_trainer)
 
     def ask_for_dumps(self) -> None:
         """Makes verl call `_log_rollout_data` also where no dump was asked for."""
@@ -191,9 +195,12 @@ class _Observer:
         """Hands training rollouts over, and lets verl dump where a folder was asked for."""
 
         @functools.wraps(dump)
-        def wrapped(batch: Any, extras: Mapping[str, Any], timing: Any, folder: str) -> Any:
-            contained("verl")(self.on_rollouts)(batch, extras)
-            return None if folder == NO_DUMP else dump(batch, extras, timing, folder)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            contained("verl")(self._on_dump)(arguments_of(dump, args, kwargs))
+            asked = not any(
+                isinstance(value, str) and value == NO_DUMP for value in (*args, *kwargs.values())
+            )
+            return dump(*args, **kwargs) if asked else None
 
         return wrapped
 
@@ -218,10 +225,12 @@ class _Observer:
             try:
                 return fit(*args, **kwargs)
             finally:
-                if self.logger is not None:
-                    contained("verl")(self.logger.finish if self.owned else self.logger.flush)()
+                self.hook.close()
 
         return wrapped
+
+    def _on_dump(self, given: Arguments) -> None:
+        self.on_rollouts(given["batch"], given.get("reward_extra_infos_dict") or {})
 
     def on_rollouts(self, data: Any, extras: Mapping[str, Any]) -> None:
         """Hands a training batch over."""
@@ -234,17 +243,22 @@ class _Observer:
         self._log(Scored(data, extras, train_version=None, token_scores=scores), step, "eval-rollout")
 
     def _log(self, scored: Scored, step: int, split: str) -> None:
-        if self.logger is None:
-            self.logger = RolloutLogger(**self._logger_options())
-        self.logger.log_rollouts(batches_from(scored), step=step, split=split)
+        self.hook.log_rollouts(batches_from(scored), step=step, split=split)
 
-    def _logger_options(self) -> dict[str, Any]:
+    def _said_by_trainer(self) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
         config = self.trainer.config.trainer
+        whole = self.trainer.config
+        kwargs = OmegaConf.select(whole, "data.apply_chat_template_kwargs")
         return {
             "project": config.get("project_name", None) or "verl",
             "name": config.get("experiment_name", None),
             "tokenizer": self.trainer.tokenizer,
-            **self.options,
+            "chat_template": OmegaConf.select(whole, "actor_rollout_ref.model.custom_chat_template"),
+            "chat_template_kwargs": OmegaConf.to_container(kwargs, resolve=True)
+            if OmegaConf.is_config(kwargs)
+            else kwargs,
         }
 
 

@@ -48,7 +48,7 @@ class Manifest:
         server_url: self-hosted server without its write token, or None.
         private: whether a Space that has to be created is private.
         drain: the drain's settings, plain values.
-        dialect: name of a dialect, or None.
+        decoding: what rollouts are decoded with beside the tokenizer, plain values.
         has_tokenizer: whether `tokenizer/` is complete.
         world_size: ranks that hand over to this run.
         version: of these fields.
@@ -63,7 +63,7 @@ class Manifest:
     server_url: str | None = None
     private: bool | None = None
     drain: Mapping[str, Any] = field(default_factory=dict)
-    dialect: str | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
     has_tokenizer: bool = False
     world_size: int = 1
     version: int = MANIFEST_VERSION

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.stats_logger.console import rollout_digest
 
@@ -28,15 +29,23 @@ class CompletionPrinter:
         tokenizer: the policy's.
         limit: rollouts per step and split.
         console: where to print; standard error when None.
+        decoding: what is decoded with beside the tokenizer.
 
     Attributes:
         skipped: steps that were not printed, because printing was behind or failed.
     """
 
-    def __init__(self, tokenizer: Any, limit: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        limit: int,
+        console: Console | None = None,
+        decoding: DecodeSettings | None = None,
+    ) -> None:
         self.limit = limit
         self.skipped = 0
         self._tokenizer = tokenizer
+        self._decoding = decoding or DecodeSettings()
         self._console = console or Console(stderr=True)
         self._queue: queue.Queue[tuple[RolloutBatch, int, str] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(
@@ -74,9 +83,7 @@ class CompletionPrinter:
             rows, step, split = item
             try:
                 if decoder is None:
-                    from rollout_traces.decode import TranscriptDecoder
-
-                    decoder = TranscriptDecoder(self._tokenizer)
+                    decoder = self._decoding.decoder(self._tokenizer)
                 batch = capture([rows], step=step, split=split)
                 ledger = build_ledger(batch)
                 for row, transcript in enumerate(decoder.decode_batch(batch, range(batch.n_rows))):

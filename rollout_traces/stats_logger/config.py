@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rollout_traces.environment import read_environment
 from rollout_traces.errors import ConfigError
+from rollout_traces.typed_value import typed_value
 
-PREFIX = "ROLLOUT_TRACES_"
-"""`ROLLOUT_TRACES_<NAME>` overrides the field `<name>` of `TrackioConfig`."""
 SECTION = "stats_logger"
-_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
-_UNSET = {"", "none", "null"}
 
 Config = TypeVar("Config")
 
@@ -44,6 +40,8 @@ class TrackioConfig:
         flag_parameters: thresholds of flags by `<flag>.<parameter>`.
         all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
         max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
+        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
+        chat_template_kwargs: further arguments of the template, as `enable_thinking: false`.
     """
 
     mode: str = "disabled"
@@ -62,6 +60,8 @@ class TrackioConfig:
     flag_parameters: dict[str, Any] = field(default_factory=dict)
     all_rows_folder: str | None = None
     max_disk_gb: float | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _one_of("trackio.mode", self.mode, ("disabled", "online", "local"))
@@ -190,7 +190,7 @@ class StatsLoggerConfig:
         if SECTION in values:
             values = _as_mapping(SECTION, values[SECTION])
         read = _build(cls, SECTION, values)
-        overrides = _from_environment(os.environ if environment is None else environment)
+        overrides = read_environment(TrackioConfig, environment)
         if overrides:
             read.trackio = _build(TrackioConfig, "trackio", {**vars(read.trackio), **overrides})
         return read
@@ -210,67 +210,8 @@ def _build(kind: type[Config], where: str, values: Mapping[str, Any]) -> Config:
         elif _is_missing(value):
             continue
         else:
-            known[item.name] = _checked(name, value, hint)
+            known[item.name] = typed_value(name, value, hint)
     return kind(**known)
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as its field's type; a text is read as one, as environment variables and YAML give them."""
-    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    optional = types.NoneType in choices
-    plain = next(
-        (typing.get_origin(choice) or choice for choice in choices if choice is not types.NoneType), Any
-    )
-    if value is None or (optional and isinstance(value, str) and value.lower() in _UNSET):
-        if optional:
-            return None
-    elif plain is Any:
-        return value
-    elif plain is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in _TRUE | _FALSE:
-            return str(value).lower() in _TRUE
-    elif plain is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
-            return int(value)
-    elif plain is float:
-        number = _as_float(value)
-        if number is not None:
-            return number
-    elif plain is str:
-        if isinstance(value, (str, Path)):
-            return str(value)
-    elif plain is list:
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            return list(value)
-    elif plain is dict and isinstance(value, Mapping):
-        return dict(value)
-    expected = getattr(plain, "__name__", str(plain)) + (" or nothing" if optional else "")
-    raise ConfigError(f"{name}: seen {value!r} ({type(value).__name__}). Expected {expected}.")
-
-
-def _as_float(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def environment_fields() -> tuple[str, ...]:
-    """The fields of `TrackioConfig` that `ROLLOUT_TRACES_<NAME>` overrides: all that one text can say."""
-    nested = ("reward_range", "metric_ranges", "run_settings", "metric_keys", "flag_parameters")
-    return tuple(item.name for item in fields(TrackioConfig) if item.name not in nested)
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    names = {name: PREFIX + name.upper() for name in environment_fields()}
-    return {name: environment[variable] for name, variable in names.items() if environment.get(variable)}
 
 
 def _as_mapping(name: str, config: Any) -> Mapping[str, Any]:

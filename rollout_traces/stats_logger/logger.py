@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.logger import RolloutHandle, RolloutLogger
 from rollout_traces.run_settings import CONFIG_KEY
 from rollout_traces.scalar_sinks import MissingTracker, ScalarSink, sink_makers
@@ -252,6 +253,8 @@ class StatsLogger:
             flag_parameters=trackio.flag_parameters,
             all_rows_folder=trackio.all_rows_folder,
             max_disk_gb=trackio.max_disk_gb,
+            chat_template=trackio.chat_template,
+            chat_template_kwargs=trackio.chat_template_kwargs,
         )
 
     def _run_config(self) -> dict[str, Any]:
@@ -274,7 +277,12 @@ class StatsLogger:
         if self.config.log_completions <= 0 or self._tokenizer is None:
             return
         if self._printer is None:
-            self._printer = CompletionPrinter(self._tokenizer, self.config.log_completions)
+            trackio = self.config.trackio
+            self._printer = CompletionPrinter(
+                self._tokenizer,
+                self.config.log_completions,
+                decoding=DecodeSettings(None, trackio.chat_template, trackio.chat_template_kwargs),
+            )
         self._printer.show(trajectories, step=step, split=split)
         self.counters["completions_skipped"] = self._printer.skipped
 

@@ -11,7 +11,6 @@ import torch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations import areal, openrlhf, slime, trl
-from tests.generator import tiny_tokenizer
 
 
 def rows_of(batches):
@@ -94,15 +93,6 @@ class TestTrl:
         assert scored.rewards["right"] == [4 * rank + i for i in range(4)]
         assert scored.group_ids == [2 * rank, 2 * rank, 2 * rank + 1, 2 * rank + 1]
         assert scored.messages is None
-
-    def test_the_trainers_own_template_is_the_one_that_is_learned(self):
-        tokenizer = tiny_tokenizer("qwen3")
-        before = tokenizer.chat_template
-        observer = trl._Observer(
-            SimpleNamespace(_tokenizer=tokenizer, chat_template="{{ 'other' }}"), None, {}
-        )
-        assert observer._tokenizer().chat_template == "{{ 'other' }}"
-        assert tokenizer.chat_template == before
 
     def test_a_missing_key_is_named(self):
         with pytest.raises(BatchError, match="TRL's batch: key 'completion_mask' is missing"):

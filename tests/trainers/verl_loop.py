@@ -208,7 +208,7 @@ def main() -> None:
     assert folder == integration.NO_DUMP
     trainer._log_rollout_data(data, extras, {}, folder)
     assert not Path(folder).exists()
-    trainer._rollout_traces.logger.finish()
+    trainer._rollout_traces.hook.close()
     traces = stored()
     assert [step for step, _ in traces] == [7] * 6
     groups: dict[str, set] = {}

@@ -1,0 +1,65 @@
+"""The logger that a hook hands over to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.integrations.base import contained
+from rollout_traces.logger import RolloutHandle, RolloutLogger
+
+
+class HookLogger:
+    """A given logger, or one that is made when the first rollouts come, when the trainer's run is open.
+
+    A logger that cannot be made is not tried again: another rank would wait for it at every step.
+
+    Args:
+        integration: the integration's name.
+        given: where to log; None: make one.
+        options: arguments of the one that is made.
+        from_trainer: what the trainer says of itself, asked when the logger is made; the options win.
+    """
+
+    def __init__(
+        self,
+        integration: str,
+        given: RolloutLogger | None,
+        options: Mapping[str, Any],
+        from_trainer: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.logger = given
+        self.options = dict(options)
+        self._integration = integration
+        self._owned = given is None
+        self._from_trainer = from_trainer
+        self._failure: Exception | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """False where a logger would be made that keeps no rollouts."""
+        return not self._owned or self.options.get("max_rollout_traces_per_step", 0) > 0
+
+    def log_rollouts(self, batches: Sequence[RolloutBatch], *, step: int, split: str) -> RolloutHandle:
+        """Hands a step's rollouts over.
+
+        Raises:
+            Exception: the logger cannot be made, now or before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self.logger is None:
+            try:
+                self.logger = RolloutLogger(**{**self._from_trainer(), **self.options})
+            except Exception as error:
+                self._failure = error
+                raise
+        return self.logger.log_rollouts(batches, step=step, split=split)
+
+    def close(self) -> None:
+        """Stores what is left: finishes a logger of its own, flushes a given one. Raises nothing."""
+        if self.logger is not None:
+            contained(self._integration)(self.logger.finish if self._owned else self.logger.flush)()
+            if self._owned:
+                self.logger = None
