@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import re
 
+from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.query.nodes import Text
+
+MOST_WORDS = 100
+"""Words and phrases in one search; each of them is looked up."""
 
 _CHUNKS = re.compile(r'"([^"]*)"?|(\S+)')
 
 
 def parse_search(text: str) -> list[Text]:
-    """One search for every word or quoted phrase.
+    """One search for every different word or quoted phrase.
 
     Args:
         text: as typed; a quote that is not closed reaches to the end.
+
+    Raises:
+        QueryError: there are more than MOST_WORDS.
     """
-    found = []
+    found: dict[str, Text] = {}
     for match in _CHUNKS.finditer(text):
-        chunk = match[1] if match[1] is not None else match[2]
-        if chunk.strip():
-            found.append(Text(chunk.strip(), match.start(), match.end()))
-    return found
+        chunk = (match[1] if match[1] is not None else match[2]).strip()
+        if chunk and chunk not in found:
+            if len(found) == MOST_WORDS:
+                raise QueryError(
+                    f"more than {MOST_WORDS} different words; put what stands together in quotes.",
+                    text,
+                    match.start(),
+                    match.end(),
+                )
+            found[chunk] = Text(chunk, match.start(), match.end())
+    return list(found.values())
