@@ -22,6 +22,7 @@ from rollout_traces.capture.join import join_record
 from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.flags import check_parameters
 from rollout_traces.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.selection import policy_named
 from rollout_traces.shared_run import current_ranks, first_group_of, hear, next_key, tell
@@ -91,7 +92,8 @@ class RolloutLogger:
         reward_range: (smallest, largest) reward, for display.
         metric_ranges: name -> {min, max, invert}, for display.
         metric_keys: which metrics of a step are logged: `default`, `full`, or patterns (docs/metrics.md).
-        flag_parameters: thresholds of flags by `<flag>.<parameter>` (docs/flags.md).
+        flag_parameters: thresholds of flags by `<flag>.<parameter>`, `<flag>.alert_above` among them
+            (docs/flags.md).
         all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
             `{"columns": [...], "data": [[...]]}`; None: no such file.
         drain: `process`, or `thread` where no process can be started. A callable selection, a redact hook
@@ -141,6 +143,7 @@ class RolloutLogger:
         settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
         if not callable(selection):
             policy_named(selection)
+        check_parameters(flag_parameters or {})
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: Counter[tuple[int, str]] = Counter()

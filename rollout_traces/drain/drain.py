@@ -267,7 +267,8 @@ class Drain:
             )
         else:
             self.sink.log_scalars(logged, step=step)
-        for alert in alerts(scalars, previous=self._previous.get(split)):
+        parameters = self.config.flag_parameters
+        for alert in alerts(scalars, parameters, previous=self._previous.get(split)):
             self.sink.alert(alert, step=step)
         self._previous[split] = scalars
         self._write_all_rows(closed)

@@ -56,7 +56,7 @@ def flag_population(
 
     Args:
         population: the rollouts and their ledger.
-        only: names to look for; None for all that are not on request.
+        only: names to look for; None as in `wanted`.
         errors: counts detectors that raise.
 
     Returns:
@@ -67,7 +67,7 @@ def flag_population(
     errors = FlagErrors() if errors is None else errors
     present = present_inputs(population.batch, population.parameters, None)
     found: dict[int, list[Flag]] = {}
-    for spec in wanted(population.batch.split, only):
+    for spec in wanted(population.batch.split, only, population.parameters):
         if spec.population is None or not can_run(spec.population, present):
             continue
         try:
@@ -88,7 +88,7 @@ def flag_row(
 
     Args:
         row: the rollout.
-        only: names to look for; None for all that are not on request.
+        only: names to look for; None as in `wanted`.
         errors: counts detectors that raise.
 
     Returns:
@@ -97,7 +97,7 @@ def flag_row(
     errors = FlagErrors() if errors is None else errors
     present = present_inputs(row.batch, row.parameters, row.tokenizer)
     found: list[Flag] = []
-    for spec in wanted(row.batch.split, only):
+    for spec in wanted(row.batch.split, only, row.parameters):
         if spec.row is None or not can_run(spec.row, present):
             continue
         try:
@@ -138,7 +138,7 @@ def off_flags(
 
     Args:
         batch: the hand-over.
-        only: names to look for; None for all that are not on request.
+        only: names to look for; None as in `wanted`.
         parameters: thresholds by `<flag>.<parameter>`.
         tokenizer: the run's tokenizer.
 
@@ -147,15 +147,23 @@ def off_flags(
     """
     missing = {
         spec.name: missing_inputs(spec, batch, parameters=parameters, tokenizer=tokenizer)
-        for spec in wanted(batch.split, only)
+        for spec in wanted(batch.split, only, parameters or {})
     }
     return {name: keys for name, keys in missing.items() if keys}
 
 
-def wanted(split: str, only: Collection[str] | None) -> Iterator[FlagSpec]:
-    """The flags to look for on a split, in order of registration."""
+def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, Any]) -> Iterator[FlagSpec]:
+    """The flags to look for on a split, in order of registration.
+
+    Args:
+        split: `rollout` or `eval-rollout`.
+        only: their names; None for all, of those on request the ones that a threshold is set of.
+        parameters: thresholds by `<flag>.<parameter>`.
+    """
+    requested = {key.partition(".")[0] for key in parameters}
     for spec in list(REGISTRY.values()):
-        if split in spec.splits and (not spec.on_request if only is None else spec.name in only):
+        named = spec.name in only if only is not None else not spec.on_request or spec.name in requested
+        if named and split in spec.splits:
             yield spec
 
 

@@ -12,9 +12,9 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
@@ -25,6 +25,10 @@ PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]
 """`(population, **thresholds)` gives row -> flags for the rows that have any."""
 RowDetector = Callable[..., Iterable[Flag]]
 """`(traced_row, **thresholds)` gives the row's flags."""
+AnyDetector = TypeVar("AnyDetector", bound=Callable[..., Any])
+
+ALERT_ABOVE = "alert_above"
+"""The parameter that every flag has: `<flag>.alert_above` sets the share of rollouts above which it alerts."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,10 @@ class FlagSpec:
         meaning: one sentence: when it fires.
         population: finds it on all rows without text, or None.
         row: finds it on a decoded row, or None.
-        on_request: off unless asked for by name, because of its cost.
+        on_request: off until one of its thresholds is set, because of its cost.
         splits: the splits it makes sense on.
-        alert_above: the share of rollouts above which an alert is raised, None for never.
+        alert_above: the share of rollouts above which an alert is raised unless the run sets another, None
+            for never.
     """
 
     name: str
@@ -114,7 +119,7 @@ def population_flag(
         severity: `error`, `warn` or `info`.
         meaning: one sentence: when it fires.
         needs: inputs without which it is off.
-        on_request: off unless asked for by name.
+        on_request: off until one of its thresholds is set.
         splits: the splits it makes sense on.
         alert_above: the share of rollouts above which an alert is raised.
 
@@ -122,12 +127,8 @@ def population_flag(
         ConfigError: the name is taken.
     """
 
-    def register(detector: PopulationDetector) -> PopulationDetector:
-        form = Detector(detector, needs, _parameters_of(detector))
-        _register(FlagSpec(name, family, severity, meaning, form, None, on_request, splits, alert_above))
-        return detector
-
-    return register
+    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
+    return _registers(spec, "population", needs)
 
 
 def row_flag(
@@ -147,12 +148,8 @@ def row_flag(
     population detector said of it.
     """
 
-    def register(detector: RowDetector) -> RowDetector:
-        form = Detector(detector, needs, _parameters_of(detector))
-        _register(FlagSpec(name, family, severity, meaning, None, form, on_request, splits, alert_above))
-        return detector
-
-    return register
+    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
+    return _registers(spec, "row", needs)
 
 
 def make_flag(
@@ -212,11 +209,24 @@ def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any])
     return {names[key]: value for key, value in parameters.items() if key in names}
 
 
+def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
+    """Flag name -> the share of rollouts above which it alerts; flags that never alert are left out.
+
+    Args:
+        parameters: `<flag>.alert_above` stands over what the flag was registered with; None: never.
+    """
+    limits = {
+        name: parameters.get(f"{name}.{ALERT_ABOVE}", spec.alert_above) for name, spec in REGISTRY.items()
+    }
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuses thresholds that no flag has.
+    """Refuses thresholds that no flag has, and values that are none.
 
     Raises:
-        ConfigError: a name is not `<flag>.<parameter>` of a registered flag; the text lists what there is.
+        ConfigError: a name is not `<flag>.<parameter>` of a registered flag, or a value is of another kind
+            than the default; the text lists what there is.
     """
     for key, value in parameters.items():
         name, _, parameter = key.partition(".")
@@ -224,12 +234,43 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"flag threshold {key!r}={value!r}: no flag {name!r}. Flags: {', '.join(REGISTRY)}."
             )
-        known = [f"{name}.{p.name}" for p in REGISTRY[name].parameters]
-        if key not in known:
+        defaults = {p.name: p.default for p in REGISTRY[name].parameters} | {ALERT_ABOVE: None}
+        if parameter not in defaults:
+            known = ", ".join(f"{name}.{p}" for p in defaults)
             raise ConfigError(
-                f"flag threshold {key!r}={value!r}: {name} has no parameter {parameter!r}. "
-                f"It has {', '.join(known) or 'none'}."
+                f"flag threshold {key!r}={value!r}: {name} has no parameter {parameter!r}. It has {known}."
             )
+        expected = _expected(parameter, defaults[parameter], value)
+        if expected:
+            raise ConfigError(f"flag threshold {key!r}: seen {value!r}. Expected {expected}.")
+
+
+def _expected(parameter: str, default: Any, value: Any) -> str:
+    """What a threshold ought to be, where the value is not of its default's kind; empty where it is."""
+    if not isinstance(default, (int, float)) and default is not None:
+        return "" if isinstance(value, Collection) and not isinstance(value, str) else "a list"
+    if value is None:
+        return "" if default is None else "a number"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if parameter == ALERT_ABOVE:
+        return "" if number and 0 <= value <= 1 else "a share from 0 to 1, or None for no alert"
+    return "" if number else "a number"
+
+
+def _registers(spec: FlagSpec, form: str, needs: tuple[str, ...]) -> Callable[[AnyDetector], AnyDetector]:
+    """A decorator that registers a flag with a function as its detector of that form."""
+
+    def register(detector: AnyDetector) -> AnyDetector:
+        parameters = _parameters_of(detector)
+        if any(parameter.name == ALERT_ABOVE for parameter in parameters):
+            raise ConfigError(
+                f"flag {spec.name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
+                "Expected another name."
+            )
+        _register(replace(spec, **{form: Detector(detector, needs, parameters)}))
+        return detector
+
+    return register
 
 
 def _register(spec: FlagSpec) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rollout_traces.flags.base import Flag, Severity
 from rollout_traces.flags.detect import wanted
-from rollout_traces.flags.registry import REGISTRY
+from rollout_traces.flags.registry import REGISTRY, alert_limits
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def flag_metrics(
     off: Collection[str] = (),
     random_flags: Mapping[int, Sequence[Flag]] | None = None,
     only: Collection[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Shares of rollouts that carry each flag; a flag that is off has no key.
 
@@ -43,14 +45,15 @@ def flag_metrics(
         off: names of flags whose inputs are missing (`off_flags`).
         random_flags: row -> what `flag_row` found, for every traced row that was chosen uniformly at
             random, those without flags included; None when nothing was traced.
-        only: the names that were looked for; None for all that are not on request.
+        only: the names that were looked for; None as in `detect.wanted`.
+        parameters: the thresholds they were looked for with.
 
     Returns:
         `<split>/flags/<name>_share` over all rows for flags that need no text, and for those that do
         `<split>/flags/<name>_random_share` over the random rows, of which there are
         `<split>/flags/random_share_n`.
     """
-    specs = [spec for spec in wanted(split, only) if spec.name not in off]
+    specs = [spec for spec in wanted(split, only, parameters or {}) if spec.name not in off]
     metrics: dict[str, float] = {}
     if n_rows:
         raised = _rows_with(flags_by_row)
@@ -85,7 +88,7 @@ def curves(metrics: Mapping[str, float], raised: set[str]) -> dict[str, float]:
 
 def alerts(
     shares: Mapping[str, float],
-    thresholds: Mapping[str, float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     *,
     previous: Mapping[str, float] | None = None,
 ) -> list[Alert]:
@@ -93,14 +96,14 @@ def alerts(
 
     Args:
         shares: a step's metrics; keys that are not flag shares are passed over.
-        thresholds: flag name -> share, over the flags' own (`FlagSpec.alert_above`).
+        parameters: `<flag>.alert_above` -> share, over the flags' own; None: that flag never alerts. Other
+            thresholds are passed over.
         previous: the metrics of the step before, so that a share that stays high alerts once.
 
     Returns:
         One alert a flag and split, worst first.
     """
-    limits = {spec.name: spec.alert_above for spec in REGISTRY.values() if spec.alert_above is not None}
-    limits |= thresholds or {}
+    limits = alert_limits(parameters or {})
     raised: dict[tuple[str, str], Alert] = {}
     for key, share in shares.items():
         split, name = _flag_of(key)
@@ -128,13 +131,12 @@ def describe_off(off: Mapping[str, Sequence[str]]) -> str:
 
 def _alert(key: str, name: str, share: float, limit: float, shares: Mapping[str, float]) -> Alert:
     split = key.split("/", 1)[0]
-    spec = REGISTRY.get(name)
+    spec = REGISTRY[name]
     among = f"{share:.1%} of the step's rollouts"
     if key.endswith("_random_share"):
         among = f"{share:.1%} of {shares.get(f'{split}/flags/random_share_n', 0):.0f} rollouts read at random"
-    meaning = f": {spec.meaning}" if spec else ""
-    text = f"{among} of {split} carry {name}{meaning}. Alerts above {limit:.1%}."
-    return Alert(f"{name} on {split}", text, spec.severity if spec else "warn")
+    text = f"{among} of {split} carry {name}: {spec.meaning}. Alerts above {limit:.1%}."
+    return Alert(f"{name} on {split}", text, spec.severity)
 
 
 def _flag_of(key: str) -> tuple[str, str]:

@@ -94,6 +94,7 @@ def scalars_of(step: ClosedStep, config: Any) -> dict[str, float]:
         step.batch.split,
         off=step.flags_off(config),
         random_flags=_stacked(step.parts, "random_flags") or None,
+        parameters=config.flag_parameters,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollout_traces.decode import TranscriptDecoder
+from rollout_traces.flags import REGISTRY
 from tests.decode.conftest import load_tokenizer, real_tokenizer  # noqa: F401  a fixture
 from tests.flags.planted import healthy_steps
 from tests.flags.steps import Step
@@ -42,3 +43,12 @@ def decoder() -> TranscriptDecoder:
 def step() -> Step:
     """A made-up healthy step of sixteen rollouts in groups of four, free to be changed."""
     return tiny_steps()["made up"].copy()
+
+
+@pytest.fixture
+def own_flags():
+    """Undoes registrations after a test."""
+    before = dict(REGISTRY)
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)

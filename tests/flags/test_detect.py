@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rollout_traces.flags import Flag, combine, flag_population, flag_row
 from rollout_traces.flags.base import TracedRow, as_arrays
+from tests.flags.planted import FAULTS, ROW
 from tests.flags.steps import find_flags, population_of
 
 
@@ -41,11 +42,14 @@ class TestCombine:
 
 
 class TestWhatIsLookedFor:
-    def test_flags_on_request_are_found_only_when_named(self, step, decoder, tokenizer):
-        step.rows[0].splice(3, 4, step.encode("x") + step.encode("y"), sampled=False)
+    def test_flags_on_request_are_found_when_named_or_when_a_threshold_is_set(self, step, decoder, tokenizer):
+        next(fault for fault in FAULTS if fault.flag == "retokenized").plant(step)
         batch = step.batch()
-        row = TracedRow(decoder.decode_batch(batch, [0])[0], batch, 0, tokenizer=tokenizer)
+        row = TracedRow(decoder.decode_batch(batch, [ROW])[0], batch, ROW, tokenizer=tokenizer)
         assert "retokenized" not in {flag.name for flag in flag_row(row)}
+        assert "retokenized" in {flag.name for flag in flag_row(row, only=["retokenized"])}
+        asked = replace(row, parameters={"retokenized.context": 6})
+        assert "retokenized" in {flag.name for flag in flag_row(asked)}
         assert {flag.name for flag in flag_row(row, only=["mask_leak"])} == set()
 
     def test_flags_about_training_are_silent_on_evaluation(self, step):

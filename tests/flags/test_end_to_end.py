@@ -5,8 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 import orjson
+import pytest
 
 from rollout_traces.doctor import Examination, examine
+from rollout_traces.errors import ConfigError
+from rollout_traces.flags import Population, make_flag, population_flag
 from rollout_traces.trace.conversion import read_details, read_ledger
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.test_write_path import make_logger, scalars, stored
@@ -42,6 +45,40 @@ class TestFlagsOfARun:
         assert "stale (no stale.limit)" in off
         assert "template_drift" not in off
         assert any(finding.seen.endswith(off) for finding in examine(Examination(project="p"))["Flags"])
+
+    def test_thresholds_of_flags_and_alerts_are_set_from_the_logger(self, trackio_dir):
+        batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=4, cut_share=0))
+        batch.loss_mask[0, :9] = batch.attention_mask[0, :9]
+        parameters = {
+            "mask_leak.alert_above": None,
+            "row_masked.alert_above": 0.2,
+            "retokenized.context": 6,
+        }
+        batch.loss_mask[1] = 0
+        logger = make_logger(selection="all", flag_parameters=parameters)
+        logger.log_rollouts(batch, step=0)
+        assert logger.finish()
+        assert scalars(trackio_dir)[0]["rollout/flags/mask_leak_share"] == 1 / 4
+        with sqlite3.connect(trackio_dir / "p.db") as db:
+            titles = [title for (title,) in db.execute("select title from alerts")]
+        assert "row_masked on rollout" in titles
+        assert "mask_leak on rollout" not in titles
+        ((_, digest),) = stored(trackio_dir, "rollout/steps")
+        assert "retokenized" not in digest.metadata["flags_off"]
+
+    def test_a_threshold_that_no_flag_has_is_refused_when_the_logger_is_made(self, trackio_dir):
+        with pytest.raises(ConfigError, match="no flag 'stall'"):
+            make_logger(flag_parameters={"stall.limit": 4})
+
+    def test_a_flag_of_ones_own_is_found_by_a_drain_in_a_thread(self, trackio_dir, own_flags):
+        @population_flag("first_row", family="mine", severity="info", meaning="is the first")
+        def first_row(population: Population):
+            return {0: [make_flag("first_row", "It is the first.")]}
+
+        logger = make_logger(selection="all", drain="thread")
+        logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=4)), step=0)
+        assert logger.finish()
+        assert scalars(trackio_dir)[0]["rollout/flags/first_row_share"] == 1 / 4
 
     def test_sentences_of_hostile_text_are_stored(self, trackio_dir):
         tokenizer = tiny_tokenizer()

@@ -30,15 +30,25 @@ in a trace's metadata (names) and in its details (sentences).
 
 A flag whose inputs are missing is off and has no key; the step's digest (`flags_off`) and
 `rollout-traces doctor --project NAME` say what it lacks. A share that rises above its alert threshold raises one Trackio alert; it alerts again
-only after it fell. A detector that raises costs its own flag alone and is counted.
+only after it fell; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
 
 Precision comes before recall: on healthy data no flag of severity `error` may fire.
 """
 
 OWN = """## Thresholds and flags of one's own
 
-Thresholds are set by `<flag>.<name>`, for instance `{"repetition.share": 0.6, "stale.limit": 4}`; an unknown name is
-refused. A flag of one's own is a function; its keyword-only arguments become its thresholds:
+Thresholds are set by `<flag>.<name>`, in `RolloutLogger(flag_parameters=...)` or under `stats_logger.trackio`; a name or
+a value that cannot be is refused there.
+
+```yaml
+flag_parameters:
+  stale.limit: 4                 # switches the flag on: it has no default
+  repetition.share: 0.6
+  truncated.alert_above: 0.2     # every flag has `alert_above`, a share; null: it never alerts
+  retokenized.context: 6         # a flag on request is looked for once one of its thresholds is set
+```
+
+A flag of one's own is a function; its keyword-only arguments become its thresholds:
 
 ```python
 from typing import Annotated
@@ -58,7 +68,9 @@ def very_short(
     }
 ```
 
-`row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags.
+`row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags. Flags of one's own are
+looked for where they were registered: give the logger `drain="thread"`, the process beside the trainer knows the built-in
+ones only.
 
 ## What to know about some of them
 

@@ -26,15 +26,6 @@ from rollout_traces.flags import (
 from tests.flags.steps import STEP, population_of
 
 
-@pytest.fixture
-def own_flags():
-    """Undoes registrations after a test."""
-    before = dict(REGISTRY)
-    yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
-
-
 def register_short(least: int = 3) -> None:
     @population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
     def very_short(
@@ -148,6 +139,26 @@ class TestRegistering:
         with pytest.raises(ConfigError, match="no flag 'repeat'"):
             check_parameters({"repeat.share": 0.7})
 
+    def test_a_threshold_of_another_kind_is_refused(self):
+        check_parameters({"stale.limit": None, "no_end_marker.explained_by": ["length"]})
+        with pytest.raises(ConfigError, match=r"'repetition\.share': seen '0\.7'\. Expected a number"):
+            check_parameters({"repetition.share": "0.7"})
+        with pytest.raises(ConfigError, match=r"seen None\. Expected a number"):
+            check_parameters({"repetition.share": None})
+        with pytest.raises(ConfigError, match=r"seen 'length'\. Expected a list"):
+            check_parameters({"no_end_marker.explained_by": "length"})
+
+    def test_every_flag_has_an_alert_threshold(self, own_flags):
+        check_parameters({f"{name}.alert_above": 0.5 for name in REGISTRY})
+        check_parameters({"truncated.alert_above": None})
+        with pytest.raises(ConfigError, match=r"seen 30\. Expected a share from 0 to 1"):
+            check_parameters({"truncated.alert_above": 30})
+        with pytest.raises(ConfigError, match="'alert_above', which every flag has"):
+
+            @row_flag("own", family="mine", severity="info", meaning="takes the name")
+            def own(row: TracedRow, *, alert_above: float = 1.0):
+                return []
+
 
 class TestContainment:
     def test_a_detector_that_raises_costs_its_own_flag_only(self, own_flags, step, decoder):
@@ -226,6 +237,7 @@ class TestMissingInputs:
         assert "template_drift" not in off
         assert "retokenized" not in off
         assert "retokenized" in off_flags(step.batch(), only=["retokenized"])
+        assert "retokenized" in off_flags(step.batch(), parameters={"retokenized.context": 3})
 
     def test_staleness_is_unknown_without_the_trained_version(self, step):
         assert off_flags(step.batch(train_version=None), parameters={"stale.limit": STEP})["stale"] == (

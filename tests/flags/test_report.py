@@ -29,6 +29,13 @@ class TestFlagMetrics:
     def test_flags_about_training_have_no_key_on_evaluation(self):
         assert "eval-rollout/flags/tied_group_share" not in flag_metrics({}, 8, "eval-rollout")
 
+    def test_a_flag_on_request_has_a_key_when_one_of_its_thresholds_is_set(self):
+        key = "rollout/flags/retokenized_random_share"
+        assert key not in flag_metrics({}, 8, "rollout", random_flags={0: []})
+        assert key in flag_metrics(
+            {}, 8, "rollout", random_flags={0: []}, parameters={"retokenized.context": 6}
+        )
+
     def test_no_rows_give_no_key(self):
         assert flag_metrics({}, 0, "rollout", random_flags={}) == {}
 
@@ -65,8 +72,15 @@ class TestAlerts:
             "rollout/x": 9,
         }
         assert not alerts(shares)
-        (alert,) = alerts(shares, {"tool_error": 0.3})
+        (alert,) = alerts(shares, {"tool_error.alert_above": 0.3, "repetition.share": 0.1})
         assert "40.0% of 10 rollouts read at random" in alert.text
+        assert alert.text.endswith("Alerts above 30.0%.")
+
+    def test_an_alert_can_be_switched_off(self):
+        shares = {"rollout/flags/mask_leak_share": 0.5, "rollout/flags/truncated_share": 0.6}
+        assert [alert.title for alert in alerts(shares, {"mask_leak.alert_above": None})] == [
+            "truncated on rollout"
+        ]
 
     def test_the_worst_comes_first_and_a_flag_alerts_once_a_split(self):
         shares = {
