@@ -38,7 +38,7 @@ test-trainers: ## the real AReaL, TRL and verl, each in an environment of its ow
 	$(PYTHON) tests/trainers/run.py
 
 faults: .venv/.test ## crashes, full disks, lost servers: the whole fault suite, with its figures
-	ROLLOUT_TRACES_KILLS=200 ROLLOUT_TRACES_FUZZ=10000 $(PYTEST) tests/faults -m "slow or not slow" -s
+	ROLLOUT_TRACES_KILLS=200 ROLLOUT_TRACES_FUZZ=10000 ROLLOUT_TRACES_PACE=300 $(PYTEST) tests/faults -m "slow or not slow" -s
 
 contract: .venv/.test ## what is read back of Trackio, with another version of it: make contract TRACKIO=0.44.0
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target .venv/trackio-$(TRACKIO) trackio==$(TRACKIO)

@@ -198,7 +198,7 @@ class HandOver:
         if self._kept_bytes + size > MAX_KEPT_BYTES:
             self._drop(n_rows, f"{why}, and {self._kept_bytes} bytes are kept in memory already")
             return
-        self._kept.append(b"".join(bytes(buffer) for buffer in buffers))
+        self._kept.append(b"".join(buffers))
         self._kept_bytes += size
         self._warnings.count("records_kept_in_memory", f"{why}; a crash now would lose them")
 

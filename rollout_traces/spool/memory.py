@@ -33,7 +33,7 @@ class MemorySpool:
         Raises:
             SpoolFull: there is no room for it.
         """
-        data = b"".join(bytes(buffer) for buffer in buffers)
+        data = b"".join(buffers)
         with self._lock:
             if self._waiting + len(data) > self.max_bytes:
                 raise SpoolFull(f"spool in memory: {len(data)} bytes more would exceed its {self.max_bytes}.")

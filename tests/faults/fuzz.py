@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +127,12 @@ def main() -> int:
         "rows stored": len(stored),
         "rows doubled": sum(count - 1 for count in stored.values()),
         "traces": len(traced),
-        "finished": done,
-        "other counts": {
-            key: value
-            for key, value in counters.items()
-            if "error" in key or "damaged" in key or "drop" in key
-        },
     }
-    print(report)
-    errors = Counter(report["other counts"])
-    good = done and len(stored) == accepted and not report["rows doubled"] and not errors["drain_errors"]
+    errors = {
+        key: value for key, value in counters.items() if "error" in key or "damaged" in key or "drop" in key
+    }
+    print(", ".join(f"{value} {what}" for what, value in {**report, **errors}.items()))
+    good = done and len(stored) == accepted and not report["rows doubled"] and not errors.get("drain_errors")
     return 0 if good else 1
 
 

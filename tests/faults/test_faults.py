@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,6 @@ import rollout_traces as rt
 from rollout_traces.trace.conversion import read_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.sidecar.readback import ledger_uids, scalar_steps, trace_uids
-from tests.sidecar.server import Server
 from tests.test_write_path import stored
 
 ROWS = 3
@@ -45,34 +43,17 @@ def assert_stored_once(folder, n_steps):
     assert (len(scalars), set(scalars.values())) == (n_steps, {1})
 
 
-@pytest.fixture
-def small_disk(trackio_dir):
-    """Trackio's folder as a file system of a few megabytes."""
-    size = 6 << 20
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(trackio_dir)],
-        check=False,
-        capture_output=True,
-    )
-    if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    yield trackio_dir
-    for _ in range(50):
-        if subprocess.run(["umount", str(trackio_dir)], check=False, capture_output=True).returncode == 0:
-            return
-        time.sleep(0.2)
-    subprocess.run(["umount", "-l", str(trackio_dir)], check=False)
-
-
 def fill(folder: Path) -> Path:
     """Takes what is left of a disk."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return ballast
+        for size in (1 << 20, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return ballast
 
 
 class TestDiskFull:
@@ -133,13 +114,6 @@ class TestDamagedRecord:
         assert "its checksum does not fit" in caplog.text
         assert len(ledger_uids(trackio_dir)) == 2 * ROWS
         assert largest.with_suffix(".damaged").exists()
-
-
-@pytest.fixture
-def server(tmp_path):
-    server = Server(tmp_path / "server")
-    yield server
-    server.stop()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 class TestFuzz:
-    def test_no_exception_every_valid_row_stored_every_invalid_one_counted(self):
+    def test_no_exception_every_valid_row_stored_every_invalid_one_counted(self, say):
         batches = os.environ.get("ROLLOUT_TRACES_FUZZ", "300")
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.fuzz", "--batches", batches],
@@ -23,5 +23,5 @@ class TestFuzz:
             check=False,
             timeout=7000,
         )
-        print(done.stdout[-600:])
+        say("fuzz", done.stdout.strip().splitlines()[-1])
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import CAP, judge
+from tests.faults.kills import CAP, VICTIMS, judge
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 class TestKills:
-    def test_lose_nothing_that_was_handed_over_and_double_nothing(self):
+    def test_lose_nothing_that_was_handed_over_and_double_nothing(self, say):
         rounds = os.environ.get("ROLLOUT_TRACES_KILLS", "3")
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.kills", "--rounds", rounds],
@@ -27,7 +27,9 @@ class TestKills:
             check=False,
             timeout=7000,
         )
-        print(done.stdout[-600:])
+        for line in done.stdout.splitlines()[-len(VICTIMS) :]:
+            victim, _, came = line.partition(": ")
+            say(f"kill -9 of {victim}", came)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -1,0 +1,198 @@
+"""No fault holds the calling thread up; both figures are printed, and nothing is asserted on time.
+
+The default host, a sidecar process, drains. Every hand-over of every fault is accepted, and stored once it is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+import rollout_traces as rt
+from tests.faults.pace import CALLS, Pace, again_and_again, timed
+from tests.faults.test_faults import fill
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.sidecar.readback import ledger_uids
+
+PLAN = BatchPlan(n_groups=4, group_size=8)
+ROWS = 32
+PATIENCE = 300
+WARM = 5
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return batch_arrays(tiny_tokenizer(), PLAN)
+
+
+@pytest.fixture
+def make_logger(trackio_dir):
+    made = []
+
+    def make(**options):
+        logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=2, **options)
+        made.append(logger)
+        return logger
+
+    yield make
+    for logger in made:
+        logger.finish(1)
+        pid = getattr(logger._station._host, "pid", None)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def measure(logger, arrays, fault: AbstractContextManager[None]) -> Pace:
+    """Warm calls, quiet calls, calls with the fault."""
+    timed(logger, arrays, range(WARM))
+    quiet = timed(logger, arrays, range(WARM, WARM + CALLS))
+    with fault:
+        during = timed(logger, arrays, range(WARM + CALLS, WARM + 2 * CALLS))
+    return Pace(quiet, during)
+
+
+def assert_all_stored(logger, folder: Path, n_lost: int = 0) -> None:
+    assert logger.finish(PATIENCE), logger.counters
+    assert logger.counters["batches_refused"] == logger.counters["rollouts_dropped"] == 0
+    stored = ledger_uids(folder)
+    assert (len(stored), set(stored.values())) == ((WARM + 2 * CALLS) * ROWS - n_lost, {1})
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    ballast = fill(folder)
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    lock = sqlite3.connect(database, isolation_level=None)
+    try:
+        lock.execute("pragma busy_timeout = 60000")
+        lock.execute("begin exclusive")
+        yield
+        lock.rollback()
+    finally:
+        lock.close()
+
+
+@contextmanager
+def down(server) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+class TestTheCallingThreadIsNotHeldUp:
+    @pytest.mark.parametrize("small_disk", [512 << 20], indirect=True)
+    def test_by_a_full_disk(self, small_disk, make_logger, arrays, say):
+        logger = make_logger()
+        say("calling thread, disk full", str(measure(logger, arrays, full(small_disk))))
+        assert logger.counters["records_kept_in_memory"] > 0
+        assert_all_stored(logger, small_disk)
+
+    def test_by_a_locked_database(self, trackio_dir, make_logger, arrays, say):
+        logger = make_logger()
+        logger.log_rollouts(arrays, step=-1)
+        assert logger.flush(PATIENCE)
+        say(
+            "calling thread, database locked",
+            str(measure(logger, arrays, locked(trackio_dir / "p.db"))),
+        )
+        assert_all_stored(logger, trackio_dir, n_lost=-ROWS)
+
+    def test_by_a_sidecar_that_is_killed_again_and_again(self, trackio_dir, make_logger, arrays, say):
+        logger = make_logger()
+        killed = []
+
+        def kill() -> None:
+            pid = logger._station._host.pid
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+        pace = measure(logger, arrays, again_and_again(kill, 0.4))
+        say("calling thread, sidecar killed", f"{pace}   {len(killed)} kills")
+        assert killed
+        assert_all_stored(logger, trackio_dir)
+
+    def test_by_records_that_are_damaged(self, trackio_dir, make_logger, arrays, say):
+        logger = make_logger()
+        damaged = []
+
+        def damage() -> None:
+            waiting = sorted((trackio_dir / "rollout-traces").rglob("*.record"))[-1:]
+            for path in waiting:
+                with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+                    file.seek(2000)
+                    byte = file.read(1)
+                    file.seek(2000)
+                    file.write(bytes([byte[0] ^ 1]))
+                    damaged.append(path)
+
+        pace = measure(logger, arrays, again_and_again(damage, 0.1))
+        say("calling thread, records damaged", f"{pace}   {len(damaged)} damaged")
+        assert logger.finish(PATIENCE), logger.counters
+        n_set_aside = logger.counters["records_damaged"]
+        assert 0 < n_set_aside <= len(damaged)
+        stored = ledger_uids(trackio_dir)
+        assert (len(stored), set(stored.values())) == ((WARM + 2 * CALLS - n_set_aside) * ROWS, {1})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+class TestTheCallingThreadIsNotHeldUpByAServer:
+    def test_that_is_down_at_the_start(self, server, make_logger, arrays, say):
+        logger = make_logger(server_url=server.url)
+        timed(logger, arrays, range(WARM))
+        during = timed(logger, arrays, range(WARM, WARM + CALLS))
+        server.start()
+        assert logger.flush(PATIENCE), logger.counters
+        quiet = timed(logger, arrays, range(WARM + CALLS, WARM + 2 * CALLS))
+        say("calling thread, server down at the start", str(Pace(quiet, during)))
+        assert_all_stored(logger, server.folder)
+
+    def test_that_goes_down_in_the_middle(self, server, make_logger, arrays, say):
+        logger = make_logger(server_url=server.start().url)
+        say("calling thread, server down in the middle", str(measure(logger, arrays, down(server))))
+        assert_all_stored(logger, server.folder)
+
+    def test_that_is_down_at_the_end(self, server, make_logger, arrays, say):
+        logger = make_logger(server_url=server.start().url)
+        timed(logger, arrays, range(WARM))
+        quiet = timed(logger, arrays, range(WARM, WARM + CALLS))
+        server.stop()
+        during = timed(logger, arrays, range(WARM + CALLS, WARM + 2 * CALLS))
+        say("calling thread, server down at the end", str(Pace(quiet, during)))
+        assert not logger.finish(1)
+        assert logger.counters["batches_refused"] == logger.counters["rollouts_dropped"] == 0
+
+    def test_that_refuses_the_token(self, server, make_logger, arrays, say):
+        server.start()
+        logger = make_logger(server_url=server.url)
+        timed(logger, arrays, range(WARM))
+        quiet = timed(logger, arrays, range(WARM, WARM + CALLS))
+        assert logger.finish(PATIENCE), logger.counters
+        refused = make_logger(server_url=server.url.replace("right", "wrong"))
+        timed(refused, arrays, range(WARM))
+        say(
+            "calling thread, wrong token", str(Pace(quiet, timed(refused, arrays, range(WARM, WARM + CALLS))))
+        )
+        assert not refused.flush(2)
+        assert refused.counters["batches_refused"] == refused.counters["rollouts_dropped"] == 0
+        assert refused.counters["spooled"] >= CALLS
