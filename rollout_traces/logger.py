@@ -23,6 +23,7 @@ from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
 from rollout_traces.flags import check_parameters
+from rollout_traces.metrics import check_keys
 from rollout_traces.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.selection import policy_named
 from rollout_traces.shared_run import current_ranks, first_group_of, hear, next_key, tell
@@ -144,6 +145,7 @@ class RolloutLogger:
         if not callable(selection):
             policy_named(selection)
         check_parameters(flag_parameters or {})
+        check_keys(metric_keys)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: Counter[tuple[int, str]] = Counter()

@@ -128,7 +128,7 @@ def population_flag(
     """
 
     spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
-    return _registers(spec, "population", needs)
+    return _registers(name, needs, lambda form: replace(spec, population=form))
 
 
 def row_flag(
@@ -149,7 +149,7 @@ def row_flag(
     """
 
     spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
-    return _registers(spec, "row", needs)
+    return _registers(name, needs, lambda form: replace(spec, row=form))
 
 
 def make_flag(
@@ -257,17 +257,19 @@ def _expected(parameter: str, default: Any, value: Any) -> str:
     return "" if number else "a number"
 
 
-def _registers(spec: FlagSpec, form: str, needs: tuple[str, ...]) -> Callable[[AnyDetector], AnyDetector]:
-    """A decorator that registers a flag with a function as its detector of that form."""
+def _registers(
+    name: str, needs: tuple[str, ...], spec_with: Callable[[Detector], FlagSpec]
+) -> Callable[[AnyDetector], AnyDetector]:
+    """A decorator that registers a flag with a function as its detector."""
 
     def register(detector: AnyDetector) -> AnyDetector:
         parameters = _parameters_of(detector)
         if any(parameter.name == ALERT_ABOVE for parameter in parameters):
             raise ConfigError(
-                f"flag {spec.name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
+                f"flag {name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
                 "Expected another name."
             )
-        _register(replace(spec, **{form: Detector(detector, needs, parameters)}))
+        _register(spec_with(Detector(detector, needs, parameters)))
         return detector
 
     return register

@@ -12,7 +12,7 @@ from rollout_traces.metrics import (
     tools,
     update,
 )
-from rollout_traces.metrics.compute import missing_inputs, rollout_metrics
+from rollout_traces.metrics.compute import check_keys, missing_inputs, rollout_metrics
 from rollout_traces.metrics.departures import departures
 from rollout_traces.metrics.histograms import step_histograms
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, family
@@ -25,6 +25,7 @@ __all__ = [
     "Key",
     "StepView",
     "ToolUse",
+    "check_keys",
     "departures",
     "family",
     "missing_inputs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.errors import ConfigError
 from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_part, under
-from rollout_traces.metrics.patterns import as_globs
+from rollout_traces.metrics.patterns import as_globs, may_overlap
 from rollout_traces.metrics.registry import FAMILIES, Family, missing_for
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
@@ -102,6 +104,29 @@ def missing_inputs(
     return {name: why for name, why in reasons.items() if why}
 
 
+def check_keys(keys: str | Sequence[str]) -> None:
+    """Refuses patterns that match no key of any metric, as misspelled ones do.
+
+    Args:
+        keys: as for `rollout_metrics`.
+
+    Raises:
+        ConfigError: names the pattern, and keys that are written alike.
+    """
+    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
+    for name in [keys] if isinstance(keys, str) else keys:
+        pattern = _without_split(name.removeprefix("!"))
+        nested = pattern.startswith(("source/", "discarded/"))
+        if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):
+            continue
+        alike = get_close_matches(pattern, declared, n=3, cutoff=0.5)
+        raise ConfigError(
+            f"metric_keys: {name!r} matches no metric. "
+            f"Expected {DEFAULT!r}, {FULL!r} or patterns of the keys in docs/metrics.md"
+            + (f", such as {', '.join(alike)}." if alike else ".")
+        )
+
+
 def step_view(
     batch: Any,
     ledger: Ledger | None,
@@ -149,8 +174,11 @@ class KeyFilter:
 
     @staticmethod
     def _matches(key: str, pattern: str) -> bool:
-        plain = pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
-        return fnmatchcase(key, plain)
+        return fnmatchcase(key, _without_split(pattern))
+
+
+def _without_split(pattern: str) -> str:
+    return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
 def _default_globs() -> tuple[str, ...]:

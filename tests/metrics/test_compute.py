@@ -11,8 +11,16 @@ import pytest
 import rollout_traces.metrics as metrics
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.errors import BatchError
-from rollout_traces.metrics import FAMILIES, Key, missing_inputs, rollout_metrics, step_histograms, tool_use
+from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.metrics import (
+    FAMILIES,
+    Key,
+    check_keys,
+    missing_inputs,
+    rollout_metrics,
+    step_histograms,
+    tool_use,
+)
 from rollout_traces.metrics.patterns import as_globs
 from rollout_traces.metrics.registry import family
 from rollout_traces.run_settings import RunSettings
@@ -110,6 +118,29 @@ class TestKeys:
         found = rollout_metrics(full_batch, keys=["default", "!reward/*"])
         assert (
             not [key for key in found if key.startswith("rollout/reward/")] and "rollout/turns/mean" in found
+        )
+
+    @pytest.mark.parametrize(
+        "pattern",
+        ["default", "full", "!reward/*", "rollout/group/pass@*", "reward/format/mean", "reward/f*", "*/mean",
+         "source/math/reward/*", "discarded/share", "stop/length_share", "*"],
+    )  # fmt: skip
+    def test_patterns_that_may_match_are_taken(self, pattern):
+        check_keys(pattern)
+
+    @pytest.mark.parametrize("pattern", ["rewrd/*", "nope", "!rewards/mean", "group/pas@1", "entropy/median"])
+    def test_patterns_that_match_nothing_are_refused_by_name(self, pattern):
+        with pytest.raises(ConfigError, match="matches no metric") as refused:
+            check_keys(["default", pattern])
+        assert repr(pattern) in str(refused.value)
+
+    def test_a_refused_pattern_is_given_keys_that_are_written_alike(self):
+        with pytest.raises(ConfigError, match=r"such as .*reward/mean"):
+            check_keys("rewards/mean")
+
+    def test_every_declared_key_may_be_asked_for(self):
+        check_keys(
+            [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
         )
 
     def test_declared_patterns_expand(self):

@@ -27,6 +27,9 @@ rt.metrics.rollout_metrics(batch, keys=["default", "group/pass@*", "!advantage/*
 rt.metrics.missing_inputs(batch)                               # what is off, and what it lacks
 ```
 
+`RolloutLogger(metric_keys=...)`, and `metric_keys` under `stats_logger.trackio`, take the same: `default`, `full`, or
+patterns, those with `!` in front to leave out. A pattern that matches no metric is refused.
+
 On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the faint lines are not smoothed):
 
 ![Group metrics of the demo on Trackio's Metrics page](images/trackio-metrics.png)
