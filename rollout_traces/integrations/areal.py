@@ -3,15 +3,12 @@
     from rollout_traces.integrations import areal
     areal.attach(trainer, max_rollout_traces_per_step=32)
 
-or `stats_logger.trackio.max_rollout_traces_per_step: 32` in the config with `rollout-traces run`. A batch is a
-list of dicts, one per accepted prompt, whose rows are the prompt's group, right-padded with zeros in every key.
-In single-controller mode the values are `RTensor` handles: these are copied before they are resolved, since a
-resolved handle travels with every later call of the trainer.
+or `stats_logger.trackio.max_rollout_traces_per_step: 32` in the config with `rollout-traces run`. What a batch
+is, and how its handles are resolved: `areal_batch`.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -20,19 +17,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
-from rollout_traces.errors import BatchError
+from rollout_traces.integrations.areal_batch import JOINED_KEYS, batch_of, batches_from, only, resolve
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
     binds,
     contained,
+    has_hook_points,
     integration_named,
     warn_if_unsupported,
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger import RolloutHandle, RolloutLogger
+
+__all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 
 CAP = "max_rollout_traces_per_step"
 CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
@@ -45,37 +44,8 @@ CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
 }
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
 
-TOKEN_KEYS = {
-    "input_ids": "input_ids",
-    "attention_mask": "attention_mask",
-    "loss_mask": "loss_mask",
-    "versions": "versions",
-    "turn_ids": "turn_ids",
-    "logprobs": "logprobs",
-    "values": "values",
-    "ref_logp": "ref_logprobs",
-}
-"""AReaL's per-token keys [g, T] -> ours."""
-ROW_KEYS = {"rewards": "rewards", "original_rewards": "raw_rewards"}
-"""AReaL's per-row keys [g] -> ours."""
-MESSAGE_KEYS = ("messages", "conversation")
-JOINED_KEYS = ("advantages", "prox_logp")
-FETCHED = (*TOKEN_KEYS, *ROW_KEYS, *MESSAGE_KEYS, *JOINED_KEYS, "conversation_text", "interactions")
 TEMPLATE_NAMES = ("tokenizer", "enable_thinking", "chat_template_kwargs")
 """What a workflow says, as an attribute or an argument, of how it renders prompts."""
-TOKEN_BYTES = 128 * 2**20
-"""Bytes of token tensors that are fetched per batch; of the dicts beyond, rewards alone are."""
-
-
-def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutBatch]:
-    """AReaL's list of dicts, tensors resolved, as one batch a dict: a group each.
-
-    None trajectories, which AReaL leaves where it dropped one, are passed over.
-
-    Raises:
-        BatchError: a dict has none of the keys that a rollout needs.
-    """
-    return [_batch(trajectory) for trajectory in native if trajectory is not None]
 
 
 def attach(
@@ -116,6 +86,8 @@ def install() -> None:
 
     One that is built is attached to then, and, where a subclass leaves the constructor out, when it trains.
     """
+    if not has_hook_points(integration_named("areal"), "areal.trainer.rl_trainer"):
+        return
     from areal.trainer.rl_trainer import PPOTrainer
 
     if getattr(PPOTrainer.train, "_rollout_traces", False):
@@ -138,6 +110,8 @@ def install() -> None:
 
 def extend_config() -> None:
     """Adds our keys to AReaL's `TrackioConfig`, whose structured config refuses unknown ones."""
+    if not has_hook_points(integration_named("areal"), "areal.api.cli_args"):
+        return
     from areal.api.cli_args import TrackioConfig
 
     known = {item.name for item in dataclasses.fields(TrackioConfig)}
@@ -181,6 +155,23 @@ class _Steps:
         return int(getattr(trainer.stats_logger, "_last_commit_step", -1)) + 1
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A dict that was handed over: its place among those that are there, its rows, whether with tokens."""
+
+    index: int
+    n_rows: int
+    has_tokens: bool
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """A batch that was handed over."""
+
+    handle: RolloutHandle
+    parts: Sequence[_Part]
+
+
 class _Observer:
     """Sees a trainer's batches go by.
 
@@ -188,7 +179,7 @@ class _Observer:
         trainer: the `PPOTrainer`.
         hook: where to log.
         shares_run: AReaL's own Trackio run is open, and has the scalars.
-        handle: the latest training rollouts.
+        handed: the latest training rollouts.
         steps: where AReaL is.
         template: the workflow's chat template and its arguments; None until one was seen.
     """
@@ -200,7 +191,7 @@ class _Observer:
         self.trainer = trainer
         self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
         self.shares_run = trackio is not None and trackio.mode != "disabled"
-        self.handle: RolloutHandle | None = None
+        self.handed: _Handed | None = None
         self.steps = _Steps.of(trainer)
         self.template: dict[str, Any] | None = None
 
@@ -251,7 +242,8 @@ class _Observer:
 
     def on_rollouts(self, batch: Any) -> None:
         """Hands training rollouts over."""
-        self.handle = self._hand_over(batch, "rollout")
+        self.handed = None
+        self.handed = self._hand_over(batch, "rollout")
 
     def on_evaluation(self, batch: Any) -> None:
         """Hands evaluation rollouts over; AReaL itself throws them away."""
@@ -259,14 +251,19 @@ class _Observer:
 
     def on_advantages(self, batch: Any) -> None:
         """Joins what `compute_advantages` made: its frame is rolled left by one token."""
-        if self.handle is None or not self._writes():
+        if self.handed is None or not self._writes():
             return
+        present = [trajectory for trajectory in batch if trajectory is not None]
+        wanted = [part.index for part in self.handed.parts if part.has_tokens]
         keys = (*JOINED_KEYS, "loss_mask")
-        resolved = resolve([_only(trajectory, keys) for trajectory in batch])
-        columns: dict[str, list[Any]] = {"advantages": [_unrolled(part, "advantages") for part in resolved]}
-        if all("prox_logp" in part for part in resolved):
-            columns["prox_logprobs"] = [_unrolled(part, "prox_logp") for part in resolved]
-        self.handle.join(**columns)
+        fetched = resolve([only(present[index], keys) for index in wanted], max_bytes=None)
+        made = dict(zip(wanted, fetched, strict=True))
+        columns = {
+            ours: [_joined(part, made, theirs) for part in self.handed.parts]
+            for theirs, ours in JOINED_KEYS.items()
+            if all(theirs in trajectory for trajectory in fetched)
+        }
+        self.handed.handle.join(**columns)
 
     def on_commit(self, given: Arguments, earliest: int) -> None:
         """Goes to the next step, and logs the scalars where AReaL's own Trackio is switched off."""
@@ -274,14 +271,20 @@ class _Observer:
         self.steps.expected = step + 1
         self._log_scalars(given["data"], max(step, earliest))
 
-    def _hand_over(self, batch: Any, split: str) -> RolloutHandle | None:
+    def _hand_over(self, batch: Any, split: str) -> _Handed | None:
+        """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
         if not batch or not self._writes():
             return None
-        batches = [
-            dataclasses.replace(part, train_version=self.steps.expected)
-            for part in batches_from(resolve(batch))
-        ]
-        return self.hook.log_rollouts(batches, step=self.steps.log_step(self.trainer), split=split)
+        batches, parts = [], []
+        for index, trajectory in enumerate(resolve(batch)):
+            part = contained("areal")(batch_of)(trajectory)
+            if part is not None:
+                batches.append(dataclasses.replace(part, train_version=self.steps.expected))
+                parts.append(_Part(index, part.n_rows, "input_ids" in trajectory))
+        if not batches:
+            return None
+        step = self.steps.log_step(self.trainer)
+        return _Handed(self.hook.log_rollouts(batches, step=step, split=split), parts)
 
     def _learn_template(
         self, prepare_batch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -351,120 +354,15 @@ def template_of(workflow: Any, workflow_kwargs: Mapping[str, Any], tokenizer: An
     return options
 
 
-def resolve(
-    batch: Sequence[Mapping[str, Any] | None], *, max_bytes: int = TOKEN_BYTES
-) -> list[dict[str, Any]]:
-    """Fetches `RTensor` handles without touching the trainer's own.
-
-    Args:
-        batch: AReaL's list of dicts; of tensors it is copied shallowly.
-        max_bytes: bytes of token tensors to fetch; beyond it only what is one value a row is fetched, and
-            the row's tokens are left out.
-
-    Returns:
-        The trajectories that are there, with local tensors.
-    """
-    trajectories = [dict(trajectory) for trajectory in batch if trajectory is not None]
-    if not any(_is_handle(value) for trajectory in trajectories for value in trajectory.values()):
-        return trajectories
-    from areal.infra.rpc.rtensor import RTensor, clear_fetch_buffer, flatten_shard_ids
-
-    wanted, spent = [], 0
-    for trajectory in trajectories:
-        spent += sum(_handle_bytes(value) for key, value in trajectory.items() if key in TOKEN_KEYS)
-        if spent <= max_bytes:
-            wanted.append(_only(trajectory, FETCHED))
-        else:
-            wanted.append(_only(trajectory, tuple(ROW_KEYS)))
-    shells = copy.deepcopy(wanted)
-    shards = flatten_shard_ids(shells)
-    local = RTensor.localize(shells)
-    clear_fetch_buffer(shards)
-    return local
-
-
-def _batch(trajectory: Mapping[str, Any]) -> RolloutBatch:
-    if "input_ids" not in trajectory:
-        return _without_tokens(trajectory)
-    keys = {
-        ours: trajectory[theirs]
-        for theirs, ours in {**TOKEN_KEYS, **ROW_KEYS}.items()
-        if theirs in trajectory
-    }
-    rows = int(trajectory["input_ids"].shape[0])
-    texts = trajectory.get("conversation_text")
-    if isinstance(texts, (list, tuple)) and len(texts) == rows:
-        keys["extras"] = [{"conversation_text": text} for text in texts]
-    return RolloutBatch.from_dict({**keys, "messages": _messages(trajectory, rows)})
-
-
-def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:
-    """Rows whose tokens were not fetched, or that an external agent gave as text alone."""
-    import torch
-
-    if "interactions" in trajectory:
-        interactions = trajectory["interactions"]
-        rewards = [item.get("reward") for item in interactions]
-        messages: list[Any] | None = [
-            [*item.get("request", ()), {"role": "assistant", "content": item.get("response") or ""}]
-            for item in interactions
-        ]
-        rows = len(interactions)
-        fields: dict[str, Any] = {"rewards": [float("nan") if r is None else float(r) for r in rewards]}
-    elif "rewards" in trajectory:
-        fields = {ours: trajectory[theirs] for theirs, ours in ROW_KEYS.items() if theirs in trajectory}
-        rows = int(trajectory["rewards"].shape[0])
-        messages = None
-    else:
-        raise BatchError(
-            f"AReaL's trajectory: neither 'input_ids' nor 'interactions'. Seen {', '.join(sorted(trajectory)) or 'no keys'}."
-        )
-    nothing = torch.zeros(rows, 1, dtype=torch.bool)
-    return RolloutBatch(
-        input_ids=torch.zeros(rows, 1, dtype=torch.int64),
-        attention_mask=nothing,
-        loss_mask=nothing,
-        messages=messages,
-        **fields,
-    )
-
-
-def _messages(trajectory: Mapping[str, Any], rows: int) -> list[Any] | None:
-    """One conversation a row; a flat list belongs to a dict of one row and to no other."""
-    for key in MESSAGE_KEYS:
-        value = trajectory.get(key)
-        if not isinstance(value, (list, tuple)) or not value:
-            continue
-        if isinstance(value[0], Mapping):
-            return [list(value)] if rows == 1 else None
-        if len(value) == rows:
-            return [None if conversation is None else list(conversation) for conversation in value]
-    return None
-
-
 def _logged_here(*args: Any, **kwargs: Any) -> None:
     """In place of an AReaL's own `log_rollout_traces`: the same rollouts are logged here, once."""
 
 
-def _only(trajectory: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: trajectory[key] for key in keys if key in trajectory}
-
-
-def _unrolled(trajectory: Mapping[str, Any], key: str) -> Any:
+def _joined(part: _Part, made: Mapping[int, Mapping[str, Any]], key: str) -> Any:
     """AReaL's left-rolled track back in the frame of `input_ids`, zero where nothing was trained."""
     import torch
 
+    if not part.has_tokens:
+        return torch.full((part.n_rows, 1), float("nan"))
+    trajectory = made[part.index]
     return torch.roll(trajectory[key] * (trajectory["loss_mask"] > 0), 1, -1)
-
-
-def _is_handle(value: Any) -> bool:
-    return hasattr(value, "to_local") and hasattr(value, "shard")
-
-
-def _handle_bytes(value: Any) -> int:
-    if not _is_handle(value):
-        return 0
-    n = 1
-    for size in value.shape:
-        n *= int(size)
-    return n * value.dtype.itemsize

@@ -242,6 +242,22 @@ def binds(integration: Integration, trainer: Any) -> bool:
     return not lacking
 
 
+def has_hook_points(integration: Integration, module: str) -> bool:
+    """Whether an imported module of the trainer still has the hook points in it; says once, with the version, if not."""
+    moved = [
+        point for point in integration.hook_points if point.startswith(f"{module}:") and not _exists(point)
+    ]
+    if moved and _first_time(f"{integration} {moved}"):
+        log.warning(
+            "rollout-traces: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
+            "Tested with %s.",
+            integration,
+            " and no ".join(moved),
+            integration.supported,
+        )
+    return not moved
+
+
 def integration_named(name: str) -> Integration:
     """The integration of a name.
 

@@ -24,6 +24,7 @@ from rollout_traces.integrations.base import (
     arguments_of,
     binds,
     contained,
+    has_hook_points,
     integration_named,
     warn_if_unsupported,
 )
@@ -154,6 +155,8 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `GRPOTrainer` built from now on log, as `rollout-traces run` does."""
+    if not has_hook_points(integration_named("trl"), "trl.trainer.grpo_trainer"):
+        return
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     original = GRPOTrainer.__init__

@@ -25,6 +25,7 @@ from rollout_traces.integrations.base import (
     arguments_of,
     binds,
     contained,
+    has_hook_points,
     integration_named,
     warn_if_unsupported,
 )
@@ -150,6 +151,8 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `RayPPOTrainer` built from now on log."""
+    if not has_hook_points(integration_named("verl"), "verl.trainer.ppo.ray_trainer"):
+        return
     from verl.trainer.ppo import ray_trainer
 
     original = ray_trainer.RayPPOTrainer.__init__

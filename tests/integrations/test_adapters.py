@@ -10,7 +10,7 @@ import torch
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations import areal, openrlhf, slime, trl
+from rollout_traces.integrations import areal, areal_batch, openrlhf, slime, trl
 
 
 def rows_of(batches):
@@ -138,9 +138,18 @@ class TestAreal:
         assert rows == [([], [], [])]
         assert host.row_floats["rewards"].tolist() == [0.5]
 
-    def test_a_dict_that_is_no_rollout_is_refused_with_its_keys(self):
-        with pytest.raises(BatchError, match=r"neither .input_ids. nor .interactions.\. Seen foo"):
-            areal.batches_from([{"foo": 1}])
+    @pytest.mark.parametrize(
+        ("given", "seen"), [({"foo": 1}, "foo"), ({"rewards": torch.ones(2)}, "rewards")]
+    )
+    def test_a_dict_that_is_no_rollout_is_refused_with_its_keys(self, given, seen):
+        with pytest.raises(BatchError, match=rf"neither .input_ids. nor .interactions.\. Seen {seen}"):
+            areal.batches_from([given])
+
+    def test_a_dict_whose_tokens_were_left_out_keeps_its_rewards(self):
+        left = {"rewards": torch.tensor([1.0, 0.5]), areal_batch.TOKENS_LEFT_OUT: True}
+        host, rows = rows_of(areal.batches_from([left]))
+        assert rows == [([], [], [])] * 2
+        assert host.row_floats["rewards"].tolist() == [1.0, 0.5]
 
 
 class TestSlime:

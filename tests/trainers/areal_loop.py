@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sqlite3
 import sys
 import tempfile
 import time
@@ -39,167 +38,28 @@ from areal.api.cli_args import (  # noqa: E402
     BaseExperimentConfig,
     EvaluatorConfig,
     GenerationHyperparameters,
-    InferenceEngineConfig,
-    NormConfig,
-    PPOActorConfig,
     TrackioConfig,
 )
 from areal.api.io_struct import ModelResponse  # noqa: E402
 from areal.experimental.openai import ArealOpenAI  # noqa: E402
-from areal.infra.remote_inf_engine import GroupedRolloutWorkflow  # noqa: E402
 from areal.infra.rpc.rtensor import RTensor, set_backend  # noqa: E402
 from areal.infra.rpc.serialization import serialize_value  # noqa: E402
-from areal.infra.workflow_executor import WorkflowExecutor  # noqa: E402
-from areal.trainer.ppo.actor import PPOActor  # noqa: E402
 from areal.trainer.rl_trainer import PPOTrainer  # noqa: E402
-from areal.utils import logging as areal_logging  # noqa: E402
 from areal.utils.data import concat_padded_tensors  # noqa: E402
 from areal.utils.evaluator import Evaluator  # noqa: E402
 from areal.utils.stats_logger import StatsLogger  # noqa: E402
 from areal.workflow.multi_turn import MultiTurnWorkflow  # noqa: E402
 from areal.workflow.rlvr import RLVRWorkflow  # noqa: E402
+from areal_compare import compare, rows_of  # noqa: E402
+from areal_parts import Actor, Engine, LocalBackend, Rollout  # noqa: E402
 from areal_reward import is_right  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
 from rollout_traces.capture.host_copy import capture  # noqa: E402
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
-from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import read_ledger  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
-
-ANSWERS = ("It is 42.", "no idea", "forty two maybe")
-
-
-class LocalBackend:
-    """Keeps shards in this process, as the trainer's workers would."""
-
-    def __init__(self) -> None:
-        self.shards: dict = {}
-
-    def store(self, tensor):
-        key = f"shard-{len(self.shards)}"
-        self.shards[key] = tensor
-        return key
-
-    def fetch(self, shards):
-        return [self.shards[shard.shard_id] for shard in shards]
-
-    async def delete(self, *_):
-        return None
-
-
-class Engine:
-    """What a workflow needs of an inference engine: canned answers, a version that moves mid-answer."""
-
-    def __init__(self, tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.version = 0
-
-    def get_version(self) -> int:
-        return self.version
-
-    async def agenerate(self, request):
-        stop = random.choice(["stop", "stop", "length"])
-        tokens = self.tokenizer.encode(random.choice(ANSWERS), add_special_tokens=False)
-        if stop == "stop":
-            tokens = [*tokens, self.tokenizer.eos_token_id]
-        half = len(tokens) // 2
-        return ModelResponse(
-            input_tokens=list(request.input_ids),
-            output_tokens=tokens,
-            output_logprobs=[-0.5] * len(tokens),
-            output_versions=[self.version] * half + [self.version + 1] * (len(tokens) - half),
-            stop_reason=stop,
-            tokenizer=request.tokenizer,
-            latency=0.1,
-            ttft=0.1,
-        )
-
-
-class Rollout:
-    """The surface of AReaL's rollout controller over its real executor."""
-
-    def __init__(self, tokenizer) -> None:
-        self.engine = Engine(tokenizer)
-        config = InferenceEngineConfig(
-            backend="sglang:d1",
-            experiment_name="e",
-            trial_name="t",
-            fileroot=str(FOLDER / "areal"),
-            consumer_batch_size=4,
-            max_concurrent_rollouts=8,
-            max_head_offpolicyness=10**6,
-        )
-        self.executor = WorkflowExecutor(config, self.engine)
-        self.executor.initialize(train_data_parallel_size=1)
-
-    def submit(self, data, workflow, kwargs, group_size=1, is_eval=False, **_):
-        if group_size > 1:
-            workflow = GroupedRolloutWorkflow(workflow, group_size, areal_logging.getLogger("g"))
-        self.executor.submit(data, workflow=workflow, is_eval=is_eval)
-
-    def wait(self, n, timeout=None, raise_timeout=True):
-        return [RTensor.remotize(item, node_addr="n:1") for item in self.executor.wait(n, timeout=timeout)]
-
-    def set_version(self, version):
-        self.engine.version = version
-
-    def export_stats(self):
-        return {"rollout/accepted": 1.0}
-
-    def __getattr__(self, name):
-        return lambda *args, **kwargs: None
-
-
-class Actor:
-    """The surface of the train controller over AReaL's real actor; the update itself is left out."""
-
-    config = PPOActorConfig(
-        experiment_name="e",
-        trial_name="t",
-        backend="fsdp:d1",
-        path="x",
-        kl_ctl=0.0,
-        use_decoupled_loss=False,
-        recompute_logprob=False,
-        reward_norm=NormConfig(mean_level="group", std_level="group", group_size=4),
-        adv_norm=None,
-    )
-
-    def __init__(self, rollout: Rollout) -> None:
-        self.rollout = rollout
-        self.inner = PPOActor(self.config, SimpleNamespace(data_parallel_group=None))
-        self.commits = 0
-        self.batches: list = []
-        self.advantages: list = []
-
-    def prepare_batch(self, loader, workflow, workflow_kwargs=None, should_accept_fn=None, group_size=1, **_):
-        grouped = GroupedRolloutWorkflow(workflow, group_size, areal_logging.getLogger("g"))
-        batch = self.rollout.executor.prepare_batch(loader, workflow=grouped)
-        self.batches.append([{k: v.clone() for k, v in item.items() if torch.is_tensor(v)} for item in batch])
-        return [RTensor.remotize(item, node_addr="n:1") for item in batch]
-
-    def compute_advantages(self, batch):
-        import copy
-
-        made = self.inner.compute_advantages(RTensor.localize(copy.deepcopy(batch)))
-        self.advantages.append(
-            [{k: v.clone() for k, v in item.items() if torch.is_tensor(v)} for item in made]
-        )
-        return [RTensor.remotize(item, node_addr="n:1") for item in made]
-
-    def is_data_parallel_head(self):
-        return True
-
-    def get_device_stats(self):
-        return SimpleNamespace(log=lambda *_: None)
-
-    def export_stats(self):
-        self.commits += 1
-        return {"ppo_actor/loss": 1.0 / self.commits}
-
-    def __getattr__(self, name):
-        return lambda *args, **kwargs: None
 
 
 def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
@@ -216,7 +76,7 @@ def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
     ]
     spec = FinetuneSpec(total_train_epochs=1, dataset_size=12, train_batch_size=4)
     trainer = object.__new__(PPOTrainer)
-    trainer.rollout, trainer.eval_rollout = Rollout(tokenizer), Rollout(tokenizer)
+    trainer.rollout, trainer.eval_rollout = (Rollout(tokenizer, FOLDER / "areal") for _ in range(2))
     trainer.actor = Actor(trainer.rollout)
     trainer.critic = trainer.ref = trainer.teacher = trainer.processor = trainer.recover_info = None
     trainer.tokenizer = tokenizer
@@ -251,57 +111,25 @@ def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
     return trainer
 
 
-def rows_of(project: str, key: str) -> list[tuple[int, TraceRecord]]:
-    """(step, trace) of a key."""
-    with sqlite3.connect(FOLDER / "trackio" / f"{project}.db") as db:
-        query = "select step, messages, metadata, spans from traces where key = ? order by step"
-        return [
-            (s, TraceRecord(*(orjson.loads(p) for p in parts))) for s, *parts in db.execute(query, (key,))
-        ]
-
-
 def check_loop(project: str, trainer: PPOTrainer) -> None:
-    """Rows, groups, tokens, rewards, versions and steps equal the trainer's own."""
+    """Rows, groups, tokens, rewards, versions, steps and joined advantages equal the trainer's own."""
     batches = trainer.actor.batches
-    traces = rows_of(project, "rollout/trajectories")
-    assert sorted({step for step, _ in traces}) == list(range(len(batches)))
-    compared = 0
-    for step, batch in enumerate(batches):
-        by_row = {int(t.metadata["uid"].split("-")[1]): t for s, t in traces if s == step}
-        row = 0
-        for group, item in enumerate(batch):
-            advantage = trainer.actor.advantages[step][group]
-            for b in range(item["input_ids"].shape[0]):
-                record, real = by_row[row], item["attention_mask"][b].bool()
-                track = read_transcript(record).tokens
-                np.testing.assert_array_equal(track.input_ids, item["input_ids"][b][real].numpy())
-                np.testing.assert_array_equal(track.loss_mask, item["loss_mask"][b][real].bool().numpy())
-                np.testing.assert_array_equal(track.tracks["versions"], item["versions"][b][real].numpy())
-                assert abs(record.metadata["reward"] - item["rewards"][b].item()) < 1e-6
-                assert record.metadata["group"] == group
-                versions = item["versions"][b][real]
-                assert record.metadata["version_min"] == versions[versions >= 0].min().item()
-                trained = torch.roll(advantage["advantages"] * (advantage["loss_mask"] > 0), 1, -1)[b][real]
-                assert trained[item["loss_mask"][b][real] == 0].abs().max() == 0
-                row += 1
-                compared += 1
-        assert len(by_row) == row
-    roles = {message["role"] for _, record in traces for message in record.messages}
+    compared = compare(FOLDER / "trackio", project, batches)
+    for batch, made in zip(batches, trainer.actor.advantages, strict=True):
+        for item, advantage in zip(batch, made, strict=True):
+            trained = torch.roll(advantage["advantages"] * (advantage["loss_mask"] > 0), 1, -1)
+            assert trained[item["loss_mask"] == 0].abs().max() == 0
+    traces = rows_of(FOLDER / "trackio", project, "rollout/trajectories")
     retries = [r for _, r in traces if [m["role"] for m in r.messages].count("user") > 1]
-    evaluated = rows_of(project, "eval-rollout/trajectories")
-    ledgers = [read_ledger(record) for _, record in rows_of(project, "rollout/steps")]
+    evaluated = rows_of(FOLDER / "trackio", project, "eval-rollout/trajectories")
+    ledgers = [read_ledger(record) for _, record in rows_of(FOLDER / "trackio", project, "rollout/steps")]
     joined = sum(int(np.isfinite(ledger.get("advantage")).sum()) for ledger in ledgers)
-    with sqlite3.connect(FOLDER / "trackio" / f"{project}.db") as db:
-        rows = db.execute("select step, metrics from metrics").fetchall()
-    own = sorted({step for step, values in rows if "ppo_actor/loss" in orjson.loads(values)})
-    assert own == list(range(len(batches))), own
-    assert roles == {"system", "user", "assistant"}, roles
-    assert evaluated
     print(
         f"{project}: {compared} of {compared} rows equal in tokens, masks, versions, rewards, groups and steps; "
         f"{len(retries)} conversations with a second user turn; {len(evaluated)} evaluation traces; "
         f"{joined} ledger rows with joined advantages"
     )
+    assert evaluated
     assert joined == compared
 
 

@@ -21,11 +21,11 @@ TEMPLATES = "trl==1.16.0"
 
 @dataclass(frozen=True)
 class Environment:
-    """A trainer's environment and the script that tests it.
+    """A trainer's environment and the scripts that test it.
 
     Attributes:
         name: short name.
-        script: what is run, in this folder.
+        scripts: what is run, in this folder, one after another.
         packages: installed with their dependencies, after torch.
         bare: installed without theirs.
         tests: tests that compare with the trainer where it is installed.
@@ -34,7 +34,7 @@ class Environment:
     """
 
     name: str
-    script: str
+    scripts: tuple[str, ...]
     packages: tuple[str, ...]
     bare: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
@@ -44,19 +44,19 @@ class Environment:
 ENVIRONMENTS = (
     Environment(
         "trl",
-        "trl_grpo.py",
+        ("trl_grpo.py", "trl_ranks.py"),
         (TEMPLATES, "transformers==5.0.0", "jmespath"),
     ),
     Environment(
         "decode",
-        "decode_oldest.py",
+        ("decode_oldest.py",),
         ("transformers==4.51.3", "jinja2", "orjson", "pytest", "pytest-timeout", "hypothesis"),
         bare=(TEMPLATES,),
         ours=(),
     ),
     Environment(
         "areal",
-        "areal_loop.py",
+        ("areal_loop.py", "areal_run.py"),
         (
             "transformers==5.3.0",
             *("pytest", "pytest-timeout", "hypothesis"),
@@ -88,7 +88,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "verl",
-        "verl_loop.py",
+        ("verl_loop.py",),
         (
             "transformers==5.9.0",
             *(
@@ -146,7 +146,9 @@ def main(names: list[str]) -> int:
         python = prepare(environment)
         ready = time.time()
         print(f"== {environment.name}: environment ready in {ready - start:.0f} s", flush=True)
-        code = subprocess.run([str(python), str(HERE / environment.script)], check=False).returncode
+        code = 0
+        for script in environment.scripts:
+            code = code or subprocess.run([str(python), str(HERE / script)], check=False).returncode
         if environment.tests and code == 0:
             pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.tests]
             code = subprocess.run(pytest, cwd=ROOT, check=False).returncode

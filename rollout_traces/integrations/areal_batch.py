@@ -1,0 +1,160 @@
+"""AReaL's batches: a list of dicts, one per accepted prompt, whose rows are the prompt's group.
+
+Right-padded with zeros in every key. In single-controller mode the values are `RTensor` handles: these are copied
+before they are resolved, since a resolved handle travels with every later call of the trainer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import BatchError
+
+TOKEN_KEYS = {
+    "input_ids": "input_ids",
+    "attention_mask": "attention_mask",
+    "loss_mask": "loss_mask",
+    "versions": "versions",
+    "turn_ids": "turn_ids",
+    "logprobs": "logprobs",
+    "values": "values",
+    "ref_logp": "ref_logprobs",
+}
+"""AReaL's per-token keys [g, T] -> ours."""
+ROW_KEYS = {"rewards": "rewards", "original_rewards": "raw_rewards"}
+"""AReaL's per-row keys [g] -> ours."""
+MESSAGE_KEYS = ("messages", "conversation")
+JOINED_KEYS = {"advantages": "advantages", "prox_logp": "prox_logprobs"}
+"""What `compute_advantages` adds -> ours."""
+TOKENS_LEFT_OUT = "rollout_traces/tokens_left_out"
+FETCHED = (*TOKEN_KEYS, *ROW_KEYS, *MESSAGE_KEYS, *JOINED_KEYS, "conversation_text", "interactions")
+TOKEN_BYTES = 128 * 2**20
+"""Bytes of token tensors that are fetched per batch; of the dicts beyond, rewards alone are."""
+
+
+def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutBatch]:
+    """AReaL's list of dicts, tensors resolved, as one batch a dict: a group each.
+
+    None trajectories, which AReaL leaves where it dropped one, are passed over.
+
+    Raises:
+        BatchError: a dict has none of the keys that a rollout needs.
+    """
+    return [batch_of(trajectory) for trajectory in native if trajectory is not None]
+
+
+def resolve(
+    batch: Sequence[Mapping[str, Any] | None], *, max_bytes: int | None = TOKEN_BYTES
+) -> list[dict[str, Any]]:
+    """Fetches `RTensor` handles without touching the trainer's own.
+
+    Args:
+        batch: AReaL's list of dicts; of tensors it is copied shallowly.
+        max_bytes: bytes of token tensors to fetch; beyond it only what is one value a row is fetched, and
+            the dict says so under `TOKENS_LEFT_OUT`. None: no limit.
+
+    Returns:
+        The trajectories that are there, with local tensors.
+    """
+    trajectories = [dict(trajectory) for trajectory in batch if trajectory is not None]
+    if not any(_is_handle(value) for trajectory in trajectories for value in trajectory.values()):
+        return trajectories
+    from areal.infra.rpc.rtensor import RTensor, clear_fetch_buffer, flatten_shard_ids
+
+    wanted, spent = [], 0
+    for trajectory in trajectories:
+        spent += sum(_handle_bytes(value) for key, value in trajectory.items() if key in TOKEN_KEYS)
+        if max_bytes is None or spent <= max_bytes:
+            wanted.append(only(trajectory, FETCHED))
+        else:
+            wanted.append({**only(trajectory, tuple(ROW_KEYS)), TOKENS_LEFT_OUT: True})
+    shells = copy.deepcopy(wanted)
+    shards = flatten_shard_ids(shells)
+    local = RTensor.localize(shells)
+    clear_fetch_buffer(shards)
+    return local
+
+
+def batch_of(trajectory: Mapping[str, Any]) -> RolloutBatch:
+    """One dict with local tensors as one batch.
+
+    Raises:
+        BatchError: it has none of the keys that a rollout needs.
+    """
+    if "input_ids" not in trajectory:
+        return _without_tokens(trajectory)
+    keys = {
+        ours: trajectory[theirs]
+        for theirs, ours in {**TOKEN_KEYS, **ROW_KEYS}.items()
+        if theirs in trajectory
+    }
+    rows = int(trajectory["input_ids"].shape[0])
+    texts = trajectory.get("conversation_text")
+    if isinstance(texts, (list, tuple)) and len(texts) == rows:
+        keys["extras"] = [{"conversation_text": text} for text in texts]
+    return RolloutBatch.from_dict({**keys, "messages": _messages(trajectory, rows)})
+
+
+def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:
+    """Rows whose tokens were not fetched, or that an external agent gave as text alone."""
+    import torch
+
+    if "interactions" in trajectory:
+        interactions = trajectory["interactions"]
+        rewards = [item.get("reward") for item in interactions]
+        messages: list[Any] | None = [
+            [*item.get("request", ()), {"role": "assistant", "content": item.get("response") or ""}]
+            for item in interactions
+        ]
+        rows = len(interactions)
+        fields: dict[str, Any] = {"rewards": [float("nan") if r is None else float(r) for r in rewards]}
+    elif TOKENS_LEFT_OUT in trajectory and "rewards" in trajectory:
+        fields = {ours: trajectory[theirs] for theirs, ours in ROW_KEYS.items() if theirs in trajectory}
+        rows = int(trajectory["rewards"].shape[0])
+        messages = None
+    else:
+        raise BatchError(
+            f"AReaL's trajectory: neither 'input_ids' nor 'interactions'. Seen {', '.join(sorted(trajectory)) or 'no keys'}."
+        )
+    nothing = torch.zeros(rows, 1, dtype=torch.bool)
+    return RolloutBatch(
+        input_ids=torch.zeros(rows, 1, dtype=torch.int64),
+        attention_mask=nothing,
+        loss_mask=nothing,
+        messages=messages,
+        **fields,
+    )
+
+
+def _messages(trajectory: Mapping[str, Any], rows: int) -> list[Any] | None:
+    """One conversation a row; a flat list belongs to a dict of one row and to no other."""
+    for key in MESSAGE_KEYS:
+        value = trajectory.get(key)
+        if not isinstance(value, (list, tuple)) or not value:
+            continue
+        if isinstance(value[0], Mapping):
+            return [list(value)] if rows == 1 else None
+        if len(value) == rows:
+            return [None if conversation is None else list(conversation) for conversation in value]
+    return None
+
+
+def only(trajectory: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """The dict with those of the keys that it has."""
+    return {key: trajectory[key] for key in keys if key in trajectory}
+
+
+def _is_handle(value: Any) -> bool:
+    return hasattr(value, "to_local") and hasattr(value, "shard")
+
+
+def _handle_bytes(value: Any) -> int:
+    if not _is_handle(value):
+        return 0
+    n = 1
+    for size in value.shape:
+        n *= int(size)
+    return n * value.dtype.itemsize
