@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", TOKENIZERS_PARALLELISM="false")
-FOLDER = Path(tempfile.mkdtemp())
+FOLDER = Path(os.environ.get("ROLLOUT_TRACES_TEST_FOLDER") or tempfile.mkdtemp())
 os.environ["TRACKIO_DIR"] = str(FOLDER / "trackio")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -96,7 +96,9 @@ def teach(model, tokenizer, template, tools: list) -> None:
             break
 
 
-def train(project: str, *, tools: list, steps: int = 3, **options) -> GRPOTrainer:
+def train(
+    project: str, *, tools: list, steps: int = 3, cap: int = 8, selection: str = "all", **options
+) -> GRPOTrainer:
     """Trains for a few steps with the hook attached; the trainer's own records are kept on it."""
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
@@ -121,8 +123,8 @@ def train(project: str, *, tools: list, steps: int = 3, **options) -> GRPOTraine
 
     config = GRPOConfig(
         output_dir=str(FOLDER / "out"),
-        per_device_train_batch_size=8,
-        num_generations=4,
+        per_device_train_batch_size=options.pop("rows", 8),
+        num_generations=options.pop("group_size", 4),
         max_completion_length=options.pop("max_completion_length", 120),
         max_steps=steps,
         logging_steps=1,
@@ -150,18 +152,31 @@ def train(project: str, *, tools: list, steps: int = 3, **options) -> GRPOTraine
         processing_class=tokenizer,
         **({"tools": tools} if tools else {}),
     )
-    integration.attach(trainer, max_rollout_traces_per_step=8, selection="all")
+    integration.attach(trainer, max_rollout_traces_per_step=cap, selection=selection)
     trainer.seen = []
     inner = trainer._generate_and_score_completions
 
     def keep(inputs):
         output = inner(inputs)
-        n = len(inputs)
+        n, rank = len(inputs), trainer.accelerator.process_index
+        first = n * (rank - trainer.accelerator.num_processes)
+        mine = slice(first, first + n or None)
         trainer.seen.append(
             {
-                "completion": list(trainer._logs["completion"])[-n:],
-                "rewards": {k: list(v)[-n:] for k, v in trainer._logs["rewards"].items()},
+                "completion": list(trainer._logs["completion"])[mine],
+                "rewards": {k: list(v)[mine] for k, v in trainer._logs["rewards"].items()},
                 "advantages": output["advantages"].tolist(),
+                "ids": [
+                    [*prompt[prompt_mask.bool()].tolist(), *completion[mask.bool()].tolist()]
+                    for prompt, prompt_mask, completion, mask in zip(
+                        output["prompt_ids"],
+                        output["prompt_mask"],
+                        output["completion_ids"],
+                        output["completion_mask"],
+                        strict=True,
+                    )
+                ],
+                "groups": [(rank * n + row) // trainer.num_generations for row in range(n)],
                 "global_step": trainer.state.global_step,
             }
         )
