@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,7 +14,13 @@ import numpy as np
 
 from rollout_traces.decode.characters import char_positions
 from rollout_traces.decode.dialect import Dialect
-from rollout_traces.decode.grammars import Grammar, ParsedBody, parse_assistant, parse_tool_definitions
+from rollout_traces.decode.grammars import (
+    NO_SCHEMAS,
+    Grammar,
+    ParsedBody,
+    parse_assistant,
+    parse_tool_definitions,
+)
 from rollout_traces.decode.spans import Span
 from rollout_traces.transcript import ToolCall
 
@@ -66,7 +73,7 @@ class Reader:
         index: int,
         data: bytes,
         starts: np.ndarray,
-        tools: Sequence[Mapping[str, Any]] = (),
+        schemas: Mapping[str, Mapping[str, Any]] = NO_SCHEMAS,
     ) -> Body:
         """Reads one turn's body.
 
@@ -75,10 +82,10 @@ class Reader:
             index: its position among the turns.
             data: the row's bytes.
             starts: int64 [n + 1] byte positions of the row's tokens.
-            tools: tool definitions, for arguments that are written without types.
+            schemas: the known tools' parameters by tool name, for arguments that are written without types.
         """
         if span.role == "assistant":
-            return self._read_assistant(span, index, data, starts, tools)
+            return self._read_assistant(span, index, data, starts, schemas)
         text = data[span.first_byte : span.last_byte].decode("utf-8", "replace")
         if span.role == "tool":
             return self._read_result(text, span)
@@ -122,7 +129,12 @@ class Reader:
         return Body(text, call_id=call_id, name=span.name)
 
     def _read_assistant(
-        self, span: Span, index: int, data: bytes, starts: np.ndarray, tools: Sequence[Mapping[str, Any]]
+        self,
+        span: Span,
+        index: int,
+        data: bytes,
+        starts: np.ndarray,
+        schemas: Mapping[str, Mapping[str, Any]],
     ) -> Body:
         first = span.first_byte
         for lead in self._leads:
@@ -131,7 +143,7 @@ class Reader:
                 break
         text = data[first : span.last_byte].decode("utf-8", "replace")
         prefix = data[int(starts[span.start]) : first].decode("utf-8", "replace")
-        parsed = parse_assistant(text, self.grammars, prefix=prefix, tools=tools)
+        parsed = parse_assistant(text, self.grammars, prefix=prefix, schemas=schemas)
         content, thinking = parsed.content, parsed.thinking
         opened, between = self._thinking
         if thinking is None and opened and text.startswith(opened) and between in text:
@@ -203,19 +215,42 @@ def pair_results(bodies: Sequence[tuple[str, Body]]) -> list[tuple[str | None, s
         `(tool_call_id, tool name)` for every turn; Nones where it is no tool turn or has no call.
     """
     pairs: list[tuple[str | None, str | None]] = []
-    waiting: list[ToolCall] = []
+    waiting = _Waiting(())
     for role, body in bodies:
         if role == "assistant" and body.tool_calls:
-            waiting = list(body.tool_calls)
+            waiting = _Waiting(body.tool_calls)
         if role != "tool":
             pairs.append((None, None))
             continue
-        call = next((call for call in waiting if body.call_id and call.id == body.call_id), None)
-        if call is None and not body.call_id and waiting:
-            call = next((c for c in waiting if body.name and c.name == body.name), waiting[0])
-        if call is not None:
-            waiting.remove(call)
+        call = waiting.take(body)
         pairs.append(
             (body.call_id or (call.id if call else None), body.name or (call.name or None if call else None))
         )
     return pairs
+
+
+class _Waiting:
+    """The calls of an assistant turn that have no result yet; each is handed out once."""
+
+    def __init__(self, calls: Sequence[ToolCall]) -> None:
+        self._calls = dict(enumerate(calls))
+        self._in_order = deque(self._calls)
+        self._by_id: dict[str, deque[int]] = {}
+        self._by_name: dict[str, deque[int]] = {}
+        for number, call in self._calls.items():
+            self._by_id.setdefault(call.id, deque()).append(number)
+            self._by_name.setdefault(call.name, deque()).append(number)
+
+    def take(self, result: Body) -> ToolCall | None:
+        """The call that a result answers: the one of its id; without an id the next of its name, else the next."""
+        if result.call_id:
+            return self._next(self._by_id.get(result.call_id))
+        named = self._next(self._by_name.get(result.name)) if result.name else None
+        return named or self._next(self._in_order)
+
+    def _next(self, numbers: deque[int] | None) -> ToolCall | None:
+        while numbers:
+            call = self._calls.pop(numbers.popleft(), None)
+            if call is not None:
+                return call
+        return None

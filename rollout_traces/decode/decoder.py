@@ -13,7 +13,7 @@ from rollout_traces.decode.characters import char_ends
 from rollout_traces.decode.content import Reader, pair_results
 from rollout_traces.decode.detokenizer import Detokenized, Detokenizer
 from rollout_traces.decode.dialect import Dialect
-from rollout_traces.decode.grammars import grammars_for
+from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
 from rollout_traces.decode.markers import Markers, Row
 from rollout_traces.decode.probe import learn
 from rollout_traces.decode.prompting import Prompting
@@ -218,7 +218,8 @@ class TranscriptDecoder:
         tools: tuple[Mapping[str, Any], ...],
     ) -> tuple[Turn, ...]:
         data, starts = text.data, text.starts
-        bodies = [self._reader.read(span, i, data, starts, tools) for i, span in enumerate(spans)]
+        schemas = parameters_by_tool(tools)
+        bodies = [self._reader.read(span, i, data, starts, schemas) for i, span in enumerate(spans)]
         pairs = pair_results([(span.role, body) for span, body in zip(spans, bodies, strict=True)])
         tokens = [span.start for span in spans] + [len(starts) - 1]
         edges, before = starts[tokens].tolist(), provenance.before[tokens].tolist()

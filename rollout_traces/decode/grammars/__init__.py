@@ -9,11 +9,12 @@ from rollout_traces.decode.grammars.grammar import (
     Region,
     Span,
 )
-from rollout_traces.decode.grammars.parse import parse_assistant
+from rollout_traces.decode.grammars.parse import NO_SCHEMAS, parameters_by_tool, parse_assistant
 from rollout_traces.decode.grammars.registry import grammars_for
 from rollout_traces.decode.grammars.tools import parse_tool_definitions
 
 __all__ = [
+    "NO_SCHEMAS",
     "UNPARSED",
     "Grammar",
     "Malformed",
@@ -22,6 +23,7 @@ __all__ = [
     "Region",
     "Span",
     "grammars_for",
+    "parameters_by_tool",
     "parse_assistant",
     "parse_tool_definitions",
 ]

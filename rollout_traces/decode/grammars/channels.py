@@ -65,7 +65,7 @@ class Harmony:
             if name == recipient:
                 return call_region(scan, at, end, (name, {"input": scan.text[start:stop]}, None))
             closer = scan.text[stop:end]
-            return Malformed("cut off before it ended" if read.cut else read.reason, start, name, closer)
+            return Malformed(read.why, start, name, closer)
         arguments = arguments_of(read.value)
         if isinstance(arguments, str):
             return Malformed(arguments, start, name, scan.text[stop:end])

@@ -14,8 +14,7 @@ import re
 from dataclasses import dataclass
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
-from rollout_traces.decode.grammars.json_calls import arguments_of
-from rollout_traces.decode.grammars.json_value import JsonError, read_json
+from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -49,19 +48,8 @@ class DeepSeek:
             if line is None:
                 return Malformed("no tool name", start, closer=_END)
             name, pos = line.group(1), line.end()
-        read = read_json(scan, scan.skip_space(pos), _END)
-        if isinstance(read, JsonError):
-            return Malformed("cut off before it ended" if read.cut else read.reason, start, name, _END)
-        arguments = arguments_of(read.value)
-        if isinstance(arguments, str):
-            return Malformed(arguments, start, name, _END)
-        fence = _FENCE.match(scan.text, read.stop)
-        stop = scan.skip_space(fence.end() if fence else read.stop)
-        if scan.text.startswith(_END, stop):
-            stop += len(_END)
-        elif stop < len(scan.text):
-            return Malformed(f"text before {_END}", start, name, _END)
-        return call_region(scan, at, stop, (name, arguments, None))
+        read = read_arguments(scan, pos, start, name, _END, _FENCE)
+        return read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], None))
 
 
 DEEPSEEK = DeepSeek()

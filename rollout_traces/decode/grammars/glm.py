@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
-from rollout_traces.decode.grammars.json_calls import arguments_of
-from rollout_traces.decode.grammars.json_value import JsonError, encodable, read_json
+from rollout_traces.decode.grammars.json_calls import read_arguments
+from rollout_traces.decode.grammars.json_value import encodable
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
 
@@ -83,14 +83,9 @@ class Glm4:
         head = _LINE.match(scan.text, at)
         if head is None or not scan.begins_text(at):
             return None
-        read = read_json(scan, head.end())
-        if isinstance(read, JsonError):
-            reason = "cut off before it ended" if read.cut else read.reason
-            return Malformed(reason, head.end(), head.group(1))
-        arguments = arguments_of(read.value)
-        if isinstance(arguments, str):
-            return Malformed(arguments, head.end(), head.group(1))
-        return call_region(scan, at, read.stop, (head.group(1), arguments, None))
+        name = head.group(1)
+        read = read_arguments(scan, head.end(), head.end(), name)
+        return read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], None))
 
 
 GLM = (Glm45(), Glm4())

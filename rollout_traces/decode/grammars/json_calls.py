@@ -94,6 +94,40 @@ def arguments_of(value: Any) -> dict[str, Any] | str:
     return value if isinstance(value, dict) else f"arguments are {_kind(value)}, not an object"
 
 
+def read_arguments(
+    scan: Scan, at: int, start: int, name: str, closing: str = "", fence: re.Pattern[str] | None = None
+) -> tuple[dict[str, Any], int] | Malformed:
+    """Reads one call's arguments as JSON, and the closing marker after them.
+
+    Args:
+        scan: the text.
+        at: where the JSON may begin.
+        start: where to look for the closer of a malformed call.
+        name: the tool's name.
+        closing: literal closing marker, which the end of the text may have cut off; empty when the family
+            writes none.
+        fence: what may stand before the closing marker.
+
+    Returns:
+        The arguments and one past the last character of the call, or the malformed call.
+    """
+    read = read_json(scan, scan.skip_space(at), closing)
+    if isinstance(read, JsonError):
+        return Malformed(read.why, start, name, closing)
+    arguments = arguments_of(read.value)
+    if isinstance(arguments, str):
+        return Malformed(arguments, start, name, closing)
+    if not closing:
+        return arguments, read.stop
+    fenced = fence.match(scan.text, read.stop) if fence else None
+    stop = scan.skip_space(fenced.end() if fenced else read.stop)
+    if scan.text.startswith(closing, stop):
+        return arguments, stop + len(closing)
+    if stop < len(scan.text):
+        return Malformed(f"text before {closing}", start, name, closing)
+    return arguments, stop
+
+
 def read_marked_json(scan: Scan, at: int, start: int, closing: str) -> Region | Malformed:
     """Reads JSON objects, or lists of them, up to a closing marker.
 
@@ -112,8 +146,7 @@ def read_marked_json(scan: Scan, at: int, start: int, closing: str) -> Region | 
     while True:
         read = read_json(scan, pos, closing)
         if isinstance(read, JsonError):
-            reason = "cut off before it ended" if read.cut else read.reason
-            return Malformed(reason, first, visible_name(scan, first), closing)
+            return Malformed(read.why, first, visible_name(scan, first), closing)
         values.append((pos, read.stop, read.value))
         warnings.extend(read.warnings)
         stop = scan.skip_space(read.stop)

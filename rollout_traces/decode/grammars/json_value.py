@@ -45,6 +45,11 @@ class JsonError:
     reason: str
     cut: bool = False
 
+    @property
+    def why(self) -> str:
+        """What a person is told."""
+        return "cut off before it ended" if self.cut else self.reason
+
 
 def read_json(scan: Scan, start: int, boundary: str = "") -> JsonValue | JsonError:
     """Reads the JSON value at `start`, strictly.

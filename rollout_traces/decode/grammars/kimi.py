@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
-from rollout_traces.decode.grammars.json_calls import arguments_of
-from rollout_traces.decode.grammars.json_value import JsonError, read_json
+from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -41,16 +40,10 @@ class Kimi:
         call_id = head.group(1)
         parts = _ID.fullmatch(call_id)
         name = parts.group(1) if parts else call_id
-        read = read_json(scan, scan.skip_space(head.end()), _END)
-        if isinstance(read, JsonError):
-            return Malformed("cut off before it ended" if read.cut else read.reason, start, name, _END)
-        arguments = arguments_of(read.value)
-        stop = scan.skip_space(read.stop)
-        closed = scan.text.startswith(_END, stop)
-        if isinstance(arguments, str) or (not closed and stop < len(scan.text)):
-            reason = arguments if isinstance(arguments, str) else f"text before {_END}"
-            return Malformed(reason, start, name, _END)
-        return call_region(scan, at, stop + (len(_END) if closed else 0), (name, arguments, call_id or None))
+        read = read_arguments(scan, head.end(), start, name, _END)
+        if isinstance(read, Malformed):
+            return read
+        return call_region(scan, at, read[1], (name, read[0], call_id or None))
 
 
 KIMI = Kimi()

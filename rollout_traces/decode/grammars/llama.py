@@ -16,7 +16,7 @@ from rollout_traces.decode.grammars.json_calls import (
     ARGUMENT_KEYS,
     ID_KEYS,
     NAME_KEYS,
-    arguments_of,
+    read_arguments,
     read_calls,
 )
 from rollout_traces.decode.grammars.json_value import JsonError, read_json, visible_name
@@ -55,8 +55,7 @@ class BareJson:
             read = read_json(scan, pos)
             if isinstance(read, JsonError):
                 shaped = _ARGUMENTS.search(scan.text, at, at + 400) and visible_name(scan, at)
-                reason = "cut off before it ended" if read.cut else read.reason
-                return Malformed(reason, at, visible_name(scan, at)) if shaped else None
+                return Malformed(read.why, at, visible_name(scan, at)) if shaped else None
             if not isinstance(read.value, dict) or not _is_call(read.value):
                 break
             values.append((pos, read.stop, read.value))
@@ -99,8 +98,7 @@ class PythonTag:
         while True:
             read = read_json(scan, pos)
             if isinstance(read, JsonError):
-                reason = "cut off before it ended" if read.cut else read.reason
-                return Malformed(reason, start, visible_name(scan, start))
+                return Malformed(read.why, start, visible_name(scan, start))
             values.append((pos, read.stop, read.value))
             separator = scan.skip_space(read.stop)
             pos = scan.skip_space(separator + 1)
@@ -129,18 +127,9 @@ class FunctionTag:
         if head is None:
             return None
         start = scan.skip_space(head.end())
-        read = read_json(scan, start, _FUNCTION_END)
-        if isinstance(read, JsonError):
-            reason = "cut off before it ended" if read.cut else read.reason
-            return Malformed(reason, start, head.group(1), _FUNCTION_END)
-        arguments = arguments_of(read.value)
-        stop = scan.skip_space(read.stop)
-        closed = scan.text.startswith(_FUNCTION_END, stop)
-        if isinstance(arguments, str) or (not closed and stop < len(scan.text)):
-            reason = arguments if isinstance(arguments, str) else f"text before {_FUNCTION_END}"
-            return Malformed(reason, start, head.group(1), _FUNCTION_END)
-        stop += len(_FUNCTION_END) if closed else 0
-        return call_region(scan, at, stop, (head.group(1), arguments, None))
+        name = head.group(1)
+        read = read_arguments(scan, start, start, name, _FUNCTION_END)
+        return read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], None))
 
 
 def _is_call(value: dict[str, object]) -> bool:

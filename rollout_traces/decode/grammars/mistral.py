@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
-from rollout_traces.decode.grammars.json_calls import arguments_of, read_marked_json
-from rollout_traces.decode.grammars.json_value import JsonError, read_json
+from rollout_traces.decode.grammars.json_calls import read_arguments, read_marked_json
 from rollout_traces.decode.grammars.scan import Scan
 
 _MARKER = "[TOOL_CALLS]"
@@ -44,12 +43,11 @@ class Mistral:
         if head is None:
             bare = _BARE_NAME.match(scan.text, start)
             return Malformed("no arguments after the name", start, bare.group(1) if bare else "")
-        read = read_json(scan, head.end())
-        arguments = read.reason if isinstance(read, JsonError) else arguments_of(read.value)
-        if isinstance(read, JsonError) or isinstance(arguments, str):
-            cut = isinstance(read, JsonError) and read.cut
-            return Malformed("cut off before it ended" if cut else str(arguments), start, head.group(1))
-        return call_region(scan, at, read.stop, (head.group(1), arguments, head.group(2)))
+        name, call_id = head.groups()
+        read = read_arguments(scan, head.end(), start, name)
+        return (
+            read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], call_id))
+        )
 
 
 MISTRAL = Mistral()

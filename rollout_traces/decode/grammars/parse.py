@@ -20,13 +20,14 @@ from rollout_traces.decode.grammars.grammar import (
 from rollout_traces.decode.grammars.scan import Scan
 
 _LINE_BREAKS = "\r\n"
+NO_SCHEMAS: Mapping[str, Mapping[str, Any]] = {}
 
 
 def parse_assistant(
     body: str,
     grammars: Sequence[Grammar],
     prefix: str = "",
-    tools: Sequence[Mapping[str, Any]] = (),
+    schemas: Mapping[str, Mapping[str, Any]] = NO_SCHEMAS,
 ) -> ParsedBody:
     """Takes an assistant body apart. Never raises on data and loses no character.
 
@@ -38,8 +39,8 @@ def parse_assistant(
         prefix: the turn's opening marker as text. When it ends inside an open block (Qwen's
             generation prompt ends in `<think>`, gpt-oss's opener names a channel), the body begins
             inside that block. Without it, a closing thinking marker that nothing opened says so.
-        tools: tool definitions; families that write arguments without types (`<parameter=x>`) take
-            the types from them.
+        schemas: JSON schemas of the known tools' parameters, as `parameters_by_tool` gives them; families
+            that write arguments without types (`<parameter=x>`) take the types from them.
 
     Returns:
         The parsed body; character positions are positions in `body`.
@@ -48,7 +49,7 @@ def parse_assistant(
     text = prefix + body
     if markup.opener is None or markup.opener.search(text) is None:
         return ParsedBody(body, None, True, (), (), (Span("content", 0, len(body)),) if body else ())
-    pieces = _Pieces(Scan(text, parameters_by_tool(tools), fresh=len(prefix)), len(prefix))
+    pieces = _Pieces(Scan(text, schemas, fresh=len(prefix)), len(prefix))
     pieces.read(markup)
     return pieces.parsed(body)
 

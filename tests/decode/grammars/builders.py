@@ -1,11 +1,12 @@
 """Short ways to say what a body parses to."""
 
-from rollout_traces.decode.grammars import Grammar, ParsedBody, parse_assistant
+from rollout_traces.decode.grammars import Grammar, ParsedBody, parameters_by_tool, parse_assistant
 
 
 def calls_of(body: str, *grammars: Grammar, tools=()) -> list[tuple[str, object]]:
     """Name and arguments of each call."""
-    return [(call.name, call.arguments) for call in parse_assistant(body, grammars, tools=tools).calls]
+    parsed = parse_assistant(body, grammars, schemas=parameters_by_tool(tools))
+    return [(call.name, call.arguments) for call in parsed.calls]
 
 
 def tool(name: str, **types: str) -> dict:

@@ -6,7 +6,7 @@ pytest.importorskip("transformers.utils.chat_parsing", reason="needs transformer
 
 from trl.chat_template_utils import add_response_schema
 
-from rollout_traces.decode.grammars import grammars_for, parse_assistant
+from rollout_traces.decode.grammars import grammars_for, parameters_by_tool, parse_assistant
 from rollout_traces.decode.grammars.response_template import response_grammar
 
 from .builders import assert_nothing_is_lost, tool
@@ -69,8 +69,8 @@ class TestATokenizersOwnTemplate:
             "content_args": {"tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\w+>"},
         }
         body = "<do f><days>3</days><zip>75001</zip></do>"
-        tools = [tool("f", days="integer", zip="string")]
-        (call,) = parse_assistant(body, grammars_of({**TEMPLATE, "fields": fields}), tools=tools).calls
+        schemas = parameters_by_tool([tool("f", days="integer", zip="string")])
+        (call,) = parse_assistant(body, grammars_of({**TEMPLATE, "fields": fields}), schemas=schemas).calls
         assert call.arguments == {"days": 3, "zip": "75001"}
 
     @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_built_in_families_read_what_transformers_reads(template):
     tokenizer, body, prefix, calls = rendered_by_known_template(template)
     message = tokenizer.parse_response(body, prefix=prefix, tools=TOOLS)
     theirs = [(call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
-    parsed = parse_assistant(body, grammars_for(tokenizer.chat_template), prefix, TOOLS)
+    parsed = parse_assistant(body, grammars_for(tokenizer.chat_template), prefix, parameters_by_tool(TOOLS))
     assert [(call.name, call.arguments) for call in parsed.calls] == theirs == list(calls)
     assert parsed.thinking == message.get("reasoning_content", message.get("thinking"))
 
@@ -102,6 +102,6 @@ def test_built_in_families_read_what_transformers_reads(template):
 @pytest.mark.parametrize("template", [*READ_ALIKE, *READ_WRONGLY_BY_TRANSFORMERS])
 def test_a_response_template_as_a_grammar_finds_the_same_calls(template):
     tokenizer, body, prefix, calls = rendered_by_known_template(template)
-    parsed = parse_assistant(body, (response_grammar(tokenizer),), prefix, TOOLS)
+    parsed = parse_assistant(body, (response_grammar(tokenizer),), prefix, parameters_by_tool(TOOLS))
     assert [call.name for call in parsed.calls] == [name for name, _ in calls]
     assert "".join(body[span.start : span.stop] for span in parsed.spans) == body

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.decode.grammars import grammars_for, parse_assistant
+from rollout_traces.decode.grammars import grammars_for, parameters_by_tool, parse_assistant
 
 from .rendering import (
     CONTENT,
@@ -56,7 +56,9 @@ def family(name):
 
 def parsed_turn(template, tools):
     body, prefix, calls = rendered_call_turn(template_text(template))
-    return parse_assistant(body, grammars_for(template_text(template)), prefix, tools), calls
+    return parse_assistant(
+        body, grammars_for(template_text(template)), prefix, parameters_by_tool(tools)
+    ), calls
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_turn_cut_anywhere_loses_nothing_and_never_gives_a_call_that_was_not_m
     grammars = grammars_for(template_text(template))
     for stop in range(len(body)):
         cut = body[:stop]
-        parsed = parse_assistant(cut, grammars, prefix, TOOLS)
+        parsed = parse_assistant(cut, grammars, prefix, parameters_by_tool(TOOLS))
         assert "".join(cut[span.start : span.stop] for span in parsed.spans) == cut
         made = [(call.name, call.arguments) for call in parsed.calls if call.parsed]
         assert made == list(calls[: len(made)])
@@ -128,7 +130,7 @@ def test_any_arguments_come_back_when_the_tools_schemas_are_known(template):
     def check(arguments):
         encode = json.dumps if template == "deepseekv3" else dict
         body, prefix = render(tokenizer, assistant_message([("do_it", arguments)], "", encode, thinking={}))
-        parsed = parse_assistant(body, grammars, prefix, [tool_for("do_it", arguments)])
+        parsed = parse_assistant(body, grammars, prefix, parameters_by_tool([tool_for("do_it", arguments)]))
         assert [(call.name, call.arguments) for call in parsed.calls] == [("do_it", arguments)]
 
     check()
