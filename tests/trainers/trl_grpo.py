@@ -5,7 +5,9 @@ Run by `make test-trainers` in an environment of TRL's own. Prints one line a ch
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import sqlite3
 import sys
 import tempfile
@@ -64,7 +66,16 @@ def tiny_model(tokenizer) -> Qwen3ForCausalLM:
     )
 
 
-def teach(model, tokenizer, template, tools: list) -> None:
+OWN_TEMPLATE = """\
+{%- set open = "### " if plain else "<|im_start|>" -%}
+{%- for message in messages -%}
+{{ open + message.role + "\\n" + message.content + "<|im_end|>\\n" }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ open + "assistant\\n" }}{%- endif -%}"""
+"""A template whose markers hang on an argument."""
+
+
+def teach(model, tokenizer, template, tools: list, arguments: dict) -> None:
     """A short supervised phase, so that the policy answers, or really calls the tool."""
     rows = []
     for i in range(2, 6):
@@ -77,7 +88,7 @@ def teach(model, tokenizer, template, tools: list) -> None:
         answer = {"role": "assistant", "content": f"The answer is {i * (i + 1)}."}
         whole = [*question, *(used if tools else []), answer]
         schemas = [get_json_schema(tool) for tool in tools] or None
-        options = {"tools": schemas, "return_dict": False, "chat_template": template}
+        options = {"tools": schemas, "return_dict": False, "chat_template": template, **arguments}
         prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, **options)
         rows.append((tokenizer.apply_chat_template(whole, **options), len(prompt)))
     width = max(len(ids) for ids, _ in rows)
@@ -97,17 +108,25 @@ def teach(model, tokenizer, template, tools: list) -> None:
 
 
 def train(
-    project: str, *, tools: list, steps: int = 3, cap: int = 8, selection: str = "all", **options
+    project: str,
+    *,
+    tools: list,
+    steps: int = 3,
+    cap: int = 8,
+    selection: str = "all",
+    own_template: str | None = None,
+    **options,
 ) -> GRPOTrainer:
     """Trains for a few steps with the hook attached; the trainer's own records are kept on it."""
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
-    tokenizer = tiny_tokenizer("qwen3")
+    tokenizer = copy.deepcopy(tiny_tokenizer("qwen3"))
+    tokenizer.chat_template = own_template or tokenizer.chat_template
     model = tiny_model(tokenizer)
     template = (
         None if is_chat_template_prefix_preserving(tokenizer) else get_training_chat_template(tokenizer)
     )
-    teach(model, tokenizer, template, tools)
+    teach(model, tokenizer, template, tools, options.get("chat_template_kwargs", {}))
     data = Dataset.from_list(
         [
             {"prompt": [{"role": "user", "content": f"What is {i}*{i + 1}?"}], "answer": str(i * (i + 1))}
@@ -225,12 +244,19 @@ def _arguments(value):
     return orjson.loads(value) if isinstance(value, str) else value
 
 
-def decoded_from_tokens(tokenizer, record: TraceRecord):
+def decoded_from_tokens(trainer: GRPOTrainer, record: TraceRecord):
     """The stored tokens decoded again without TRL's structured messages, so that these can judge."""
     tokens = read_transcript(record).tokens
-    return TranscriptDecoder(tokenizer).decode(
-        tokens.input_ids, loss_mask=tokens.loss_mask, response_mask=tokens.response_mask
-    )
+    decoder = TranscriptDecoder(trainer._tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+    return decoder.decode(tokens.input_ids, loss_mask=tokens.loss_mask, response_mask=tokens.response_mask)
+
+
+def bodies(trainer: GRPOTrainer, record: TraceRecord, role: str) -> list[str]:
+    """What stands between the markers of a role's turns, as the run's own decoder found them."""
+    transcript = read_transcript(record)
+    turns = [turn for turn in transcript.turns if turn.role == role]
+    ids = transcript.tokens.input_ids.tolist()
+    return [trainer._tokenizer.decode(ids[turn.body_start : turn.body_stop]).strip() for turn in turns]
 
 
 def check(project: str, trainer: GRPOTrainer) -> None:
@@ -250,10 +276,14 @@ def check(project: str, trainer: GRPOTrainer) -> None:
             assert abs(meta["advantage"] - seen["advantages"][row]) < 1e-3
             assert meta["group"] == row // 4
             assert meta["version_min"] == meta["version_max"] == seen["global_step"]
-            transcript = decoded_from_tokens(trainer._tokenizer, record)
+            transcript = decoded_from_tokens(trainer, record)
             if any(not call.parsed for turn in transcript.turns for call in turn.tool_calls):
                 malformed += 1
                 continue
+            questions = bodies(trainer, record, "user")
+            assert [re.fullmatch(r"What is \d\*\d\?", text) is not None for text in questions] == [True], (
+                questions
+            )
             decoded = [m for m in transcript.messages() if m["role"] in ("assistant", "tool")]
             conversations += 1
             same = shape(decoded) == shape(seen["completion"][row])
@@ -272,6 +302,7 @@ def main() -> None:
     for project, options in {
         "trl-plain": {"tools": []},
         "trl-tools": {"tools": [multiply]},
+        "trl-template": {"tools": [], "own_template": OWN_TEMPLATE, "chat_template_kwargs": {"plain": True}},
         "trl-truncated": {"tools": [], "mask_truncated_completions": True, "max_completion_length": 6},
     }.items():
         start = time.time()
