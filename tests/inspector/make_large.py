@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.flags.base import Flag
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.trace.conversion import TraceRecord, digest_trace, rollout_trace
 from rollout_traces.transcript import Transcript
@@ -92,7 +93,8 @@ def small_rollout(rows: Ledger, row: int, characters: int) -> TraceRecord:
     """A short conversation of about so many characters."""
     answer = f"number {row} at step {int(rows.get('step')[row])} " + "lorem ipsum dolor " * (characters // 18)
     transcript = make_transcript([("user", f"What is {row} + {row}?"), ("assistant", answer)])
-    return rollout_trace(transcript, rows, row, extra={"n_tokens": len(transcript.tokens)})
+    flags = [Flag(name, "warn", "The answer was cut by the token limit.") for name in rows.get("flags")[row]]
+    return rollout_trace(transcript, rows, row, flags=flags, extra={"n_tokens": len(transcript.tokens)})
 
 
 def long_rollout(n_tokens: int) -> TraceRecord:

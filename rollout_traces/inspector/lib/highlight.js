@@ -1,30 +1,105 @@
-// What was searched for, marked in the conversation without touching its elements.
+// What was searched for, marked in the conversation without touching its elements, also across tokens.
 
 const MOST = 500;
+const BLOCK = ".rt-tokens, .rt-plain, p, li, pre, td, th, h3, h4, h5, h6";
+const SPACE = "[\\s\u00b7\u21b5]+";
 
 export function terms(text) {
-  return [...text.matchAll(/"([^"]+)"|(\S+)/g)].map(match => (match[1] || match[2]).toLowerCase()).filter(term => term.length > 1 || term > "\u2e80");
+  return [...text.matchAll(/"([^"]+)"|(\S+)/g)].map(match => (match[1] || match[2]).replace(/^"/, "").trim()).filter(term => term.length > 1 || term > "\u2e80");
 }
 
-export function highlight(root, text) {
-  if (typeof CSS === "undefined" || !CSS.highlights) return;
-  CSS.highlights.delete("rt-found");
-  const wanted = terms(text);
-  if (!wanted.length) return;
-  const ranges = [];
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode() && ranges.length < MOST) {
-    const node = walker.currentNode;
-    const low = node.data.toLowerCase();
-    if (low.length !== node.data.length) continue;
-    for (const term of wanted) {
-      for (let at = low.indexOf(term); at >= 0 && ranges.length < MOST; at = low.indexOf(term, at + term.length)) {
-        const range = new Range();
-        range.setStart(node, at);
-        range.setEnd(node, at + term.length);
-        ranges.push(range);
-      }
-    }
+// One expression for all terms; white space in a phrase stands for any, also for its marks.
+export function expression(wanted) {
+  const escaped = term => term.split(/\s+/).map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(SPACE);
+  return new RegExp([...wanted].sort((a, b) => b.length - a.length).map(escaped).join("|"), "gi");
+}
+
+export class Marks {
+  // Marks stay right while the conversation is drawn anew: turns opened, tokens come near the view.
+  constructor(root) {
+    this.root = root;
+    this.wanted = [];
+    this.ranges = [];
+    this.at = -1;
+    this.observer = new MutationObserver(() => this.later());
   }
-  if (ranges.length) CSS.highlights.set("rt-found", new Highlight(...ranges));
+
+  set(text) {
+    this.wanted = typeof CSS === "undefined" || !CSS.highlights ? [] : terms(text);
+    this.at = -1;
+    this.observer.disconnect();
+    if (this.wanted.length) this.observer.observe(this.root, { childList: true, subtree: true });
+    this.draw();
+  }
+
+  later() {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.ranges = this.wanted.length ? found(this.root, expression(this.wanted)) : [];
+    if (typeof CSS === "undefined" || !CSS.highlights) return;
+    if (this.ranges.length) CSS.highlights.set("rt-found", new Highlight(...this.ranges));
+    else CSS.highlights.delete("rt-found");
+  }
+
+  // Scrolls to the next or previous place; says which of how many.
+  step(by) {
+    const n = this.ranges.length;
+    if (!n) return;
+    this.at = this.at < 0 ? (by > 0 ? 0 : n - 1) : (this.at + by + n) % n;
+    this.ranges[this.at].startContainer.parentElement.scrollIntoView({ block: "center" });
+  }
+
+  forget() {
+    cancelAnimationFrame(this.frame);
+    this.set("");
+  }
+}
+
+function found(root, wanted) {
+  const { nodes, starts, text } = joined(root);
+  const ranges = [];
+  for (const match of text.matchAll(wanted)) {
+    if (ranges.length === MOST) break;
+    const range = new Range();
+    const stop = match.index + match[0].length;
+    const [first, last] = [nodeAt(starts, match.index), nodeAt(starts, stop - 1)];
+    range.setStart(nodes[first], match.index - starts[first]);
+    range.setEnd(nodes[last], stop - starts[last]);
+    ranges.push(range);
+  }
+  return ranges;
+}
+
+// The text nodes under an element as one text; what stands in different blocks is kept apart.
+function joined(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  const starts = [];
+  const parts = [];
+  let at = 0;
+  let block = null;
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const inside = node.parentElement.closest(BLOCK);
+    if (!inside) continue;
+    if (inside !== block) { parts.push("\u0000"); at += 1; block = inside; }
+    nodes.push(node);
+    starts.push(at);
+    parts.push(node.data);
+    at += node.data.length;
+  }
+  return { nodes, starts, text: parts.join("") };
+}
+
+function nodeAt(starts, offset) {
+  let [low, high] = [0, starts.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (starts[middle] <= offset) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }

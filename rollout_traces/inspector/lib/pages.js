@@ -1,3 +1,6 @@
+import { h } from "./dom.js";
+import { number, plural } from "./format.js";
+
 // Pages announce themselves here; the shell shows the one that the address names.
 
 const pages = new Map();
@@ -32,6 +35,12 @@ let lastPopulation = [];
 export function onPopulation(show) {
   showPopulation = show;
   show(lastPopulation);
+}
+
+// counts: {n_traced, n_rows or null, chosen_by or null} of a step or of all of them; notes: null for none.
+export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
+  return [h("b", null, n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`),
+    where, notes.filter(Boolean).map(note => ` · ${note}`), chosen_by ? ` · chosen by ${chosen_by}` : ""];
 }
 
 export function setPopulation(...parts) {

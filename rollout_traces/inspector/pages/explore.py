@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range
+from rollout_traces.inspector.pages.figures import axis_range, chosen_over_steps, flag_severities
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store, TraceRow
 from rollout_traces.store.scope import Rows
@@ -50,6 +50,8 @@ def table(workspace: Workspace, request: Request) -> dict[str, Any]:
         "range": axis_range(workspace, request, "reward"),
         "n_traced": sum(info.n_traces for info in steps),
         "n_rows": sum(known) or None,
+        "chosen_by": chosen_over_steps(workspace, request),
+        "severities": flag_severities(),
     }
 
 

@@ -43,10 +43,26 @@ def flag_severities() -> dict[str, str]:
 
 
 def chosen_by(counts: Mapping[str, int]) -> str | None:
-    """How the kept rollouts were chosen, in words: `16 best and worst, 8 random`."""
+    """How the kept rollouts were chosen, in words: `16 best, 8 random, 2 alarm: stalest`."""
     if not counts:
         return None
-    return ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
+    return ", ".join(f"{count:,} {in_words(reason)}" for reason, count in counts.items())
+
+
+def in_words(reason: str) -> str:
+    """A reason of the selection as a person reads it: `discarded:zero_advantage`, `discarded: zero advantage`."""
+    return reason.replace("_", " ").replace(":", ": ")
+
+
+def chosen_over_steps(workspace: Workspace, request: Request) -> str | None:
+    """How the kept rollouts of all steps of a split were chosen, in words; None where no trace says it."""
+
+    def count() -> str | None:
+        store = workspace.store(request.project)
+        found = store.facets("selected_by", run=request.run, split=request.split)
+        return chosen_by({str(reason): count for reason, count in found if reason is not None})
+
+    return workspace.remembered(("chosen", request.run, request.split), request.project, count)
 
 
 def scalars(workspace: Workspace, request: Request) -> Series:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities
+from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
 from rollout_traces.inspector.pages.measures import MEASURES, Measure, tie_reasons
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -44,6 +44,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         "severities": flag_severities(),
         "n_traced": sum(info.n_traces for info in counted),
         "n_rows": sum(info.n_rollouts or 0 for info in counted),
+        "chosen_by": chosen_over_steps(workspace, request),
         "counters": _counters(workspace, request),
         "off": {
             "flags": off_in(store, request.run, request.split, "flags_off") or "",
@@ -180,10 +181,10 @@ def _matrix(steps: list[int], summaries: dict[int, dict[str, Any]], key: str) ->
     return sorted(rows, key=lambda row: (-sum(row["values"]), row["name"]))
 
 
-def _counters(workspace: Workspace, request: Request) -> dict[str, float]:
-    """What the run's logger counted and what waits in its spool, where it runs on this machine."""
+def _counters(workspace: Workspace, request: Request) -> dict[str, float] | None:
+    """What the run's logger counted and what waits in its spool on this machine; None over a server."""
     if not workspace.is_local:
-        return {}
+        return None
     from rollout_traces.drain.recovery import find_left
 
     found: Counter[str] = Counter()

@@ -8,7 +8,13 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities, split_series
+from rollout_traces.inspector.pages.figures import (
+    axis_range,
+    chosen_by,
+    chosen_over_steps,
+    flag_severities,
+    split_series,
+)
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
@@ -36,7 +42,7 @@ def samples(workspace: Workspace, request: Request) -> dict[str, Any]:
         population = {
             "n_traced": sum(info.n_traces for info in counted),
             "n_rows": sum(known) or None,
-            "chosen_by": None,
+            "chosen_by": chosen_over_steps(workspace, request),
         }
     else:
         population = {

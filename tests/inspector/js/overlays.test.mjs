@@ -57,6 +57,16 @@ test("colours span the range and mark what is not finite", () => {
   assert.deepEqual([1, 2, 3].map(signed.classOf), ["p12", "n12", "p0"]);
 });
 
+test("rollouts side by side share the range and the bands", () => {
+  const [a, b] = [tokens({ logprobs: [0, -1, -2, -2], versions: [-1, 3, 3, 3] }), tokens({ logprobs: [0, -4, -8, -8], versions: [-1, 2, 3, 3] })];
+  const [left, right] = [paint(overlay("logprob"), a, [b]), paint(overlay("logprob"), b, [a])];
+  assert.deepEqual(left.domain, right.domain);
+  assert.equal(left.values.length, 4);
+  assert.notEqual(left.classOf(3), paint(overlay("logprob"), a).classOf(3));
+  assert.equal(paint(overlay("version"), a, [b]).classOf(3), paint(overlay("version"), b, [a]).classOf(3));
+  assert.deepEqual(paint(overlay("logprob"), a, [tokens()]).domain, paint(overlay("logprob"), a).domain);
+});
+
 test("jumping stops at edges of masks and at extreme values", () => {
   assert.deepEqual(extremes(paint(overlay("loss_mask"), tokens())), [1]);
   assert.deepEqual(extremes(paint(overlay("advantage"), tokens({ advantages: [0, 1, -3, 0] })), 1), [2]);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
-import { terms } from "../../../rollout_traces/inspector/lib/highlight.js";
+import { expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
 test("characters that act become marks", () => {
   assert.equal(inert("a\u202eb\u0000\u001b[31m\u200b\ufeff"), "a⟨RLO⟩b␀␛[31m⟨ZWSP⟩⟨BOM⟩");
@@ -26,5 +26,13 @@ test("numbers read well", () => {
 });
 
 test("search terms are words and quoted phrases", () => {
-  assert.deepEqual(terms('I "cannot help" You'), ["cannot help", "you"]);
+  assert.deepEqual(terms('I "cannot help" You'), ["cannot help", "You"]);
+  assert.deepEqual(terms('"open end'), ["open end"].flatMap(term => term.split(" ")));
+});
+
+test("what is searched for is found in any case, signs as they stand, white space as any", () => {
+  const found = (query, text) => [...text.matchAll(expression(terms(query)))].map(match => match[0]);
+  assert.deepEqual(found('"the answer"', "The\n answer, the·answer and the-answer"), ["The\n answer", "the·answer"]);
+  assert.deepEqual(found("boxed{4", "\\boxed{42} boxed(4"), ["boxed{4"]);
+  assert.deepEqual(found("a.c abc", "abcd a.c"), ["abc", "a.c"]);
 });

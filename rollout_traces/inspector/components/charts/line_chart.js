@@ -41,9 +41,9 @@ function path(points) {
   return out;
 }
 
-// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label}
+// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label, show(value): as text}
 export function lineChart(steps, values, options) {
-  const { width, step, weight = 0, onStep, height = HEIGHT } = options;
+  const { width, step, weight = 0, onStep, height = HEIGHT, show } = options;
   const finite = values.filter(Number.isFinite);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "rt-chart-svg", role: "img", "aria-label": options.label || "" });
   if (!finite.length) return root;
@@ -60,7 +60,7 @@ export function lineChart(steps, values, options) {
   const y = v => PAD.top + (1 - (v - low) / (high - low)) * (height - PAD.top - PAD.bottom);
   for (const tick of ticks(low, high)) {
     root.append(svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
-      svg("text", { x: PAD.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, compact(tick)));
+      svg("text", { x: PAD.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, show ? show(tick) : compact(tick)));
   }
   root.append(svg("text", { x: PAD.left, y: height - 3, class: "rt-axis" }, number(first)), svg("text", { x: width - PAD.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, number(last)));
   if (step !== null && step !== undefined && step >= first && step <= last) root.append(svg("line", { x1: x(step), x2: x(step), y1: PAD.top, y2: height - PAD.bottom, class: "rt-now" }));
@@ -82,7 +82,7 @@ export function lineChart(steps, values, options) {
     const i = at(event);
     if (!Number.isFinite(line[i])) return;
     dot.setAttribute("cx", x(steps[i])); dot.setAttribute("cy", y(line[i])); dot.setAttribute("visibility", "visible");
-    readout.textContent = `step ${number(steps[i])}: ${number(values[i])}`;
+    readout.textContent = `step ${number(steps[i])}: ${show ? show(values[i]) : number(values[i])}`;
   });
   root.addEventListener("mouseleave", () => { dot.setAttribute("visibility", "hidden"); readout.textContent = ""; });
   if (onStep) root.addEventListener("click", event => onStep(steps[at(event)]));

@@ -4,7 +4,7 @@ import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { register, setPopulation, splitOf } from "../../lib/pages.js";
+import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -49,13 +49,19 @@ function asked(now) {
 
 function load(now, wanted) {
   shownFor = wanted;
-  newest(call("compare", asked(now)), draw, error => {
+  newest(call("compare", asked(now)), answer => {
+    draw(answer);
+    population(now, now.step ?? answer.sides[0].metadata.step);
+  }, error => {
     data = null;
     replace(slot(), notice("info", "Nothing to compare yet", error.message, h("a", { href: state.href({ page: "rollouts" }), onclick: event => { event.preventDefault(); state.set({ page: "rollouts" }); } }, "To the rollouts")));
+    population(now, now.step);
   });
-  if (now.step !== undefined) {
-    call("population", asked(now)).then(p => setPopulation(h("b", null, p.n_rows ? `${number(p.n_traced)} of ${number(p.n_rows)} rollouts kept` : `${plural(p.n_traced, "rollout")} kept`), p.chosen_by ? `, chosen by ${p.chosen_by}` : "", ` at step ${number(p.step)}`), () => setPopulation());
-  }
+}
+
+function population(now, step) {
+  if (step === undefined) return setPopulation();
+  return call("population", { ...asked(now), step: Number(step) }).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
 }
 
 function draw(answer) {
@@ -63,7 +69,7 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, compact: at > 0 }, look(now)));
+  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens }, look(now)));
   const history = h("div", { class: "rt-history" });
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
@@ -87,7 +93,7 @@ function sideHead(answer, at) {
       h("div", { class: "rt-headline-title" },
         h("select", { class: "rt-select", "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}`, onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }) },
           options.map(card => h("option", { value: card.id, selected: card.id === side.id }, `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`))),
-        h("div", { class: "rt-faint rt-ellipsis" }, selectedSentence(m)))),
+        h("div", { class: "rt-faint" }, selectedSentence(m)))),
     h("div", { class: "rt-side-flags" }, side.flags.map(flag => h("button", { type: "button", class: `rt-chip rt-chip-${flag.severity}`, testid: "flag", title: inert(flag.message), onclick: () => views[at].showFlag(flag) }, flag.name.replaceAll("_", " ")))),
     h("a", { class: "rt-side-open", href: state.href({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null }), onclick: event => {
       event.preventDefault();

@@ -4,7 +4,7 @@ import { button, copyButton, h, notice, replace, svg } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { register, setPopulation } from "../../lib/pages.js";
+import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
@@ -44,6 +44,7 @@ function asked(now) {
 async function update(now) {
   drawHead(now);
   filterBar.update(now);
+  filterBar.searchable(now.rows !== "all", "The ledger has no text; search the kept rollouts");
   const wanted = JSON.stringify(TABLE_KEYS.map(key => now[key] ?? null));
   const forColumns = JSON.stringify([now.project, now.rows ?? null]);
   if (forColumns !== knownFor) {
@@ -87,9 +88,8 @@ function load(now, wanted, { quiet = false } = {}) {
 }
 
 function drawPopulation(answer, now) {
-  setPopulation(h("b", null, answer.n_rows ? `${number(answer.n_traced)} of ${number(answer.n_rows)} rollouts kept` : `${plural(answer.n_traced, "rollout")} kept`),
-    ` over all steps of ${now.split}`, now.where || now.text ? ` · ${plural(answer.total, "row")} match` : "",
-    now.rows === "all" ? " · showing every row of the ledger" : " · showing kept rollouts alone: shares seen here are not the population’s");
+  setPopulation(kept(answer, " over all steps", now.where || (now.text && now.rows !== "all") ? `${plural(answer.total, "row")} match` : null,
+    now.rows === "all" ? "every row of the ledger" : "these are kept rollouts alone: their shares are not the population’s"));
 }
 
 function order(now, name) {
@@ -104,7 +104,7 @@ function kindOf(name) {
 
 function cell(name, value) {
   if (value === null || value === undefined) return h("td", { class: "rt-none" }, "");
-  if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: "rt-chip" }, inert(String(tag)).replaceAll("_", " ")))));
+  if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
   if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
   return h("td", { class: "rt-cell-text" }, firstWords(String(value), 110));

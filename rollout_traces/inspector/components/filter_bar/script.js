@@ -5,7 +5,7 @@ import * as state from "../../lib/state.js";
 
 const EXAMPLES = ["reward < 0.5", "flags has 'truncated'", "n_tool_errors > 0", "staleness_max >= 2", "reward >= 1 and n_sampled > 500"];
 
-export function buildFilterBar({ columns = () => [], placeholder = "filter: reward < 0.5 and flags has 'truncated'" } = {}) {
+export function buildFilterBar({ columns = () => [], placeholder = "filter, such as reward < 0.5" } = {}) {
   const list = h("datalist", { id: `rt-columns-${Math.random().toString(36).slice(2)}` });
   const where = h("input", {
     class: "rt-input rt-where", placeholder, spellcheck: "false", autocomplete: "off", "aria-label": "Filter", testid: "filter-input",
@@ -38,6 +38,12 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter: rewa
       if (document.activeElement !== where) where.value = now.where || "";
       if (document.activeElement !== text) text.value = now.text || "";
       clear.hidden = !now.where && !now.text;
+    },
+    // Off where there is no text to search, with why.
+    searchable(can, why) {
+      text.disabled = !can;
+      text.title = can ? "" : why;
+      text.placeholder = can ? "search the text" : "no text in the ledger";
     },
     error(problem) {
       failing = Boolean(problem);

@@ -2,7 +2,7 @@
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
-import { register, setPopulation } from "../../lib/pages.js";
+import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { lineChart } from "../charts/line_chart.js";
@@ -38,7 +38,7 @@ function load(now) {
   if (!data) replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
   newest(call("health", place(now)), answer => {
     data = answer;
-    setPopulation(h("b", null, `${number(answer.n_traced)} of ${number(answer.n_rows)} rollouts kept`), ` over all steps of ${now.split} · figures are over all rollouts, from the ledger, unless they say otherwise`);
+    setPopulation(kept(answer, " over all steps", "figures are over all rollouts, from the ledger, unless they say otherwise"));
     draw();
   }, error => replace(part(".rt-health-main"), notice("error", "Health could not be read", error.message)));
 }
@@ -62,7 +62,7 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   replace(main,
     h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, Number(now.smooth || 0)))),
-    heat("Flags", "share of all rollouts; ~ needs text and is estimated from those kept at random", "flags", data.flags, step),
+    heat("Flags", "share of all rollouts, darker for more; ~ needs text and is estimated from those kept at random", "flags", data.flags, step),
     heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),
@@ -78,7 +78,7 @@ function card(measure, step, chartWidth, weight) {
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
   return h("figure", { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
     h("figcaption", null, h("span", null, measure.title), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
-    lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, onStep: picked => ask("measure", measure.key, picked), label: measure.title }));
+    lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
 }
 
 // Steps in at most CELLS columns; a column shows the largest of its steps and opens that one.
@@ -106,7 +106,14 @@ function heat(title, meaning, what, rows, step) {
           style: { "--heat": `${cell.count ? Math.round(10 + 90 * Math.sqrt(cell.value / top)) : 0}%` }, onclick: () => ask(what, row.name, cell.step),
         }))),
         h("b", { title: "mean over the steps" }, percent(row.values.reduce((sum, value) => sum + value, 0) / row.values.length)));
-    })));
+    }), axis(bins(rows[0]).length)));
+}
+
+// Under the cells: the steps they begin and end with.
+function axis(cells) {
+  const [first, last] = [data.steps[0], data.steps[data.steps.length - 1]];
+  return h("div", { class: "rt-heat-row rt-heat-axis" }, h("span", null, cells < data.steps.length ? `largest of ${number(Math.ceil(data.steps.length / CELLS))} steps a cell` : ""),
+    h("div", { class: "rt-heat-cells" }, h("span", { style: { "max-width": `${cells * 42 - 2}px` } }, h("span", null, `step ${number(first)}`), last > first ? h("span", null, number(last)) : null)), h("span", null, "mean"));
 }
 
 // What this split does not compute, and what its batches lack for it.
@@ -118,9 +125,11 @@ function switchedOff() {
 }
 
 function counters() {
+  const frame = (said, inside) => h("section", { class: "rt-heat", testid: "counters" }, h("h2", null, "The logger’s own counters", h("span", { class: "rt-faint" }, ` ${said}`)), inside);
+  if (data.counters === null) return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
   const entries = Object.entries(data.counters);
-  if (!entries.length) return null;
-  return h("section", { class: "rt-heat" }, h("h2", null, "The logger’s own counters"), h("div", { class: "rt-facts" }, entries.map(([name, value]) => h("div", { class: "rt-fact" }, h("span", { class: "rt-label" }, name.replaceAll("_", " ")), h("span", { class: "rt-fact-value" }, number(value))))));
+  if (!entries.length) return frame("are not on this machine: the run was logged elsewhere, or its spool was removed after everything was stored");
+  return frame("what was handed over, stored and left out, from the spool on this machine", h("div", { class: "rt-facts" }, entries.map(([name, value]) => h("div", { class: "rt-fact" }, h("span", { class: "rt-label" }, name.replaceAll("_", " ")), h("span", { class: "rt-fact-value" }, number(value))))));
 }
 
 function examples(now) {

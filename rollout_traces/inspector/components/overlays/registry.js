@@ -113,19 +113,21 @@ export function available(tokens) {
 
 export const LEVELS = 12;
 
-// What drawing needs: the values, the class of each token, and what the legend says.
-export function paint(overlay, tokens) {
+// What drawing needs: the values, the class of each token, and what the legend says. Rollouts shown beside
+// it share the range and the bands, so that a colour means one thing.
+export function paint(overlay, tokens, beside = []) {
   const values = overlay.values(tokens);
+  const all = beside.filter(other => available(other).includes(overlay)).reduce((sum, other) => joined(sum, overlay.values(other)), values);
   if (overlay.kind === "mask") {
     return { overlay, values, classOf: i => (values[i] ? "m1" : "m0"), domain: [0, 1] };
   }
   if (overlay.kind === "bands") {
-    const known = [...new Set(values.filter(Number.isFinite))].sort((a, b) => a - b);
+    const known = [...new Set(all.filter(Number.isFinite))].sort((a, b) => a - b);
     const bands = new Map(known.map((value, at) => [value, at % 8]));
     const classOf = i => (Number.isNaN(values[i]) ? "m0" : `b${bands.get(values[i])}`);
     return { overlay, values, bands, classOf, domain: known.length ? [known[0], known[known.length - 1]] : [0, 0] };
   }
-  const [low, high] = overlay.domain(values);
+  const [low, high] = overlay.domain(all);
   const middle = (low + high) / 2;
   const level = overlay.kind === "diverging"
     ? v => Math.round(Math.max(-1, Math.min(1, (v - middle) / (high - middle))) * LEVELS)
@@ -138,6 +140,13 @@ export function paint(overlay, tokens) {
     return overlay.kind === "diverging" ? (l < 0 ? `n${-l}` : `p${l}`) : `s${l}`;
   };
   return { overlay, values, classOf, domain: [low, high] };
+}
+
+function joined(a, b) {
+  const out = new Float32Array(a.length + b.length);
+  out.set(a);
+  out.set(b, a.length);
+  return out;
 }
 
 // Positions worth jumping to, in order: edges of masks and bands, else the most extreme values.

@@ -41,6 +41,6 @@ async function update() {
     const facts = cards[at].lastChild;
     if (info.error) replace(facts, info.error);
     else if (!info.n_runs) replace(facts, "no runs yet");
-    else replace(facts, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts ? ` of ${number(info.n_rollouts)}` : ""}`, h("br"), h("span", { class: "rt-faint" }, `latest: ${info.last_run}, step ${number(info.last_step)}`));
+    else replace(facts, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`, h("br"), h("span", { class: "rt-faint" }, `latest: ${info.last_run}, step ${number(info.last_step)}`));
   }
 }

@@ -1,7 +1,7 @@
 // What is known of one rollout, above its conversation.
 
 import { button, copyButton, h } from "../../lib/dom.js";
-import { compact, number, percent, seconds, signed } from "../../lib/format.js";
+import { number, percent, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { inert } from "../../lib/text.js";
 
@@ -37,9 +37,9 @@ function answer(label, value) {
 
 export function selectedSentence(m, group) {
   if (!m.selected_by) return "";
-  const chance = m.selected_probability === undefined ? "" : `, a chance of ${percent(m.selected_probability)}`;
+  const chance = m.selected_probability === undefined || m.selected_probability >= 1 ? "" : `, a chance of ${percent(m.selected_probability)}`;
   const of = m.population === undefined ? "" : `, out of ${number(m.population)} rollouts of the step`;
-  return `Kept as “${m.selected_by}”${of}${chance}.`;
+  return `Kept as “${m.selected_by.replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
 }
 
 // actions: {compare(), pin(), pinned: trace id or null, showFlag(flag)}
@@ -53,10 +53,10 @@ export function rolloutHeader(rollout, actions) {
     h("div", { class: "rt-headline" },
       h("div", { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" }, h("span", { class: "rt-label" }, "reward"), h("b", { testid: "reward" }, number(m.reward))),
       h("div", { class: "rt-advantage", title: "mean advantage over the loss tokens" }, h("span", { class: "rt-label" }, "advantage"), h("b", null, signed(m.advantage))),
-      h("div", { class: "rt-headline-title" }, h("h2", null, title || "A trace of another tool"),
-        h("div", { class: "rt-faint rt-ellipsis" }, m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${m.discard_reason}`) : null, " ", h("span", { title: selectedSentence(m) }, selectedSentence(m)))),
+      h("h2", { class: "rt-headline-title" }, title || "A trace of another tool"),
       h("div", { class: "rt-headline-tools" }, button(actions.pinned && actions.pinned !== rollout.id ? "compare with pinned" : "compare", actions.compare, { title: actions.pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
         button(actions.pinned === rollout.id ? "pinned" : "pin", actions.pin, { class: "rt-ghost", "aria-pressed": String(actions.pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }), copyButton(() => location.href, "copy link"))),
+    h("div", { class: "rt-faint rt-selected-by" }, m.discard_reason ? [h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${m.discard_reason.replaceAll("_", " ")}`), " "] : null, selectedSentence(m)),
     h("div", { class: "rt-facts" },
       fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
       fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
@@ -76,7 +76,7 @@ export function rolloutHeader(rollout, actions) {
       title: flag.start !== null ? "Show the tokens" : flag.turn !== null ? "Show the turn" : "",
     }, h("b", null, flag.name.replaceAll("_", " ")), h("span", null, inert(flag.message)), flag.turn === null ? null : h("span", { class: "rt-faint rt-nowrap" }, `turn ${flag.turn}`)))) : null,
     rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
-    rest.length ? h("details", { class: "rt-more-facts" }, h("summary", null, `${rest.length} more fields`), h("dl", null, rest.map(key => [h("dt", { class: "rt-mono" }, inert(key)), h("dd", null, typeof m[key] === "number" ? number(m[key]) : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])))]))) : null);
+    rest.length ? h("details", { class: "rt-more-facts" }, h("summary", null, plural(rest.length, "more field")), h("dl", null, rest.map(key => [h("dt", { class: "rt-mono" }, inert(key)), h("dd", null, typeof m[key] === "number" ? number(m[key]) : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])))]))) : null);
 }
 
 function timings(values) {

@@ -3,7 +3,7 @@
 import { h, notice, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { catalog, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { Charts } from "../charts/script.js";
@@ -11,7 +11,7 @@ import { buildFilterBar } from "../filter_bar/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { drawStepPager, move, toggleFollow } from "../step_pager/script.js";
-import { highlight } from "../../lib/highlight.js";
+import { Marks } from "../../lib/highlight.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const LIST_KEYS = ["project", "run", "split", "step", "where", "text", "sort", "scope"];
@@ -29,6 +29,7 @@ let chartsFor = "";
 let rollout = null;
 let rolloutFor = "";
 let view = null;
+let marks = null;
 const newestList = latest();
 const newestRollout = latest();
 const newestCharts = latest();
@@ -64,6 +65,7 @@ function update(now, changed) {
   else if (["step", "smooth"].some(key => changed.has(key))) charts.draw();
   if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
   if (changed.has("a") && rollout) part(".rt-rollout-head")?.replaceWith(header());
+  if (changed.has("text") && marks) marks.set(now.text || "");
   if (changed.has("token") && now.token !== undefined && view) view.goTo(Number(now.token));
   return undefined;
 }
@@ -122,8 +124,7 @@ function drawList() {
 }
 
 function population(data) {
-  setPopulation(h("b", null, data.n_rows ? `${number(data.n_traced)} of ${number(data.n_rows)} rollouts kept` : `${plural(data.n_traced, "rollout")} kept`),
-    data.chosen_by ? `, chosen by ${data.chosen_by}` : "", data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note ? ` · ${data.note}` : "", state.get().where || state.get().text ? ` · ${number(data.n_matched)} match` : "");
+  setPopulation(kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
 }
 
 function drawSort(now) {
@@ -179,7 +180,9 @@ function show(data) {
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
-  highlight(view.turnsRoot, now.text || "");
+  marks?.forget();
+  marks = new Marks(view.turnsRoot);
+  marks.set(now.text || "");
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
 }
@@ -246,6 +249,8 @@ function keys() {
   shortcut("K", "Previous group", () => stepGroup(-1), samples);
   shortcut("f", "Filter", () => filterBar.focusFilter(), samples);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
+  shortcut("n", "Next place that was searched for", () => marks?.step(1), samples);
+  shortcut("N", "Previous place that was searched for", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
   shortcut("v", "Read or tokens", () => view && lookChanged(view.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), tokens);

@@ -17,13 +17,15 @@ export const SORTS = [
   ["-n_tool_errors", "tool errors"],
 ];
 
+const rounded = value => Math.round(value * 100) / 100;
+
 const RANK = ["error", "warn", "info", undefined];
 
 export function flagChips(flags, severities = {}, limit = 1) {
   const ranked = [...flags].sort((a, b) => RANK.indexOf(severities[a]) - RANK.indexOf(severities[b]));
   return [
-    ranked.slice(0, limit).map(flag => h("span", { class: `rt-chip rt-chip-${severities[flag] || "info"}`, title: flags.join(", ") }, flag.replaceAll("_", " "))),
-    flags.length > limit ? h("span", { class: "rt-chip", title: ranked.slice(limit).join(", ") }, `+${flags.length - limit}`) : null,
+    ranked.slice(0, limit).map(flag => h("span", { class: `rt-chip rt-flag-chip rt-chip-${severities[flag] || "info"}`, title: flags.join(", ") }, flag.replaceAll("_", " "))),
+    flags.length > limit ? h("span", { class: "rt-chip rt-more-flags", title: ranked.slice(limit).join(", ") }, `+${flags.length - limit}`) : null,
   ];
 }
 
@@ -45,7 +47,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
     h("span", { class: "rt-sample-words rt-ellipsis" }, firstWords(card.words || "") || h("em", { class: "rt-faint" }, "no text")),
     h("span", { class: "rt-sample-facts" },
       where ? h("span", null, where) : null,
-      card.advantage === null ? null : h("span", { title: "advantage" }, "A ", signed(card.advantage)),
+      card.advantage === null ? null : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
       card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
       card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
       card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, card.discard_reason.replaceAll("_", " ")) : null,

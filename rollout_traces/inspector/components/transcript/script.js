@@ -12,13 +12,14 @@ import { TurnCard } from "./turn.js";
 const SEVERITIES = ["", "info", "warn", "error"];
 
 export class TranscriptView {
-  // options: {scroller, onChange(patch)} ; look: {overlay, view, rendered, whitespace}
+  // options: {scroller, onChange(patch), beside: tokens that share the overlays' range} ; look: {overlay, view, rendered, whitespace}
   constructor(rollout, options, look) {
     this.rollout = rollout;
     this.options = options;
     this.look = { overlay: null, view: "read", rendered: true, whitespace: false, ...look };
     this.values = new Map();
     this.tokens = rollout.tokens ? new Tokens(rollout.tokens, rollout.raw) : null;
+    this.beside = options.beside ? [new Tokens(options.beside, "")] : [];
     this.tokenText = this.tokens ? new TokenText(this.tokens, options.scroller) : null;
     this.overlays = this.tokens ? available(this.tokens) : [];
     this.at = -1;
@@ -41,7 +42,7 @@ export class TranscriptView {
 
   tokenLook() {
     const overlay = this.overlays?.find(each => each.key === this.look.overlay) || available(this.tokens).find(each => each.key === this.look.overlay);
-    this.painted = overlay ? paint(overlay, this.tokens) : null;
+    this.painted = overlay ? paint(overlay, this.tokens, this.beside) : null;
     return { painted: this.painted, whitespace: this.look.whitespace, flagged: this.flaggedTokens() };
   }
 

@@ -37,7 +37,7 @@ export class TurnCard {
     const strips = [
       ...this.flags.map(flag => h("button", { type: "button", class: `rt-strip rt-strip-${flag.severity}`, onclick: () => this.options.openFlag(flag), title: "Show the tokens" },
         h("b", null, flag.name.replaceAll("_", " ")), h("span", null, inert(flag.message)))),
-      ...this.turn.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
+      ...this.turn.warnings.filter(warning => !this.flags.some(flag => warning.startsWith(`${flag.name}:`))).map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
     ];
     return strips.length ? h("div", { class: "rt-strips" }, strips) : null;
   }
