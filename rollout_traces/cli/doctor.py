@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option(help="A trainer's YAML config: show what it would log.")
     ] = None,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(help="Arguments of the tokenizer's chat template, as JSON.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False,
 ) -> None:
     """Check the installation: versions, storage, spool, trainers, tokenizer.
@@ -32,30 +35,38 @@ def doctor(
 
     Example: rollout-traces doctor --tokenizer ./my-model
     """
+    import orjson
+
     from rollout_traces.doctor import Examination, examine
 
-    findings = examine(Examination(project=project, tokenizer=tokenizer, config=config))
+    try:
+        kwargs = dict(orjson.loads(chat_template_kwargs or "{}"))
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(
+            f"--chat-template-kwargs: seen {chat_template_kwargs!r}. Expected a JSON object."
+        ) from error
+    findings = examine(
+        Examination(project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs)
+    )
     if as_json:
-        import orjson
-
         plain = {name: [dataclasses.asdict(item) for item in items] for name, items in findings.items()}
         typer.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
     else:
         _print(findings)
         if tokenizer is not None:
-            _print_sample(tokenizer)
+            _print_sample(tokenizer, kwargs)
     if any(item.status == "fail" for items in findings.values() for item in items):
         raise typer.Exit(1)
 
 
-def _print_sample(path: str) -> None:
+def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     """The sample conversation, roles in colour, what the policy writes bright."""
     from rich.console import Console
 
     from rollout_traces.cli.conversation import print_turns, turns_of
     from rollout_traces.doctor.decoding import load_tokenizer, sample_conversation
 
-    sample = sample_conversation(load_tokenizer(path))
+    sample = sample_conversation(load_tokenizer(path), kwargs)
     if sample is not None:
         print_turns(Console(highlight=False), turns_of(sample.transcript, raw=True))
 

@@ -5,10 +5,10 @@ A check is one function in a file of its own in this folder, registered by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["ok", "note", "warn", "fail"]
 
@@ -38,11 +38,13 @@ class Examination:
         project: a Trackio project, or None for what holds for all of them.
         tokenizer: a tokenizer's folder or name, or None.
         config: a trainer's YAML config, or None.
+        chat_template_kwargs: arguments of the tokenizer's template.
     """
 
     project: str | None = None
     tokenizer: str | None = None
     config: Path | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 Check = Callable[[Examination], Iterable[Finding]]

@@ -52,19 +52,26 @@ class Sample:
     refused: tuple[str, ...] = ()
 
 
-def sample_conversation(tokenizer: Any) -> Sample | None:
+def sample_conversation(
+    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> Sample | None:
     """Renders a conversation with the tokenizer's template and decodes it from its tokens.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        chat_template_kwargs: further arguments of its template.
 
     Returns:
         The sample, None when the template renders none of the conversations.
     """
     from rollout_traces.decode import TranscriptDecoder
 
-    decoder = TranscriptDecoder(tokenizer)
+    kwargs = chat_template_kwargs or {}
+    decoder = TranscriptDecoder(tokenizer, chat_template_kwargs=kwargs)
     refused: list[str] = []
     for name, messages in CONVERSATIONS:
         try:
-            text = tokenizer.apply_chat_template(messages, tokenize=False)
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
         except Exception as error:  # noqa: BLE001  templates refuse roles in their own ways; kept and said
             refused.append(f"{name}: {error}")
             continue
@@ -92,7 +99,8 @@ def decoding(examination: Examination) -> Iterator[Finding]:
         yield Finding("tokenizer", "note", "not given", "--tokenizer PATH shows what its template teaches.")
         return
     tokenizer = load_tokenizer(examination.tokenizer)
-    sample = sample_conversation(tokenizer) if tokenizer.chat_template else None
+    kwargs = examination.chat_template_kwargs
+    sample = sample_conversation(tokenizer, kwargs) if tokenizer.chat_template else None
     if sample is None:
         yield Finding(
             "chat template",
@@ -115,7 +123,8 @@ def decoding(examination: Examination) -> Iterator[Finding]:
             "sample conversation",
             "warn",
             f"{sample.name}: {missing[0]} came back otherwise",
-            "docs/decoding.md lists what templates lose; pass dialect= to RolloutLogger to override.",
+            "docs/decoding.md lists what templates lose; pass chat_template=, chat_template_kwargs= or dialect= to "
+            "RolloutLogger to override.",
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from rollout_traces.doctor.base import Examination, Finding, check
 
+CAP = "max_rollout_traces_per_step"
+
 
 @check("Trainers")
 def trainers(examination: Examination) -> Iterator[Finding]:
@@ -40,7 +42,13 @@ def trainers(examination: Examination) -> Iterator[Finding]:
 
 @check("Config")
 def config(examination: Examination) -> Iterator[Finding]:
-    """What a trainer's YAML config would log."""
+    """What a trainer's YAML config and the environment would log."""
+    from rollout_traces.environment import variable_of
+    from rollout_traces.integrations.settings import HookSettings
+
+    given = HookSettings.from_environment().given()
+    for name, value in given.items():
+        yield Finding("environment", "note", f"{variable_of(name)} is {value!r} and wins over a config")
     if examination.config is None:
         yield Finding("config", "note", "not given", "--config PATH shows what it would log.")
         return
@@ -48,19 +56,26 @@ def config(examination: Examination) -> Iterator[Finding]:
 
     loaded = yaml.safe_load(examination.config.read_text()) or {}
     trackio = ((loaded.get("stats_logger") or {}).get("trackio") or {}) if isinstance(loaded, dict) else {}
-    cap = trackio.get("max_rollout_traces_per_step", 0)
     mode = trackio.get("mode", "disabled")
+    cap = given.get(CAP, trackio.get(CAP, 0))
     if not isinstance(cap, int) or isinstance(cap, bool):
         yield Finding(
-            "stats_logger.trackio.max_rollout_traces_per_step",
-            "fail",
-            repr(cap),
-            "Expected an int; 0 or less: no traces.",
+            f"stats_logger.trackio.{CAP}", "fail", repr(cap), "Expected an int; 0 or less: no traces."
         )
     elif cap <= 0:
-        yield Finding("rollouts", "note", f"none: max_rollout_traces_per_step is {cap}", "Set it to 32, say.")
+        yield Finding("rollouts", "note", f"none: {CAP} is {cap}", "Set it to 32, say.")
     else:
         yield Finding("rollouts", "ok", f"up to {cap} a step and split, and every row in the ledger")
+    if CAP in trackio:
+        yield Finding(
+            "start",
+            "note",
+            "AReaL's own config does not know the key",
+            "rollout-traces run train.py --config ... adds it; so does areal.extend_config().",
+        )
+    kwargs = given.get("chat_template_kwargs", trackio.get("chat_template_kwargs"))
+    if kwargs:
+        yield Finding("chat template", "ok", f"rendered with {kwargs!r}")
     yield Finding(
         "scalars",
         "ok" if mode != "disabled" else "note",

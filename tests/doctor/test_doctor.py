@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import orjson
 from typer.testing import CliRunner
 
@@ -42,6 +44,28 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert "decoded as it was rendered" in " ".join(result.output.split())
         assert "<tool_response>" in result.output
+
+    def test_arguments_of_the_template_are_honoured(self, tmp_path, trackio_dir):
+        tokenizer = copy.deepcopy(tiny_tokenizer("qwen3"))
+        tokenizer.chat_template = "{% for m in messages %}{{ '### ' if plain else '' }}{{ m.role }}\n{{ m.content }}\n\n{% endfor %}"
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+        path = ["doctor", "--tokenizer", str(tmp_path / "tokenizer")]
+        result = CliRunner().invoke(
+            build_app(["doctor"]), [*path, "--chat-template-kwargs", '{"plain": true}']
+        )
+        assert result.exit_code == 0, result.output
+        assert "### assistant" in result.output
+        refused = CliRunner().invoke(build_app(["doctor"]), [*path, "--chat-template-kwargs", "3"])
+        assert refused.exit_code == 2 and "Expected a JSON object" in refused.output
+
+    def test_an_environment_variable_wins_over_the_config(self, tmp_path, trackio_dir, monkeypatch):
+        config = tmp_path / "grpo.yaml"
+        config.write_text("stats_logger:\n  trackio:\n    mode: local\n    max_rollout_traces_per_step: 32\n")
+        monkeypatch.setenv("ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP", "8")
+        result = CliRunner().invoke(build_app(["doctor"]), ["doctor", "--json", "--config", str(config)])
+        seen = [finding["seen"] for finding in orjson.loads(result.output)["Config"]]
+        assert "ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP is 8 and wins over a config" in seen
+        assert "up to 8 a step and split, and every row in the ledger" in seen
 
     def test_a_config_says_what_it_would_log(self, tmp_path, trackio_dir):
         config = tmp_path / "grpo.yaml"

@@ -244,10 +244,12 @@ def train(project: str, workflow, eval_workflow, **options) -> PPOTrainer:
     yaml = (
         "stats_logger:\n  trackio:\n    mode: local\n"
         f"    project: {project}\n    max_rollout_traces_per_step: 64\n    selection: all\n"
+        "    chat_template_kwargs:\n      enable_thinking: false\n"
     )
     trainer = build_trainer(tiny_tokenizer("qwen2_5"), yaml)
     assert trainer.config.stats_logger.trackio.max_rollout_traces_per_step == 64
     integration.attach(trainer, **options)
+    assert trainer._rollout_traces.hook.options["chat_template_kwargs"] == {"enable_thinking": False}
     start = time.time()
     trainer.train(workflow=workflow, eval_workflow=eval_workflow)
     trainer.stats_logger.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import random
@@ -62,6 +63,9 @@ SCHEMA = {
 }
 
 
+ARGUMENTS = {"enable_thinking": False}
+
+
 class Calculator(BaseTool):
     """Answers every call."""
 
@@ -106,7 +110,7 @@ def sample(tokenizer, n_prompts: int = 2, n_samples: int = 3):
                     },
                 }
             },
-            "data": {},
+            "data": {"apply_chat_template_kwargs": ARGUMENTS},
         }
     )
     tool = Calculator({}, OpenAIFunctionToolSchema.model_validate(SCHEMA))
@@ -157,10 +161,20 @@ def sample(tokenizer, n_prompts: int = 2, n_samples: int = 3):
 
 
 def build_trainer(tokenizer) -> RayPPOTrainer:
-    """A real `RayPPOTrainer`, as far as its rollout logging needs one."""
+    """A real `RayPPOTrainer`, as far as its rollout logging needs one.
+
+    As in verl, a custom chat template is the workers' alone: the trainer's own tokenizer has another.
+    """
     trainer = object.__new__(RayPPOTrainer)
-    trainer.tokenizer, trainer.global_steps = tokenizer, 7
-    trainer.config = OmegaConf.create({"trainer": {"project_name": "verl-demo", "experiment_name": "r1"}})
+    trainer.tokenizer, trainer.global_steps = copy.deepcopy(tokenizer), 7
+    trainer.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    trainer.config = OmegaConf.create(
+        {
+            "trainer": {"project_name": "verl-demo", "experiment_name": "r1"},
+            "actor_rollout_ref": {"model": {"custom_chat_template": tokenizer.chat_template}},
+            "data": {"apply_chat_template_kwargs": ARGUMENTS},
+        }
+    )
     integration.attach(trainer, selection="all")
     return trainer
 
@@ -204,6 +218,7 @@ def main() -> None:
     start = time.time()
     data, extras = sample(tokenizer)
     trainer = build_trainer(tokenizer)
+    assert trainer._rollout_traces._said_by_trainer()["chat_template_kwargs"] == ARGUMENTS
     folder = trainer.config.trainer.get("rollout_data_dir", None)
     assert folder == integration.NO_DUMP
     trainer._log_rollout_data(data, extras, {}, folder)
