@@ -45,7 +45,9 @@ logger.close()
   minima, maxima, quantiles, counts and step counters the latest value stands.
 - **Cadence.** The first commit and every `every_n_steps`-th after it are logged.
 - **Which keys.** `full`; `slim` (without {slim}); or patterns to keep, those with `!` in front to leave out.
-- **Ranks.** Only rank 0 writes; elsewhere every call does nothing.
+- **Ranks.** Only rank 0 writes, as in AReaL: give it the rollouts of all ranks. Elsewhere no call does anything;
+  rollouts given there are counted (`rollouts_left_to_rank_zero`) and said once. Where every data-parallel rank keeps
+  rollouts of its own, hold a `RolloutLogger` on each instead: they share a run ([logging.md](logging.md)).
 - **Nothing raises** after construction: an error costs its own tracker alone, is counted, and is said once.
 - **Trackers** beside Trackio need `pip install 'rollout-traces[trackers]'`; one that is not installed is said and
   left out.

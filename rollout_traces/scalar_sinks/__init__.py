@@ -4,9 +4,8 @@ The trackers' packages are extras (`pip install 'rollout-traces[trackers]'`) and
 """
 
 from rollout_traces.scalar_sinks.base import MissingTracker, ScalarSink
-from rollout_traces.scalar_sinks.configured import sink_makers
 from rollout_traces.scalar_sinks.swanlab_sink import SwanlabSink
 from rollout_traces.scalar_sinks.tensorboard import TensorBoardSink
 from rollout_traces.scalar_sinks.wandb_sink import WandbSink
 
-__all__ = ["MissingTracker", "ScalarSink", "SwanlabSink", "TensorBoardSink", "WandbSink", "sink_makers"]
+__all__ = ["MissingTracker", "ScalarSink", "SwanlabSink", "TensorBoardSink", "WandbSink"]

@@ -9,7 +9,6 @@ logger.close()
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,9 @@ from typing import Any
 
 from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.ranks import is_rank_zero
 from rollout_traces.run_settings import CONFIG_KEY
-from rollout_traces.scalar_sinks import MissingTracker, ScalarSink, sink_makers
+from rollout_traces.scalar_sinks import MissingTracker, ScalarSink
 from rollout_traces.stats_logger.completion_printer import CompletionPrinter
 from rollout_traces.stats_logger.config import (
     StatsLoggerConfig,
@@ -29,6 +29,7 @@ from rollout_traces.stats_logger.config import (
     WandBConfig,
     plain_config,
 )
+from rollout_traces.stats_logger.configured_sinks import sink_makers
 from rollout_traces.stats_logger.console import print_scalars
 from rollout_traces.stats_logger.key_filter import KeyFilter
 from rollout_traces.stats_logger.step_rule import StepRule
@@ -52,7 +53,8 @@ HELD_COMMITS = 8
 class StatsLogger:
     """Commits scalars and rollouts to Trackio and other trackers.
 
-    Only rank 0 of a torch.distributed job writes; on other ranks every call does nothing. After
+    Only rank 0 of a torch.distributed job writes, as AReaL's does: it is to be given the rollouts of all
+    ranks. On other ranks no call does anything, and rollouts given there are counted and said once. After
     construction nothing raises into the caller: what fails is counted and warned about once a kind.
 
     Args:
@@ -64,7 +66,7 @@ class StatsLogger:
 
     Attributes:
         config: the config that was read.
-        counters: commits, scalars left out, errors by sink.
+        counters: commits, scalars left out, calls with rollouts that are not rank 0's, errors by sink.
 
     Raises:
         ConfigError: the config cannot be understood.
@@ -134,7 +136,10 @@ class StatsLogger:
         Returns:
             A handle for what exists only later in the step; without id when nothing was handed over.
         """
-        if not is_rank_zero() or self.config.trackio.mode == "disabled":
+        if self.config.trackio.mode == "disabled":
+            return RolloutHandle(None)
+        if not is_rank_zero():
+            self._leave_to_rank_zero()
             return RolloutHandle(None)
         try:
             self._take_tokenizer(tokenizer)
@@ -273,6 +278,14 @@ class StatsLogger:
                 self.counters["commits"],
             )
 
+    def _leave_to_rank_zero(self) -> None:
+        self.counters["rollouts_left_to_rank_zero"] += 1
+        if self.counters["rollouts_left_to_rank_zero"] == 1:
+            log.info(
+                "rollouts are taken from rank 0 alone, and not from this rank. Where ranks have rollouts of their "
+                "own, give rank 0 all of them, or hold a RolloutLogger on each."
+            )
+
     def _print_completions(self, trajectories: Any, step: int, split: str) -> None:
         if self.config.log_completions <= 0 or self._tokenizer is None:
             return
@@ -318,11 +331,3 @@ class StatsLogger:
             for word, number, total in zip(("Epoch", "Step", "Train step"), numbers, totals, strict=True)
         ]
         return " ".join(parts) + " done."
-
-
-def is_rank_zero() -> bool:
-    """True without torch.distributed, and on rank 0 with it; torch is not imported for this."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return True
-    return bool(distributed.get_rank() == 0)

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from rollout_traces.scalar_sinks import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink, sink_makers
+from rollout_traces.scalar_sinks import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink
 from rollout_traces.stats_logger.config import StatsLoggerConfig
+from rollout_traces.stats_logger.configured_sinks import sink_makers
 
 
 def test_tensorboard_writes_an_event_file(tmp_path):

@@ -261,16 +261,20 @@ def _rank(rank: int, folder: str) -> None:
         recorder = Recorder()
         logger = StatsLogger(quiet(), sinks=[recorder])
         logger.commit(0, 0, 0, {"a": 1})
+        logger.config.trackio.mode = "local" if rank else "disabled"
+        refused = [logger.log_rollout_traces({}, global_step=0).batch_id for _ in range(2)]
         logger.close()
-        (Path(folder) / str(rank)).write_text(str(len(recorder.rows)))
+        assert refused == [None, None]
+        left = logger.counters["rollouts_left_to_rank_zero"]
+        (Path(folder) / str(rank)).write_text(f"{len(recorder.rows)} {left}")
         dist.barrier()
     finally:
         dist.destroy_process_group()
 
 
-def test_only_rank_zero_writes(tmp_path):
+def test_only_rank_zero_writes_and_the_others_count_the_rollouts_they_leave_to_it(tmp_path):
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)
-    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["1", "0"]
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["1 0", "0 2"]
 
 
 class TestConsole:

@@ -1,4 +1,4 @@
-"""The sinks that a config asks for."""
+"""The trackers beside Trackio that a config asks for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.scalar_sinks.base import ScalarSink
-from rollout_traces.scalar_sinks.swanlab_sink import SwanlabSink
-from rollout_traces.scalar_sinks.tensorboard import TensorBoardSink
-from rollout_traces.scalar_sinks.wandb_sink import WandbSink
+from rollout_traces.scalar_sinks import ScalarSink, SwanlabSink, TensorBoardSink, WandbSink
 from rollout_traces.stats_logger.config import StatsLoggerConfig
 
 
