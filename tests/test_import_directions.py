@@ -1,0 +1,293 @@
+"""Data flows one way: which station may import from which, who writes to Trackio, what runs without torch.
+
+All imports are read from the source, those inside functions included. `docs/architecture.md` has the picture.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
+
+ORDER = (
+    ("errors", "ranks", "terminal_text", "transcript"),
+    ("typed_value", "batch", "host_batch", "run_settings"),
+    ("environment",),
+    ("spool",),
+    ("capture",),
+    ("ledger",),
+    ("metrics", "selection", "decode"),
+    ("flags", "decode_settings"),
+    ("trace",),
+    ("sink",),
+    ("drain",),
+    ("shared_run", "sidecar"),
+    ("station",),
+    ("rank_outlet",),
+    ("logger", "scalar_sinks", "stats_tracker"),
+    ("stats_logger", "integrations"),
+    ("store",),
+    ("export",),
+    ("inspector",),
+    ("doctor",),
+    ("cli",),
+)
+"""The stations along the way of the data. A module imports from its own station and from those above it."""
+
+AGAINST_THE_FLOW = {
+    ("spool.record", "trace.sanitize"): "what makes a record's header storable makes a trace's metadata so",
+}
+"""Imports that turn back, and why they stay."""
+
+READING = ("store", "export", "inspector")
+"""The stations that read what is stored."""
+READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
+"""The commands that read; the others write, check the installation or start a trainer."""
+READ_FROM = (
+    "errors",
+    "terminal_text",
+    "transcript",
+    "run_settings",
+    "host_batch",
+    "ledger",
+    "flags",
+    "trace",
+)
+"""What the reading side takes from the writing side: plain data, and how it is packed."""
+READS_MORE = {
+    ("inspector.pages.health", "drain.recovery"): "Health says what waits in this node's spools",
+}
+"""Further imports of the reading side, and why."""
+
+MAY_IMPORT_INSPECTOR = ("cli.show",)
+
+TRACKIO_OUTSIDE_THE_SINK = {
+    "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
+    "drain.recovery": {"trackio.utils"},
+    "inspector.assets": {"trackio"},
+    "inspector.server": {"trackio.server.build_starlette_app_only"},
+    "rank_outlet": {"trackio.utils"},
+    "station": {"trackio.utils"},
+}
+"""What modules outside `sink/` import of Trackio: its folder, its dashboard; nothing that writes."""
+WRITES = {"init", "log", "finish", "alert", "sync", "save", "delete_run", "delete_project", "import_csv"}
+"""Names by which Trackio or a run of it is written to."""
+OTHER_TRACKERS = "scalar_sinks"
+"""The station that writes to trackers beside Trackio, whose runs are called runs too."""
+HEAVY = ("torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import.
+
+    Attributes:
+        importer: the module that imports, without the package's name.
+        target: what it imports; a module of ours without the package's name.
+        ours: whether the target is ours.
+        line: where.
+        deferred: whether it stands inside a function.
+    """
+
+    importer: str
+    target: str
+    ours: bool
+    line: int
+    deferred: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer} (line {self.line}) imports {self.target}"
+
+
+@lru_cache(maxsize=1)
+def sources() -> dict[str, ast.Module]:
+    """Every module's tree by its name without the package's; the package itself is `__init__`."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "__init__"
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def imports_of(name: str) -> Iterator[Import]:
+    """The imports of a module, except those for type checkers alone."""
+    pending: list[tuple[ast.AST, bool]] = [(sources()[name], False)]
+    while pending:
+        node, deferred = pending.pop()
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name} (line {node.lineno}): a relative import. Write the whole name."
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        for target in targets:
+            yield _import(name, target, getattr(node, "lineno", 0), deferred)
+        inside = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        pending.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _import(importer: str, target: str, line: int, deferred: bool) -> Import:
+    first, _, rest = target.partition(".")
+    if first != PACKAGE.name:
+        return Import(importer, target, False, line, deferred)
+    while rest and rest not in sources():
+        rest = rest.rpartition(".")[0]
+    return Import(importer, rest or "__init__", True, line, deferred)
+
+
+@lru_cache(maxsize=1)
+def all_imports() -> tuple[Import, ...]:
+    return tuple(one for name in sources() for one in imports_of(name))
+
+
+def station_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def place_of(station: str) -> int:
+    """Where a station stands in `ORDER`."""
+    return next(place for place, stations in enumerate(ORDER) if station in stations)
+
+
+def between_stations() -> list[Import]:
+    """Imports of ours that leave their station; the package's own lazy names are no station."""
+    return [
+        one
+        for one in all_imports()
+        if one.ours
+        and station_of(one.importer) != station_of(one.target)
+        and "__init__" not in (one.importer, one.target)
+    ]
+
+
+def is_reading(module: str) -> bool:
+    return station_of(module) in READING or module in {f"cli.{name}" for name in READ_COMMANDS}
+
+
+class TestDirections:
+    def test_every_station_has_its_place(self):
+        there = {station_of(name) for name in sources()} - {"__init__"}
+        assert there == {station for stations in ORDER for station in stations}
+
+    def test_no_station_imports_against_the_flow_of_the_data(self):
+        back = [
+            one
+            for one in between_stations()
+            if place_of(station_of(one.importer)) <= place_of(station_of(one.target))
+            and (one.importer, one.target) not in AGAINST_THE_FLOW
+        ]
+        assert not back, "\n".join(map(str, back))
+
+    def test_the_reading_side_takes_plain_data_alone_from_the_writing_side(self):
+        allowed = {*READ_FROM, *READING}
+        further = [
+            one
+            for one in between_stations()
+            if station_of(one.importer) in READING
+            and station_of(one.target) not in allowed
+            and (one.importer, one.target) not in READS_MORE
+        ]
+        assert not further, "\n".join(map(str, further))
+
+    def test_the_inspector_is_imported_by_the_command_that_shows_it_alone(self):
+        others = [
+            one
+            for one in between_stations()
+            if station_of(one.target) == "inspector" and one.importer not in MAY_IMPORT_INSPECTOR
+        ]
+        assert not others, "\n".join(map(str, others))
+
+    @pytest.mark.parametrize("exceptions", [AGAINST_THE_FLOW, READS_MORE], ids=["flow", "reading"])
+    def test_every_exception_is_still_needed(self, exceptions):
+        met = {(one.importer, one.target) for one in between_stations()}
+        assert not set(exceptions) - met
+
+
+class TestTorch:
+    def test_nothing_that_the_reading_side_imports_needs_torch(self):
+        pending = [(name, name) for name in sources() if is_reading(name)]
+        seen: set[str] = set()
+        while pending:
+            name, way = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            for one in imports_of(name):
+                if one.deferred and not is_reading(name):
+                    continue
+                if one.ours:
+                    pending.append((one.target, f"{way} > {one.target}"))
+                else:
+                    assert one.target.partition(".")[0] not in HEAVY, f"{one}, by way of {way}"
+        assert {"store.store", "inspector.server", "trace.packing"} <= seen
+
+
+class TestGradio:
+    def test_the_page_alone_needs_it(self):
+        others = [
+            one
+            for one in all_imports()
+            if one.target.partition(".")[0] == "gradio"
+            and station_of(one.importer) != "inspector"
+            and one.importer not in MAY_IMPORT_INSPECTOR
+        ]
+        assert not others, "\n".join(map(str, others))
+
+
+class TestTrackio:
+    def test_outside_the_sink_only_what_reads_is_imported(self):
+        found: dict[str, set[str]] = {}
+        for one in all_imports():
+            if one.target.partition(".")[0] == "trackio" and station_of(one.importer) != "sink":
+                found.setdefault(one.importer, set()).add(one.target)
+        assert found == TRACKIO_OUTSIDE_THE_SINK
+
+    def test_outside_the_sink_no_run_of_trackio_is_written_to(self):
+        written = []
+        for name, tree in sources().items():
+            if station_of(name) in ("sink", OTHER_TRACKERS):
+                continue
+            for node in ast.walk(tree):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                holder = node.func.value
+                called_on = getattr(holder, "id", "") or getattr(holder, "attr", "")
+                if node.func.attr in WRITES and called_on in ("trackio", "run", "_run"):
+                    written.append(f"{name} (line {node.lineno}) calls {called_on}.{node.func.attr}")
+        assert not written, "\n".join(written)
+
+
+class TestTheWalkItself:
+    """The walk has to see what it is meant to forbid."""
+
+    @pytest.fixture
+    def planted(self, monkeypatch):
+        def plant(name: str, code: str) -> list[Import]:
+            trees = {**sources(), name: ast.parse(code)}
+            monkeypatch.setitem(globals(), "sources", lambda: trees)
+            return list(imports_of(name))
+
+        return plant
+
+    def test_imports_inside_functions_and_of_single_names_are_seen(self, planted):
+        found = planted(
+            "ledger.planted",
+            "def late():\n    from rollout_traces.store import open_store\n    import torch.nn\n",
+        )
+        assert {(one.target, one.ours, one.deferred) for one in found} == {
+            ("store", True, True),
+            ("torch.nn", False, True),
+        }
+
+    def test_imports_for_type_checkers_are_not(self, planted):
+        code = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
+        assert [one.target for one in planted("store.planted", code)] == ["typing.TYPE_CHECKING"]
