@@ -16,6 +16,7 @@ from rollout_traces.decode.characters import char_positions
 from rollout_traces.decode.dialect import Dialect
 from rollout_traces.decode.grammars import (
     NO_SCHEMAS,
+    THINKING_UNCLOSED,
     Grammar,
     ParsedBody,
     parse_assistant,
@@ -151,7 +152,7 @@ class Reader:
             thinking = thought.strip() or None
         warnings = parsed.warnings
         if not parsed.thinking_closed:
-            warnings = (*warnings, "thinking_unclosed: the thinking was opened and not closed")
+            warnings = (*warnings, f"{THINKING_UNCLOSED}: the thinking was opened and not closed")
         calls = _calls(parsed, index, data, first, starts, span) if parsed.calls else ()
         return Body(content, thinking, calls, warnings=warnings)
 

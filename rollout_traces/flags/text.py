@@ -7,6 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
+from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
+from rollout_traces.decode.grammars.thinking import FAMILIES
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
@@ -15,8 +17,6 @@ from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
-_UNPARSED = "tool_call_unparsed"
-"""What the decoder's warnings about such calls begin with."""
 _EMPTY = "an assistant turn has no content"
 
 
@@ -227,10 +227,10 @@ def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     for index, turn in enumerate(row.transcript.turns):
         if turn.role != "assistant" or not turn.n_sampled:
             continue
-        reasons = [warning for warning in turn.warnings if warning.startswith(_UNPARSED)]
+        reasons = [warning for warning in turn.warnings if warning.startswith(UNPARSED)]
         broken = [call for call in turn.tool_calls if not call.parsed]
         for number, call in enumerate(broken):
-            why = reasons[number].removeprefix(_UNPARSED).strip(" :") if number < len(reasons) else ""
+            why = reasons[number].removeprefix(UNPARSED).strip(" :") if number < len(reasons) else ""
             text = (
                 f"A tool call of {len(call.raw)} characters could not be parsed{': ' + why if why else '.'}"
             )
@@ -270,22 +270,14 @@ def token_at(transcript: Transcript, index: int, character: int) -> int:
 
 
 def _unclosed_thinking(turn: Turn) -> int | None:
-    """Where in the raw text the block opens that is never closed; None when there is none.
-
-    The letters of a marker count where the turn begins with them, where the decoder read them as thinking, or
-    where nothing follows.
-    """
-    from rollout_traces.decode.grammars.thinking import FAMILIES
-
+    """Where in the raw text the block opens that the decoder found unclosed; None when there is none."""
+    if not any(warning.startswith(THINKING_UNCLOSED) for warning in turn.warnings):
+        return None
+    openings = []
     for family in FAMILIES:
-        opened = turn.raw.rfind(family.opening)
-        if opened < 0 or turn.raw.find(family.closing, opened) >= 0:
-            continue
-        following = turn.raw[opened + len(family.opening) :]
-        read = turn.thinking is not None and turn.thinking in following
-        if read or not following.strip() or turn.content.startswith(family.opening):
-            return opened
-    return None
+        closed = turn.raw.rfind(family.closing)
+        openings.append(turn.raw.find(family.opening, 0 if closed < 0 else closed + len(family.closing)))
+    return min((at for at in openings if at >= 0), default=0)
 
 
 def _at_characters(name: str, text: str, transcript: Transcript, index: int, where: np.ndarray) -> Flag:

@@ -163,6 +163,22 @@ class TestToolsAndThinking:
         body(step, "<think>\nhm\n</think>\n\nPut your thoughts after the opening tag.")
         assert not find("thinking_unclosed")
 
+    def test_of_two_blocks_the_open_one_is_pointed_at(self, step, find):
+        start = step.rows[5].runs()[-1][0]
+        closed = "<think>\nhm\n</think>\n\nNo."
+        body(step, f"{closed}\n<think>\nBut then again")
+        (flag,) = find("thinking_unclosed")
+        assert flag.start > start + len(step.encode(closed)) - 2
+
+    def test_tags_that_the_template_does_not_know_count_where_the_answer_begins_with_them(self, step, find):
+        body(step, "<reasoning>\nWithout an end")
+        (flag,) = find("thinking_unclosed")
+        assert flag.start == step.rows[5].runs()[-1][0]
+
+    def test_the_mention_of_another_family_inside_an_answer_is_content(self, step, find):
+        body(step, "The tag <reasoning> opens a block, and [THINK] is Mistral's.")
+        assert not find("thinking_unclosed")
+
     def test_a_result_that_merely_speaks_of_errors_is_no_error(self, step, find, tokenizer):
         row = step.rows[5]
         text = "\n<|im_start|>user\n<tool_response>\nThe error rate is 2 %.\n</tool_response><|im_end|>\n"

@@ -1,6 +1,7 @@
 """Thinking and tool calls out of assistant text: one small file per model family."""
 
 from rollout_traces.decode.grammars.grammar import (
+    THINKING_UNCLOSED,
     UNPARSED,
     Grammar,
     Malformed,
@@ -15,6 +16,7 @@ from rollout_traces.decode.grammars.tools import parse_tool_definitions
 
 __all__ = [
     "NO_SCHEMAS",
+    "THINKING_UNCLOSED",
     "UNPARSED",
     "Grammar",
     "Malformed",

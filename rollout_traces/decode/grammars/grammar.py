@@ -12,6 +12,8 @@ SpanKind = Literal["content", "thinking", "call", "marker"]
 
 UNPARSED = "tool_call_unparsed"
 """The word every warning about a call that could not be parsed begins with."""
+THINKING_UNCLOSED = "thinking_unclosed"
+"""The word the warning about thinking that was opened and not closed begins with."""
 
 
 class Span(NamedTuple):
