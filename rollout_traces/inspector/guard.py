@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -87,18 +87,26 @@ class HostPolicy:
 
 
 class Guard:
-    """ASGI middleware that refuses foreign Hosts, foreign Origins and routes that take a path."""
+    """ASGI middleware that refuses foreign Hosts, foreign Origins and routes that take a path.
+
+    Args:
+        app: what it stands in front of.
+        policy: which Host names are ours.
+        root_path: the prefix under which a proxy serves us. Some proxies take it off before they pass a
+            request on, others do not; both are served.
+    """
 
     def __init__(self, app: ASGIApp, policy: HostPolicy, root_path: str = "") -> None:
         self.app = app
         self.policy = policy
-        self.root_path = root_path
+        self.prefix = "/" + root_path.strip("/") if root_path.strip("/") else ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or answers 403."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
+        scope = self._below_the_prefix(scope)
         reason = self._refusal(scope)
         if reason is None:
             await self.app(scope, receive, send)
@@ -107,6 +115,15 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": reason[:120]})
         else:
             await PlainTextResponse(reason, status_code=403)(scope, receive, send)
+
+    def _below_the_prefix(self, scope: Scope) -> Scope:
+        """The request as if no proxy stood before us, told where it stands as ASGI has it."""
+        path = scope["path"]
+        if not self.prefix:
+            return scope
+        if not (path + "/").startswith(self.prefix + "/"):
+            path = self.prefix + path
+        return {**scope, "root_path": self.prefix, "path": path, "raw_path": quote(path).encode()}
 
     def _refusal(self, scope: Scope) -> str | None:
         headers = _headers(scope)
@@ -121,7 +138,7 @@ class Guard:
             return f"Origin {_printable(origin)} may not read this. To allow it: --allow-host NAME.\n"
         if headers.get("sec-fetch-site") == "cross-site" and scope.get("method") not in ("GET", "HEAD"):
             return "Cross-site requests are refused.\n"
-        if _takes_a_path(scope["path"]):
+        if _takes_a_path(scope["path"].removeprefix(self.prefix)):
             return "This route is switched off: the inspector serves no files.\n"
         return None
 

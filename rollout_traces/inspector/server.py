@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -58,7 +58,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
     if options.mount_trackio:
-        _mount_trackio(app)
+        _mount_trackio(app, options.root_path.rstrip("/"))
     gr.mount_gradio_app(
         app,
         build_blocks(workspace),
@@ -113,14 +113,17 @@ def _respond(asset: Asset | None, caching: str) -> Response:
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 
 
-def _mount_trackio(app: FastAPI) -> None:
+def _mount_trackio(app: FastAPI, prefix: str) -> None:
     from starlette.responses import RedirectResponse
     from trackio.server import build_starlette_app_only
 
+    for shade in ("light", "dark"):  # by default it asks for a file by its path, which is refused here
+        logo = f"{prefix}/static/trackio/trackio_logo_type_{shade}_transparent.png"
+        os.environ.setdefault(f"TRACKIO_LOGO_{shade.upper()}_URL", logo)
     dashboard, _write_token = build_starlette_app_only()
 
     @app.get("/trackio", include_in_schema=False)
-    def add_slash(request: Request) -> Response:
-        return RedirectResponse(str(request.url.replace(path=request.url.path + "/")))
+    def add_slash() -> Response:
+        return RedirectResponse("trackio/")
 
     app.mount("/trackio", dashboard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,12 +11,20 @@ from rollout_traces.inspector.guard import Guard, HostPolicy, is_loopback
 
 
 def answer(
-    policy: HostPolicy, path: str = "/", method: str = "GET", kind: str = "http", **headers: str
+    policy: HostPolicy,
+    path: str = "/",
+    method: str = "GET",
+    kind: str = "http",
+    root_path: str = "",
+    seen: list | None = None,
+    **headers: str,
 ) -> int:
     """The status that a request gets; 200 from the application behind the guard."""
     sent = []
 
     async def app(scope, receive, send):
+        if seen is not None:
+            seen.append((scope.get("root_path"), scope["path"]))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -27,7 +36,9 @@ def answer(
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": kind, "path": path, "method": method, "headers": raw}
-    asyncio.run(Guard(app, policy)(scope, receive, send))
+    guarded = Guard(app, policy, root_path)(scope, receive, send)
+    with ThreadPoolExecutor(1) as apart:  # a browser's loop may run in this thread
+        apart.submit(asyncio.run, guarded).result()
     return sent[0].get("status", sent[0].get("code"))
 
 
@@ -105,6 +116,24 @@ class TestRoutesThatTakeAPath:
 
     def test_the_rest_of_gradio_is_served(self):
         assert answer(LOCAL, "/gradio_api/component_server", "POST", host="localhost") == 200
+
+
+class TestBehindAPrefix:
+    @pytest.mark.parametrize("root_path", ["/a/b", "/a/b/", "a/b"])
+    @pytest.mark.parametrize("path", ["/trackio/x", "/a/b/trackio/x"])
+    def test_a_proxy_may_take_it_off_or_leave_it(self, root_path, path):
+        seen = []
+        assert answer(LOCAL, path, root_path=root_path, seen=seen, host="localhost") == 200
+        assert seen == [("/a/b", "/a/b/trackio/x")]
+
+    @pytest.mark.parametrize("path", ["/file=/etc/passwd", "/a/b/file=/etc/passwd", "/a/b/gradio_api/upload"])
+    def test_routes_that_take_a_path_are_switched_off_below_it(self, path):
+        assert answer(LOCAL, path, root_path="/a/b", host="localhost") == 403
+
+    def test_a_path_that_only_begins_like_it_is_not_below_it(self):
+        seen = []
+        answer(LOCAL, "/a/bc", root_path="/a/b", seen=seen, host="localhost")
+        assert seen == [("/a/b", "/a/b/a/bc")]
 
 
 class TestLoopback:
