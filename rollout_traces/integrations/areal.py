@@ -118,6 +118,8 @@ def extend_config() -> None:
     added = {name: spec for name, spec in CONFIG_FIELDS.items() if name not in known}
     if not added:
         return
+    for item in dataclasses.fields(TrackioConfig):
+        setattr(TrackioConfig, item.name, item)
     for name, (kind, default) in added.items():
         TrackioConfig.__annotations__[name] = kind
         setattr(TrackioConfig, name, default)

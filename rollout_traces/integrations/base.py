@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from importlib import metadata
 from typing import Any, Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
@@ -68,10 +69,10 @@ class Integration:
     @property
     def is_supported(self) -> bool:
         """True when the installed version is one it was tested with."""
-        version = self.version
-        return version is not None and SpecifierSet(self.supported).contains(
-            Version(version), prereleases=True
-        )
+        try:
+            return SpecifierSet(self.supported).contains(Version(self.version or ""), prereleases=True)
+        except InvalidVersion:
+            return False
 
     def missing_hook_points(self) -> list[str]:
         """The hook points that the installed version does not have; imports the trainer."""
@@ -113,6 +114,8 @@ INTEGRATIONS: tuple[Integration, ...] = (
         hook_points=(
             "trl.trainer.grpo_trainer:GRPOTrainer._generate",
             "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
+            "trl.trainer.rloo_trainer:RLOOTrainer._generate",
+            "trl.trainer.rloo_trainer:RLOOTrainer._generate_and_score_completions",
         ),
         trainer_points=(
             "_generate",
@@ -142,7 +145,8 @@ INTEGRATIONS: tuple[Integration, ...] = (
 """The trainers that are switched on by hooks; the others are adapters that a loop calls itself."""
 
 failures: Counter[str] = Counter()
-"""Times a hook failed, by integration and error; training went on each time."""
+"""Times a hook failed, by integration and error, its numbers left out; training went on each time."""
+_NUMBER = re.compile(r"\d+")
 _said: set[str] = set()
 
 
@@ -159,7 +163,7 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  a hook never raises into training; counted and warned
-                kind = f"{name}: {type(error).__name__}: {error}"
+                kind = f"{name}: {type(error).__name__}: {_NUMBER.sub('#', str(error))}"
                 failures[kind] += 1
                 if failures[kind] == 1:
                     log.warning(

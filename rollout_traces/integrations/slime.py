@@ -36,6 +36,12 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
     if not samples:
         return []
     lengths = [len(sample.tokens) for sample in samples]
+    for sample, n in zip(samples, lengths, strict=True):
+        if not 0 <= int(sample.response_length) <= n:
+            raise BatchError(
+                f"slime: sample {getattr(sample, 'index', None)}: response_length is {sample.response_length}. "
+                f"Expected 0 to the {n} of its tokens."
+            )
     shape = (len(samples), max(lengths))
     arrays: dict[str, Any] = {
         "input_ids": np.zeros(shape, np.int64),

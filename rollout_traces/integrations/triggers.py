@@ -6,6 +6,7 @@ TRIGGERS: dict[str, tuple[str, str]] = {
     "areal.api.cli_args": ("rollout_traces.integrations.areal", "extend_config"),
     "areal.trainer.rl_trainer": ("rollout_traces.integrations.areal", "install"),
     "trl.trainer.grpo_trainer": ("rollout_traces.integrations.trl", "install"),
+    "trl.trainer.rloo_trainer": ("rollout_traces.integrations.trl", "install_rloo"),
     "verl.trainer.ppo.ray_trainer": ("rollout_traces.integrations.verl", "install"),
     "verl.trainer.ppo.v1.trainer_base": ("rollout_traces.integrations.verl", "refuse_handles"),
 }

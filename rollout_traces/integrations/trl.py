@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer`, and what shares its batch.
+"""TRL's `GRPOTrainer`, and `RLOOTrainer`, which shares its batch.
 
     from rollout_traces.integrations import trl
     trl.attach(trainer, max_rollout_traces_per_step=32)
@@ -155,11 +155,22 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `GRPOTrainer` built from now on log, as `rollout-traces run` does."""
-    if not has_hook_points(integration_named("trl"), "trl.trainer.grpo_trainer"):
-        return
-    from trl.trainer.grpo_trainer import GRPOTrainer
+    if has_hook_points(integration_named("trl"), "trl.trainer.grpo_trainer"):
+        from trl.trainer.grpo_trainer import GRPOTrainer
 
-    original = GRPOTrainer.__init__
+        _attach_when_built(GRPOTrainer)
+
+
+def install_rloo() -> None:
+    """Makes every `RLOOTrainer` built from now on log."""
+    if has_hook_points(integration_named("trl"), "trl.trainer.rloo_trainer"):
+        from trl.trainer.rloo_trainer import RLOOTrainer
+
+        _attach_when_built(RLOOTrainer)
+
+
+def _attach_when_built(trainer_class: Any) -> None:
+    original = trainer_class.__init__
     if getattr(original, "_rollout_traces", False):
         return
 
@@ -169,7 +180,7 @@ def install() -> None:
         contained("trl")(attach)(self)
 
     build._rollout_traces = True  # type: ignore[attr-defined]
-    GRPOTrainer.__init__ = build
+    trainer_class.__init__ = build
 
 
 @dataclass(frozen=True)
@@ -223,7 +234,7 @@ class _Observer(TrainerCallback):
 
     def _lengths(self, result: Sequence[Any]) -> list[_Generated]:
         ends = {*_as_list(self.trainer.eos_token_ids), self.trainer._tokenizer.pad_token_id}
-        masks = result[2] if result[2] is not None else [[1] * len(ids) for ids in result[1]]
+        masks = result[2] if _are_masks(result[2]) else [[1] * len(ids) for ids in result[1]]
         return [
             _Generated(len(ids), "stop" if len(ids) and ids[-1] in ends else "length", mask)
             for ids, mask in zip(result[1], masks, strict=True)
@@ -288,6 +299,13 @@ class _Observer(TrainerCallback):
             "chat_template": self._template(),
             "chat_template_kwargs": getattr(self.trainer, "chat_template_kwargs", None),
         }
+
+
+def _are_masks(values: Any) -> bool:
+    """Whether it is lists of 0 and 1, as `GRPOTrainer` gives where tools are used; `RLOOTrainer` gives texts there."""
+    return isinstance(values, Sequence) and all(
+        isinstance(row, Sequence) and all(value in (0, 1) for value in row) for row in values
+    )
 
 
 def _logprob_keys(output: Mapping[str, Any]) -> dict[str, str]:

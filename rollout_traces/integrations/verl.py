@@ -48,7 +48,7 @@ RESPONSE_TRACKS = {
 }
 """verl's [B, R] keys -> ours."""
 UNSUPPORTED = (
-    "rollout-traces: verl's handle-based trainer (KVBatchMeta, verl.trainer.ppo.v1) is not supported: its batch "
+    "rollout-traces: %s: the handle-based trainer (KVBatchMeta, verl.trainer.ppo.v1) is not supported: its batch "
     "holds no tensors here. No rollouts are logged; training goes on. Use verl.trainer.ppo.ray_trainer."
 )
 _validating: ContextVar[Any] = ContextVar("rollout_traces_validating", default=None)
@@ -143,10 +143,10 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer
-    observer.ask_for_dumps()
     trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
     trainer._validate = observer.around_validation(trainer._validate)
     trainer.fit = observer.around_fit(trainer.fit)
+    observer.ask_for_dumps()
 
 
 def install() -> None:
@@ -268,7 +268,7 @@ class _Observer:
 def _refusing(fit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fit)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        log.warning(UNSUPPORTED)
+        log.warning(UNSUPPORTED, integration_named("verl"))
         return fit(*args, **kwargs)
 
     return wrapped

@@ -183,6 +183,11 @@ class TestSlime:
         with pytest.raises(BatchError, match=r"loss_mask has 2 values\. Expected response_length = 3"):
             slime.batches_from([self.sample(loss_mask=[1, 1])])
 
+    @pytest.mark.parametrize("length", [-1, 6])
+    def test_a_response_longer_than_its_tokens_is_refused(self, length):
+        with pytest.raises(BatchError, match=rf"response_length is {length}\. Expected 0 to the 5"):
+            slime.batches_from([self.sample(response_length=length)])
+
 
 class TestOpenRlhf:
     def test_the_shifted_action_mask_comes_back_into_the_ids_frame(self):

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 from transformers.utils import get_json_schema  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.integrations import trl as integration  # noqa: E402
@@ -115,6 +115,7 @@ def train(
     cap: int = 8,
     selection: str = "all",
     own_template: str | None = None,
+    classes: tuple[type, type] = (GRPOTrainer, GRPOConfig),
     **options,
 ) -> GRPOTrainer:
     """Trains for a few steps with the hook attached; the trainer's own records are kept on it."""
@@ -140,7 +141,7 @@ def train(
     def short(completions, **_):
         return [1.0 / (1 + len(str(c[-1].get("content", "")))) for c in completions]
 
-    config = GRPOConfig(
+    config = classes[1](
         output_dir=str(FOLDER / "out"),
         per_device_train_batch_size=options.pop("rows", 8),
         num_generations=options.pop("group_size", 4),
@@ -163,7 +164,7 @@ def train(
         **({"max_tool_calling_iterations": 3} if tools else {}),
         **options,
     )
-    trainer = GRPOTrainer(
+    trainer = classes[0](
         model=model,
         reward_funcs=[correct, short],
         args=config,
@@ -303,6 +304,7 @@ def main() -> None:
         "trl-plain": {"tools": []},
         "trl-tools": {"tools": [multiply]},
         "trl-template": {"tools": [], "own_template": OWN_TEMPLATE, "chat_template_kwargs": {"plain": True}},
+        "trl-rloo": {"tools": [], "classes": (RLOOTrainer, RLOOConfig), "beta": 0.0},
         "trl-truncated": {"tools": [], "mask_truncated_completions": True, "max_completion_length": 6},
     }.items():
         start = time.time()

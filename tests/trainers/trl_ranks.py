@@ -24,23 +24,26 @@ VARIANTS = {
     "trl-ranks": {"rows": 8, "group_size": 4, "cap": 64},
     "trl-ranks-one-group": {"rows": 4, "group_size": 8, "cap": 3, "selection": "portfolio"},
 }
-"""Groups that lie in one process, all kept; one group that lies across both, three kept."""
+"""Groups that lie in one process, all kept; one group that lies across both, three kept.
+
+The first is started by `rollout-traces run -m torch.distributed.run`, which hooks every process.
+"""
 
 
-def work(folder: Path) -> None:
+def work(folder: Path, project: str) -> None:
     """One process: trains, and leaves what TRL itself had."""
     from trl_grpo import train
 
-    for project, options in VARIANTS.items():
-        start = time.time()
-        trainer = train(project, tools=[], steps=STEPS, ddp_backend="gloo", **options)
-        seen = {
-            "steps": trainer.seen,
-            "seconds": time.time() - start,
-            "world": trainer.accelerator.num_processes,
-        }
-        rank = trainer.accelerator.process_index
-        (folder / f"{project}-{rank}.json").write_bytes(orjson.dumps(seen))
+    start = time.time()
+    trainer = train(project, tools=[], steps=STEPS, ddp_backend="gloo", **VARIANTS[project])
+    seen = {
+        "hooked": getattr(type(trainer).__init__, "_rollout_traces", False),
+        "steps": trainer.seen,
+        "seconds": time.time() - start,
+        "world": trainer.accelerator.num_processes,
+    }
+    rank = trainer.accelerator.process_index
+    (folder / f"{project}-{rank}.json").write_bytes(orjson.dumps(seen))
 
 
 def check(project: str, folder: Path) -> None:
@@ -52,6 +55,7 @@ def check(project: str, folder: Path) -> None:
 
     ranks = [orjson.loads((folder / f"{project}-{rank}.json").read_bytes()) for rank in range(RANKS)]
     assert [rank["world"] for rank in ranks] == [RANKS] * RANKS
+    assert [rank["hooked"] for rank in ranks] == [project == "trl-ranks"] * RANKS
     wanted = Counter(
         (
             step["global_step"] + 1,
@@ -101,14 +105,25 @@ def main() -> None:
     """Starts the processes, then looks at what is stored."""
     folder = Path(tempfile.mkdtemp())
     os.environ.update(ROLLOUT_TRACES_TEST_FOLDER=str(folder), OMP_NUM_THREADS="1")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", "--standalone"]
-    subprocess.run([*torchrun, str(Path(__file__).resolve()), "work", str(folder)], check=True)
+    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", "--standalone"]
+    script = [str(Path(__file__).resolve()), "work", str(folder)]
+    hooked = [
+        sys.executable,
+        "-c",
+        "from rollout_traces.cli import main; main()",
+        "run",
+        "--max-traces",
+        "64",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "ROLLOUT_TRACES_SELECTION": "all"}
+    subprocess.run([*hooked, *torchrun, *script, "trl-ranks"], check=True, env=environment)
+    subprocess.run([sys.executable, *torchrun, *script, "trl-ranks-one-group"], check=True)
     for project in VARIANTS:
         check(project, folder)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
-        work(Path(sys.argv[2]))
+        work(Path(sys.argv[2]), sys.argv[3])
     else:
         main()

@@ -1,0 +1,141 @@
+"""A hook's errors stay out of training: one warning a kind, with the trainer's version; nothing is tried for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from rollout_traces.errors import BatchError
+from rollout_traces.integrations import areal, base, trl
+from rollout_traces.integrations.base import (
+    Integration,
+    arguments_of,
+    binds,
+    contained,
+    failures,
+    integration_named,
+    warn_if_unsupported,
+)
+from rollout_traces.integrations.hook_logger import HookLogger
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    monkeypatch.setattr(base, "_said", set())
+    failures.clear()
+
+
+class TestContained:
+    def test_the_trainers_version_and_the_key_are_named_once(self, caplog):
+        @contained("trl")
+        def hook(step):
+            raise BatchError(f"TRL's batch of step {step}: key 'completion_mask' is missing")
+
+        assert [hook(step) for step in range(3)] == [None] * 3
+        assert caplog.text.count("rollout-traces with") == 1
+        assert f"rollout-traces with {integration_named('trl')}: BatchError: " in caplog.text
+        assert "'completion_mask'" in caplog.text
+        assert sum(failures.values()) == 3
+
+
+class TestVersions:
+    def test_an_untested_version_is_said_once(self, caplog):
+        trl_of_tomorrow = dataclasses.replace(integration_named("trl"), supported=">=99")
+        for _ in range(3):
+            warn_if_unsupported(trl_of_tomorrow)
+        assert caplog.text.count("is not among the versions tested (>=99)") == 1
+        assert f"trl {trl_of_tomorrow.version}" in caplog.text
+
+    @pytest.mark.parametrize("version", ["not a version", ""])
+    def test_a_version_that_is_none_is_untested(self, monkeypatch, version):
+        monkeypatch.setattr(Integration, "version", property(lambda self: version))
+        assert not integration_named("trl").is_supported
+
+
+class TestBinding:
+    def test_a_trainer_without_what_is_needed_is_left_alone(self, caplog):
+        trainer = SimpleNamespace(
+            _generate=lambda prompts: None, callback_handler=SimpleNamespace(callbacks=[])
+        )
+        before = dict(vars(trainer))
+        for _ in range(2):
+            trl.attach(trainer)
+        assert vars(trainer) == before
+        assert caplog.text.count("SimpleNamespace has no _generate_and_score_completions and no _logs") == 1
+
+    def test_one_with_all_of_it_binds(self):
+        assert binds(dataclasses.replace(integration_named("trl"), trainer_points=("real",)), 1)
+
+
+class TestArguments:
+    def test_positions_and_names_come_out_alike(self):
+        def commit(epoch, step, global_step, data): ...
+
+        for args, kwargs in (
+            ((0, 1, 2, {}), {}),
+            ((0, 1), {"global_step": 2, "data": {}}),
+        ):
+            assert arguments_of(commit, args, kwargs)["global_step"] == 2
+
+    def test_one_that_moved_is_named(self):
+        def commit(stats, at): ...
+
+        with pytest.raises(BatchError, match=r"commit: no argument 'global_step'. Seen stats, at"):
+            arguments_of(commit, ({}, 3), {})["global_step"]
+
+    def test_a_function_without_a_signature_gives_none(self):
+        assert arguments_of(dict.fromkeys, ([],), {}).get("x") is None
+
+
+class TestHookLogger:
+    def test_a_logger_that_cannot_be_made_is_tried_once(self, trackio_dir):
+        asked = []
+
+        def from_trainer():
+            asked.append(1)
+            return {"project": "p", "drain": "nowhere"}
+
+        hook = HookLogger("trl", None, {}, from_trainer)
+        for _ in range(3):
+            with pytest.raises(Exception, match="drain: seen 'nowhere'"):
+                hook.log_rollouts([], step=0, split="rollout")
+        assert asked == [1]
+        hook.close()
+
+
+@pytest.fixture
+def cli_args(monkeypatch):
+    """A later `TrackioConfig`, with a field that has no plain default and one of ours."""
+    module = ModuleType("areal.api.cli_args")
+
+    @dataclasses.dataclass
+    class TrackioConfig:
+        mode: str = "disabled"
+        tags: list = dataclasses.field(default_factory=list, metadata={"help": "labels"})
+        max_rollout_traces_per_step: int = 32
+
+        def __post_init__(self):
+            assert self.mode in ("disabled", "local")
+
+    module.TrackioConfig = TrackioConfig
+    for name in ("areal", "areal.api"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "areal.api.cli_args", module)
+    return module
+
+
+class TestTheConfigOfALaterAreal:
+    def test_its_own_fields_defaults_and_checks_stay(self, cli_args):
+        areal.extend_config()
+        areal.extend_config()
+        first, second = cli_args.TrackioConfig(), cli_args.TrackioConfig(mode="local", selection="all")
+        assert first.tags == [] and first.tags is not second.tags
+        assert (first.max_rollout_traces_per_step, first.chat_template_kwargs) == (32, None)
+        assert (second.selection, second.private) == ("all", True)
+        [tags] = [item for item in dataclasses.fields(cli_args.TrackioConfig) if item.name == "tags"]
+        assert tags.metadata == {"help": "labels"}
+        with pytest.raises(AssertionError):
+            cli_args.TrackioConfig(mode="elsewhere")
