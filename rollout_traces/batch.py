@@ -69,7 +69,8 @@ class RolloutBatch:
         entropies: float [B, T], nats.
         token_rewards: float [B, T]; where `rewards` is absent their sum over a row is its reward.
         loss_weights: float [B, T].
-        rewards: float [B], or [B, T] taken as `token_rewards`.
+        rewards: float [B], or [B, T] taken as `token_rewards`. None in a list is unknown, and so is what a numpy
+            mask hides; NaN is a NaN, and flagged.
         raw_rewards: float [B]; before shaping or scaling.
         reward_components: name -> float [B].
         sample_metrics: name -> float [B].
@@ -257,7 +258,7 @@ FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))
 
 
 def _as_array(key: str, value: Any) -> Any:
-    """Lists become numpy arrays; whatever has a shape and a dtype stays what and where it is."""
+    """Lists become numpy arrays, None a masked NaN; whatever has a shape and a dtype stays what and where it is."""
     if value is None or (hasattr(value, "shape") and hasattr(value, "dtype")):
         return value
     try:
@@ -268,8 +269,10 @@ def _as_array(key: str, value: Any) -> Any:
             "and mark the padding in attention_mask."
         ) from error
     if array.dtype == object:
+        unknown = np.vectorize(lambda item: item is None, otypes=[bool])(array)
         try:
             array = array.astype(np.float64)
+            array = np.ma.masked_array(array, unknown) if unknown.any() else array
         except (TypeError, ValueError) as error:
             raise BatchError(
                 f"{key}: seen {type(value).__name__} with values that are not numbers ({error}). Expected numbers."

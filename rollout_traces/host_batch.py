@@ -43,6 +43,8 @@ class HostBatch:
         pad_id: the padding token, or None.
         handed_over_at: seconds since the epoch at the hand-over.
         notes: one sentence each for what was coerced or could not be understood.
+        not_given: `tracks/<name>` or `row_floats/<name>` -> bool [B], True for the rows that came without
+            it while others have it; NaN of all other rows is what was given.
     """
 
     batch_id: str
@@ -65,6 +67,7 @@ class HostBatch:
     pad_id: int | None = None
     handed_over_at: float = 0.0
     notes: tuple[str, ...] = ()
+    not_given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
@@ -84,6 +87,21 @@ class HostBatch:
         """Row b's value of a `row_lists` key, None where the key was not given."""
         values = self.row_lists.get(key)
         return None if values is None else values[b]
+
+    def joined(self, tracks: Mapping[str, np.ndarray], row_floats: Mapping[str, np.ndarray]) -> HostBatch:
+        """The batch with further columns of all its rows, or others in their place.
+
+        Args:
+            tracks: per-token arrays [N].
+            row_floats: float64 [B] each.
+        """
+        given = {*(f"tracks/{name}" for name in tracks), *(f"row_floats/{name}" for name in row_floats)}
+        return replace(
+            self,
+            tracks={**self.tracks, **tracks},
+            row_floats={**self.row_floats, **row_floats},
+            not_given={key: rows for key, rows in self.not_given.items() if key not in given},
+        )
 
     def row_of_token(self) -> np.ndarray:
         """int64 [N]: the row every token belongs to."""
@@ -166,6 +184,7 @@ def concatenate(batches: Sequence[HostBatch]) -> HostBatch:
         row_lists=_join_lists(batches),
         train_version=next((b.train_version for b in batches if b.train_version is not None), None),
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
+        not_given=_join_not_given(batches),
     )
 
 
@@ -174,6 +193,20 @@ def _track(batch: HostBatch, name: str) -> np.ndarray:
         return batch.tracks[name]
     n = len(batch.input_ids)
     return np.full(n, -1, np.int32) if name in INT_TRACKS else np.full(n, np.nan, np.float32)
+
+
+def _join_not_given(batches: Sequence[HostBatch]) -> dict[str, np.ndarray]:
+    """For each name that any of them has: the rows without it, of batches that lack it all rows."""
+    joined = {}
+    for kind in ("tracks", "row_floats"):
+        for name in dict.fromkeys(name for batch in batches for name in getattr(batch, kind)):
+            key = f"{kind}/{name}"
+            rows = [
+                batch.not_given.get(key, np.full(batch.n_rows, name not in getattr(batch, kind)))
+                for batch in batches
+            ]
+            joined[key] = np.concatenate(rows)
+    return {key: rows for key, rows in joined.items() if rows.any()}
 
 
 def _join_floats(

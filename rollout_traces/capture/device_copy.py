@@ -148,7 +148,7 @@ def owned_copy(value: Any) -> Any:
         return [owned_copy(item) for item in value]
     if hasattr(value, "detach"):
         return value.detach().clone()
-    return np.array(value) if hasattr(value, "shape") else value
+    return np.array(value, subok=True) if hasattr(value, "shape") else value
 
 
 class CudaCopier:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -162,6 +163,7 @@ class Capture:
             pad_id=next((int(b.pad_id) for b in batches if b.pad_id is not None), None),
             handed_over_at=time.time(),
             notes=_notes(kept, budget),
+            not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
         )
@@ -219,6 +221,15 @@ class _Part:
     def has_track(self, key: str) -> bool:
         value = getattr(self.batch, key)
         return value is not None and len(value.shape) == 2
+
+    @cached_property
+    def row_values(self) -> dict[str, Any]:
+        """The [B] values by name; where token rewards alone are given their sums are the rewards."""
+        named = {key: getattr(self.batch, key) for key in (*ROW_FLOATS, "advantages")}
+        found = {key: value for key, value in named.items() if value is not None and len(value.shape) == 1}
+        if "rewards" not in found and self.batch.token_rewards is not None:
+            found["rewards"] = _token_reward_sums(self)
+        return found
 
 
 def find_rows(attention_mask: np.ndarray) -> Rows:
@@ -360,16 +371,28 @@ def _plain_list(values: Any) -> list[Any]:
 
 
 def _row_floats(parts: Sequence[_Part]) -> dict[str, np.ndarray]:
-    columns: list[dict[str, np.ndarray]] = []
-    for part in parts:
-        batch = part.batch
-        known = {key: _floats(getattr(batch, key)) for key in ROW_FLOATS if getattr(batch, key) is not None}
-        if batch.advantages is not None and len(batch.advantages.shape) == 1:
-            known["advantages"] = _floats(batch.advantages)
-        if "rewards" not in known and batch.token_rewards is not None:
-            known["rewards"] = _token_reward_sums(part)
-        columns.append(known)
+    columns = [{key: _floats(value) for key, value in part.row_values.items()} for part in parts]
     return _stack(columns, [part.batch.n_rows for part in parts])
+
+
+def _not_given(parts: Sequence[_Part]) -> dict[str, list[int]]:
+    """Row numbers by `tracks/<name>` and `row_floats/<name>`: rows without what others have, or with None."""
+    tracks = [{key: getattr(p.batch, key) for key in FLOAT_TRACKS if p.has_track(key)} for p in parts]
+    found = {}
+    for kind, given in (("tracks", tracks), ("row_floats", [part.row_values for part in parts])):
+        for name in sorted({name for values in given for name in values}):
+            rows = [_without(v.get(name), p.batch.n_rows) for v, p in zip(given, parts, strict=True)]
+            if any(part.any() for part in rows):
+                found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
+    return found
+
+
+def _without(value: Any, n_rows: int) -> np.ndarray:
+    """bool [B]: rows that have no value; of a masked array those with nothing else than masked values."""
+    if not isinstance(value, np.ma.MaskedArray):
+        return np.full(n_rows, value is None)
+    masked = np.ma.getmaskarray(value)
+    return masked if masked.ndim == 1 else masked.all(axis=1)
 
 
 def _token_reward_sums(part: _Part) -> np.ndarray:

@@ -212,11 +212,7 @@ class Drain:
     def _joined(
         self, part: StepPart, tracks: Mapping[str, np.ndarray], row_floats: Mapping[str, Any]
     ) -> StepPart:
-        batch = replace(
-            part.batch,
-            tracks={**part.batch.tracks, **tracks},
-            row_floats={**part.batch.row_floats, **row_floats},
-        )
+        batch = part.batch.joined(tracks, row_floats)
         known = ("flags", "selected_by", "selected_probability", "trace_uid")
         kept = {name: part.ledger.get(name) for name in known}
         ledger = build_ledger(batch, self.config.settings).with_columns(**kept)

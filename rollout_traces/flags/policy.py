@@ -11,6 +11,7 @@ import numpy as np
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
+from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.transcript import FLOAT_TRACKS
 
@@ -182,16 +183,15 @@ def _mismatch_flag(
 def nonfinite(population: Population) -> dict[int, list[Flag]]:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
 
-    NaN also stands for unknown: a track that is NaN over whole groups, prompts included, while other groups
-    have it was not given for them, and so was a reward; components and sample metrics may be NaN where they
-    do not apply; a discarded row or one whose reward function failed may have no reward.
+    What a row came without was not given (`HostBatch.not_given`); components and sample metrics may be NaN
+    where they do not apply; a discarded row or one whose reward function failed may have no reward.
     """
     batch = population.batch
     seen: dict[int, list[tuple[str, np.ndarray]]] = {}
     used = batch.response_mask | batch.loss_mask
     for name in FLOAT_TRACKS:
         if name in batch.tracks:
-            for row, positions in _bad_tokens(population, batch.tracks[name], used).items():
+            for row, positions in _bad_tokens(batch, name, used).items():
                 seen.setdefault(row, []).append((name, positions))
     for name, bad in _bad_rows(population):
         for row in np.flatnonzero(bad).tolist():
@@ -199,18 +199,15 @@ def nonfinite(population: Population) -> dict[int, list[Flag]]:
     return {row: [_nonfinite_flag(batch, row, where)] for row, where in sorted(seen.items())}
 
 
-def _bad_tokens(population: Population, values: np.ndarray, used: np.ndarray) -> dict[int, np.ndarray]:
-    batch = population.batch
-    bad = ~np.isfinite(values)
+def _bad_tokens(batch: HostBatch, name: str, used: np.ndarray) -> dict[int, np.ndarray]:
+    """Row -> its positions, among the tokens `used`, at which a track is not finite."""
+    bad = ~np.isfinite(batch.tracks[name]) & used
     if not bad.any():
         return {}
-    unknown = np.isnan(values)
-    row_unknown = (batch.sum_rows(unknown) == np.diff(batch.offsets)) & (np.diff(batch.offsets) > 0)
-    not_given = _whole_groups(population, row_unknown)
-    at = np.flatnonzero(bad & used)
+    at = np.flatnonzero(bad)
     rows = np.searchsorted(batch.offsets, at, side="right") - 1
-    kept = ~not_given[rows]
-    at, rows = at[kept], rows[kept]
+    given = ~_not_given(batch, f"tracks/{name}")[rows]
+    at, rows = at[given], rows[given]
     edges = np.flatnonzero(np.diff(rows)) + 1
     return {
         int(r[0]): a - batch.offsets[r[0]]
@@ -224,24 +221,19 @@ def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
     excused = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
     excused |= np.asarray([status not in (None, "ok") for status in ledger.get("reward_status")], bool)
     for name, values in batch.row_floats.items():
-        unknown = np.isnan(values)
-        yield name, np.isinf(values) | (unknown & ~excused & ~_whole_groups(population, unknown))
+        unknown = np.isnan(values) & ~excused & ~_not_given(batch, f"row_floats/{name}")
+        yield name, np.isinf(values) | unknown
     named: Mapping[str, Any] = {**batch.reward_components, **batch.sample_metrics}
     for name, values in named.items():
         yield name, np.isinf(values)
 
 
-def _whole_groups(population: Population, unknown: np.ndarray) -> np.ndarray:
-    """bool [B]: rows of groups that are unknown throughout, when some group is known."""
-    if not unknown.any() or unknown.all():
-        return np.zeros(len(unknown), bool)
-    _, codes = np.unique(population.ledger.get("group"), return_inverse=True)
-    codes = codes.reshape(-1)
-    known = np.bincount(codes, weights=~unknown)
-    return known[codes] == 0
+def _not_given(batch: HostBatch, key: str) -> np.ndarray:
+    """bool [B]: the rows that came without a value of `tracks/<name>` or `row_floats/<name>`."""
+    return batch.not_given.get(key, np.zeros(batch.n_rows, bool))
 
 
-def _nonfinite_flag(batch: Any, row: int, where: Sequence[tuple[str, np.ndarray]]) -> Flag:
+def _nonfinite_flag(batch: HostBatch, row: int, where: Sequence[tuple[str, np.ndarray]]) -> Flag:
     parts = []
     first = None
     for name, positions in where:

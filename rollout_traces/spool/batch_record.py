@@ -87,6 +87,9 @@ def batch_from_record(record: Record) -> HostBatch:
         pad_id=meta["pad_id"],
         handed_over_at=meta["handed_over_at"],
         notes=tuple(meta["notes"]),
+        not_given={
+            key: np.isin(np.arange(len(lengths)), rows) for key, rows in meta.get("not_given", {}).items()
+        },
     )
 
 
@@ -114,9 +117,9 @@ def batch_to_record(batch: HostBatch) -> Record:
         )
     for group in _ROW_GROUPS:
         arrays |= {f"{group}/{name}": column for name, column in getattr(batch, group).items()}
-    return Record(
-        ROLLOUTS, record_meta(batch.row_lists, **{key: getattr(batch, key) for key in _PLAIN_FIELDS}), arrays
-    )
+    fields = {key: getattr(batch, key) for key in _PLAIN_FIELDS}
+    not_given = {key: np.flatnonzero(rows).tolist() for key, rows in batch.not_given.items()}
+    return Record(ROLLOUTS, record_meta(batch.row_lists, **fields, not_given=not_given), arrays)
 
 
 def record_meta(row_lists: Mapping[str, Sequence[Any]], **fields: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import Capture, capture
+from rollout_traces.host_batch import concatenate
 from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
 from rollout_traces.spool.record import Record, RecordError, decode, encode
 
@@ -258,3 +259,40 @@ class TestRecord:
     def test_reading_a_record_needs_no_torch(self):
         code = "import sys, rollout_traces.spool.batch_record; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestNotGiven:
+    def make_part(self, **columns) -> RolloutBatch:
+        mask = np.ones((2, 3), bool)
+        return RolloutBatch(
+            input_ids=np.arange(6).reshape(2, 3), attention_mask=mask, loss_mask=mask, **columns
+        )
+
+    def test_rows_of_a_part_without_a_key_are_known_after_the_spool(self):
+        logprobs = np.full((2, 3), np.nan)
+        parts = [
+            self.make_part(logprobs=logprobs, rewards=[1.0, None]),
+            self.make_part(token_rewards=np.ones((2, 3)), advantages=[0.5, -0.5]),
+        ]
+        batch = capture(parts, step=0, split="rollout")
+        seen = {key: rows.tolist() for key, rows in batch.not_given.items()}
+        assert seen == {
+            "tracks/logprobs": [False, False, True, True],
+            "tracks/token_rewards": [True, True, False, False],
+            "row_floats/rewards": [False, True, False, False],
+            "row_floats/advantages": [True, True, False, False],
+        }
+        assert batch.row_floats["rewards"].tolist()[2:] == [3.0, 3.0]
+        again = batch_from_record(batch_to_record(batch))
+        assert {key: rows.tolist() for key, rows in again.not_given.items()} == seen
+
+    def test_what_all_parts_have_or_lack_is_not_spoken_of(self):
+        parts = [self.make_part(logprobs=np.zeros((2, 3)), rewards=[np.nan, np.nan])] * 2
+        assert capture(parts, step=0, split="rollout").not_given == {}
+
+    def test_rows_keep_it_when_hand_overs_are_put_together(self):
+        first = capture([self.make_part(rewards=[None, 1.0])], step=0, split="rollout")
+        second = capture([self.make_part(raw_rewards=[1.0, 2.0])], step=0, split="rollout")
+        both = concatenate([first, second])
+        assert both.not_given["row_floats/rewards"].tolist() == [True, False, True, True]
+        assert both.not_given["row_floats/raw_rewards"].tolist() == [True, True, False, False]

@@ -78,8 +78,8 @@ ones only.
   response mask that differs from the loss mask, or by rollout logprobs that are not 0, and are then no leak.
 - `mask_shifted` needs both edges of a turn's loss tokens to be off in the same direction. One edge alone is no evidence:
   end markers are often left out of the loss, and a generation prompt may reach into the body.
-- `nonfinite`: NaN also stands for unknown. A track or reward that whole groups lack while others have it was not given;
-  components and sample metrics may be NaN where they do not apply. At unsampled tokens nothing is looked at.
+- `nonfinite`: NaN is NaN. Unknown is what a part of a hand-over came without, a reward that is `None`, and a row that a
+  numpy mask hides; components and sample metrics may be NaN where they do not apply. At unsampled tokens nothing is looked at.
 - `logprob_mismatch` looks at tokens of staleness 0; where staleness is unknown it looks at all tokens.
 - `prefix_broken` compares rows of one group with equal `extras["trajectory"]`, in the order of `extras["call"]`, else in
   the order handed over. Nothing is guessed from sample ids, which may repeat over the samples of a prompt.

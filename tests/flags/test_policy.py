@@ -3,12 +3,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags import flag_population
+from rollout_traces.host_batch import concatenate
 from tests.flags.steps import STEP, find_flags, population_of
 
 
 def found(step, name: str, *, without=(), parameters=None):
-    return flag_population(population_of(step.batch(without=without), parameters), only=[name])
+    return flagged(step.batch(without=without), name, parameters)
+
+
+def flagged(batch, name: str, parameters=None):
+    return flag_population(population_of(batch, parameters), only=[name])
 
 
 class TestStale:
@@ -98,11 +105,46 @@ class TestNonfinite:
                 row.tracks[key][~row.sampled] = np.nan
         assert not found(step, "nonfinite")
 
-    def test_a_track_that_whole_groups_lack_was_not_given(self, step):
+    def test_what_a_part_of_the_hand_over_came_without_was_not_given(self, step):
+        whole, bare = step.batch(), step.batch(without=("prox_logprobs", "rewards"))
+        both = concatenate([whole, bare])
+        assert np.isnan(both.row_floats["rewards"][len(step.rows) :]).all()
+        assert not flagged(both, "nonfinite")
+
+    def test_nan_over_a_whole_group_that_was_given_is_flagged(self, step):
         for row in step.rows[4:8]:
             row.tracks["prox_logprobs"][:] = np.nan
             row.values["rewards"] = np.nan
-        assert not found(step, "nonfinite")
+        assert set(found(step, "nonfinite")) == {4, 5, 6, 7}
+
+    def test_nan_of_a_rollout_that_is_a_group_of_its_own_is_flagged(self, step):
+        step.group_size = 1
+        step.rows[5].values["rewards"] = np.nan
+        assert set(found(step, "nonfinite")) == {5}
+
+    def test_none_and_masked_values_are_unknown(self):
+        batch = capture(
+            [
+                RolloutBatch(
+                    input_ids=[[1, 2], [1, 2], [1, 2]],
+                    attention_mask=[[1, 1], [1, 1], [1, 1]],
+                    loss_mask=[[0, 1], [0, 1], [0, 1]],
+                    rewards=[1.0, None, float("nan")],
+                    logprobs=np.ma.masked_invalid([[0, -1], [np.nan, np.nan], [0, np.nan]]),
+                )
+            ],
+            step=0,
+            split="rollout",
+        )
+        (flags,) = flagged(batch, "nonfinite").items()
+        assert flags[0] == 2
+        assert "logprobs at 1 token" in flags[1][0].message and "rewards of the row" in flags[1][0].message
+
+    def test_what_is_joined_later_is_given(self, step):
+        whole, bare = step.batch(), step.batch(without=("prox_logprobs",))
+        both = concatenate([whole, bare])
+        joined = both.joined({"prox_logprobs": np.full(len(both.input_ids), np.nan, np.float32)}, {})
+        assert len(flagged(joined, "nonfinite")) == 2 * len(step.rows)
 
     def test_one_row_of_a_group_that_lacks_it_is_flagged(self, step):
         step.rows[5].tracks["prox_logprobs"][:] = np.nan
