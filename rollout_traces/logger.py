@@ -24,13 +24,13 @@ from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
 from rollout_traces.flags import check_parameters
 from rollout_traces.metrics import check_keys
+from rollout_traces.rank_outlet import RankOutlet, outlet_of_rank, share
 from rollout_traces.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.selection import policy_named
-from rollout_traces.shared_run import current_ranks, first_group_of, hear, next_key, tell
+from rollout_traces.shared_run import current_ranks, first_group_of, next_key
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RunFolder
-from rollout_traces.station import MAX_SPOOL_BYTES, RankOutlet, Station, StationPlan
+from rollout_traces.station import MAX_SPOOL_BYTES, Station, StationPlan
 
 DRAINS = ("process", "thread")
 """Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
@@ -99,8 +99,8 @@ class RolloutLogger:
             `{"columns": [...], "data": [[...]]}`; None: no such file.
         drain: `process`, or `thread` where no process can be started. A callable selection, a redact hook
             or template arguments that JSON cannot hold work in a thread only.
-        per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks of a node hand
-            over to rank 0's run and share one selection with one cap.
+        per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks hand over to
+            rank 0's run and share one selection with one cap.
         max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
         max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
 
@@ -177,11 +177,9 @@ class RolloutLogger:
         self._n_ranks, self._rank = (1, 0) if ranks is None or per_rank else (ranks.n_ranks, ranks.rank)
         suffix, key = "", next_key(project)
         shares = ranks is not None and self._rank > 0 and redact is None
-        heard = hear(ranks, key) if ranks is not None and shares else None
-        if heard is not None:
-            self._station: Station | RankOutlet = RankOutlet(
-                RunFolder(heard), self._rank, plan, self._warnings
-            )
+        outlet = outlet_of_rank(ranks, key, plan, self._warnings) if ranks is not None and shares else None
+        if outlet is not None:
+            self._station: Station | RankOutlet = outlet
         else:
             if ranks is not None and (per_rank or self._rank > 0):
                 suffix, self._n_ranks = f"-rank{ranks.rank}", 1
@@ -197,9 +195,9 @@ class RolloutLogger:
                 config={**(config or {}), CONFIG_KEY: _run_config(settings, tokenizer)},
             )
             shared = ranks if self._n_ranks > 1 else None
-            self._station = Station(sink, plan, self._warnings, shared)
+            self._station = station = Station(sink, plan, self._warnings, shared)
             if shared is not None:
-                tell(shared, key, self._station.folder)
+                share(station, shared, key, plan, self._warnings)
         _finish_at_exit(self)
 
     @property
@@ -399,7 +397,7 @@ def _finish_at_exit(logger: RolloutLogger) -> None:
 
     def finish() -> None:
         alive = known()
-        if alive is not None and alive.drain == "thread":
+        if alive is not None and alive._station.dies_with_process:
             alive.finish(timeout=10 if alive._station.is_on_disk else 60)
 
     atexit.register(finish)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import orjson
 
 log = logging.getLogger("rollout_traces")
 
+NODE = "ROLLOUT_TRACES_NODE"
+"""Environment variable with the name of this node, where host names do not tell nodes apart."""
 PATIENCE = 30.0
 """Seconds that a rank waits for rank 0's word."""
 _counts: Counter[str] = Counter()
@@ -33,11 +36,35 @@ class Ranks:
         rank: its rank.
         n_ranks: how many there are.
         store: the process group's store.
+        node: the name of this process's node.
     """
 
     rank: int
     n_ranks: int
     store: Any
+    node: str
+
+
+@dataclass(frozen=True)
+class Word:
+    """What rank 0 says of its run.
+
+    Attributes:
+        node: the name of its node.
+        folder: where the run's spools lie; None: nowhere that others can write to.
+        manifest: the run's manifest, plain values; None without a folder.
+        takes_lines: whether ranks of other nodes can send to it.
+    """
+
+    node: str
+    folder: str | None = None
+    manifest: Mapping[str, Any] | None = None
+    takes_lines: bool = False
+
+
+def node_name() -> str:
+    """What tells this node from others: the host's name, unless `ROLLOUT_TRACES_NODE` gives another."""
+    return os.environ.get(NODE) or socket.gethostname()
 
 
 def current_ranks() -> Ranks | None:
@@ -50,7 +77,7 @@ def current_ranks() -> Ranks | None:
         return None
     from torch.distributed.distributed_c10d import _get_default_store
 
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), _get_default_store())
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), _get_default_store(), node_name())
 
 
 def next_key(project: str) -> str:
@@ -59,14 +86,13 @@ def next_key(project: str) -> str:
     return f"rollout-traces/{project}/{_counts[project]}"
 
 
-def tell(ranks: Ranks, key: str, folder: Path | None) -> None:
-    """Says on rank 0 where the run's spools lie; None: nowhere that others can write to."""
-    word = {"host": socket.gethostname(), "folder": None if folder is None else str(folder)}
-    ranks.store.set(key, orjson.dumps(word))
+def tell(ranks: Ranks, key: str, word: Word) -> None:
+    """Says on rank 0 where its run is."""
+    ranks.store.set(key, orjson.dumps(asdict(word), default=str))
 
 
-def hear(ranks: Ranks, key: str, patience: float = PATIENCE) -> Path | None:
-    """Learns on another rank where the run's spools lie.
+def hear(ranks: Ranks, key: str, patience: float = PATIENCE) -> Word | None:
+    """Learns on another rank where rank 0's run is.
 
     Args:
         ranks: this process among the others.
@@ -74,19 +100,36 @@ def hear(ranks: Ranks, key: str, patience: float = PATIENCE) -> Path | None:
         patience: seconds to wait for rank 0.
 
     Returns:
-        The folder; None when rank 0 said nothing in time, works on another node, or keeps its spool in
-        memory.
+        What rank 0 said; None when it said nothing in time.
     """
     try:
         ranks.store.wait([key], datetime.timedelta(seconds=patience))
-        word: Mapping[str, Any] = orjson.loads(ranks.store.get(key))
+        return Word(**orjson.loads(ranks.store.get(key)))
     except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
         log.warning("rank %d heard nothing of rank 0's run within %g s: %r", ranks.rank, patience, error)
         return None
-    if word["host"] != socket.gethostname() or word["folder"] is None:
-        log.warning("rank %d cannot reach rank 0's spool and logs a run of its own", ranks.rank)
+
+
+def is_first_of_node(ranks: Ranks, key: str) -> bool:
+    """True for one rank of a node: the one that sends for all of them."""
+    return bool(ranks.store.add(f"{key}/first/{ranks.node}", 1) == 1)
+
+
+def tell_node(ranks: Ranks, key: str, folder: Path | None) -> None:
+    """Says to the other ranks of a node where they hand over; None: each logs by itself."""
+    ranks.store.set(f"{key}/folder/{ranks.node}", orjson.dumps(None if folder is None else str(folder)))
+
+
+def hear_node(ranks: Ranks, key: str, patience: float = PATIENCE) -> Path | None:
+    """Learns where the ranks of this node hand over; None when nobody said it in time, or said nowhere."""
+    name = f"{key}/folder/{ranks.node}"
+    try:
+        ranks.store.wait([name], datetime.timedelta(seconds=patience))
+        folder = orjson.loads(ranks.store.get(name))
+    except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
+        log.warning("rank %d heard nothing of its node's spools within %g s: %r", ranks.rank, patience, error)
         return None
-    return Path(word["folder"])
+    return None if folder is None else Path(folder)
 
 
 def rank_spool(rank: int, unique: str) -> str:

@@ -18,6 +18,7 @@ from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import Drain, DrainConfig
 from rollout_traces.drain.host import ProcessHost, ThreadHost, config_as_plain
 from rollout_traces.drain.loop import DrainLoop
+from rollout_traces.drain.node_receiver import NodeReceiver
 from rollout_traces.shared_run import Ranks, rank_spool
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
@@ -33,6 +34,8 @@ MAX_SPOOL_BYTES = 8 << 30
 """Bytes that may wait on disk, by default."""
 MAX_MEMORY_BYTES = 1 << 30
 """Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
+LINGER = 20.0
+"""Seconds that a rank which is finished waits for those that hand over through it, at most."""
 WATCH_EVERY = 0.5
 """Seconds between two looks at the sidecar and at what is kept in memory."""
 
@@ -83,6 +86,11 @@ class Outlet:
         self._last_counters: Counter[str] = Counter()
         self.reader = spool if isinstance(spool, MemorySpool) else SpoolReader(spool.folder)
         self.hand_over = HandOver(spool, warnings, max_bytes)
+
+    @property
+    def dies_with_process(self) -> bool:
+        """True when what waits is drained, or sent on, by this process alone."""
+        return False
 
     @property
     def is_on_disk(self) -> bool:
@@ -147,34 +155,6 @@ class Outlet:
         return Counter()
 
 
-class RankOutlet(Outlet):
-    """The outlet of a rank whose run is rank 0's: a spool beside rank 0's, which rank 0's drain reads.
-
-    Args:
-        folder: rank 0's folder.
-        rank: this rank.
-        plan: what is wanted.
-        warnings: where what happens is counted.
-    """
-
-    kind = "rank 0"
-    run: Any = None
-
-    def __init__(self, folder: RunFolder, rank: int, plan: StationPlan, warnings: Warnings) -> None:
-        path = folder.writer_folder(rank_spool(rank, _unique()))
-        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes)
-        self._folder = folder
-
-    def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends: no more is handed over. What waits is rank 0's drain's to store."""
-        self.counters()
-        self._stopped.set()
-        self._writer.close()
-
-    def _drain_counts(self) -> Counter[str]:
-        return Counter(self._folder.status().get("counters", {}))
-
-
 class Station(Outlet):
     """Spool and host of one logger.
 
@@ -182,6 +162,7 @@ class Station(Outlet):
         sink: the run, as this process holds it.
         plan: what is wanted.
         warnings: where what happens is counted.
+        ranks: this rank 0 among the others that share the run; None where there are none.
     """
 
     def __init__(
@@ -190,6 +171,7 @@ class Station(Outlet):
         self._sink = sink
         self._plan = plan
         self._ranks = ranks
+        self._receiver: NodeReceiver | None = None
         self._folder: RunFolder | None = None
         self._drain_counters: Counter[str] = Counter()
         spool = MemorySpool(MAX_MEMORY_BYTES) if plan.redact is not None else self._spool_on_disk()
@@ -197,9 +179,19 @@ class Station(Outlet):
         self._host: ThreadHost | ProcessHost = self._make_host()
 
     @property
-    def folder(self) -> Path | None:
+    def folder(self) -> RunFolder | None:
         """The run's spools; None where they lie in memory."""
-        return None if self._folder is None else self._folder.path
+        return self._folder
+
+    @property
+    def dies_with_process(self) -> bool:
+        """True when what waits is drained, or sent on, by this process alone."""
+        return self._host.kind == "thread" or (self._receiver is not None and self._receiver.has_lines)
+
+    def take_from(self, receiver: NodeReceiver) -> None:
+        """Has the ranks of other nodes hand over to this run too."""
+        self._receiver = receiver
+        receiver.start()
 
     @property
     def kind(self) -> str:
@@ -213,6 +205,8 @@ class Station(Outlet):
 
     def close(self, timeout: float, *, stored: bool) -> None:
         """Ends: no more is handed over. A sidecar goes on by itself where something waits."""
+        if self._receiver is not None:
+            self._receiver.close(min(timeout, LINGER))
         self.counters()
         self._stopped.set()
         self._writer.close()
@@ -235,7 +229,7 @@ class Station(Outlet):
                 root,
             )
         self._folder = RunFolder.of(root, run.project, run.id)
-        name = _unique() if self._ranks is None else rank_spool(self._ranks.rank, _unique())
+        name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
         writer = self._folder.writer_folder(name)
         return SpoolWriter(writer, self._plan.max_spool_bytes)
 
@@ -334,7 +328,8 @@ class Station(Outlet):
                 ProcessHost(folder, self._secrets(), log.warning).start()
 
 
-def _unique() -> str:
+def unique() -> str:
+    """A name for a spool that no other process takes."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -191,7 +191,11 @@ class SpoolReader:
         Raises:
             RecordError: it is torn, damaged or of a newer schema.
         """
-        return decode((self.folder / f"{name}{RECORD}").read_bytes())
+        return decode(self.read_bytes(name))
+
+    def read_bytes(self, name: str) -> bytes:
+        """Reads a record's file, which may be longer than the record."""
+        return (self.folder / f"{name}{RECORD}").read_bytes()
 
     def remove(self, name: str) -> None:
         """Lets a stored record go; its file is kept for the next one where few are free."""

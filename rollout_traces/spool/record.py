@@ -146,6 +146,16 @@ def decode(data: bytes | memoryview) -> Record:
     )
 
 
+def n_bytes_of(data: bytes) -> int:
+    """Bytes of the record that `data` begins with; what follows it in a file that is used again is none of it.
+
+    Args:
+        data: what `decode` reads.
+    """
+    n_header, n_body = (_PREFIX.unpack_from(data)[at] for at in (3, 5))
+    return int(_PREFIX.size + n_header + n_body)
+
+
 def to_json(value: Any) -> bytes:
     """JSON of anything: what JSON cannot say is said as `sanitize.plain` does."""
     try:

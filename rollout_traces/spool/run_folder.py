@@ -68,6 +68,16 @@ class Manifest:
     world_size: int = 1
     version: int = MANIFEST_VERSION
 
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Manifest:
+        """What `as_plain` gave; fields of other versions are passed over."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
 
 class RunFolder:
     """One run's folder.
@@ -90,7 +100,7 @@ class RunFolder:
     def write_manifest(self, manifest: Manifest) -> None:
         """Writes the manifest; whoever reads it sees the old or the new one."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._replace("manifest.json", orjson.dumps(asdict(manifest), default=str))
+        self._replace("manifest.json", orjson.dumps(manifest.as_plain(), default=str))
 
     def manifest(self) -> Manifest:
         """Reads the manifest.
@@ -104,8 +114,7 @@ class RunFolder:
             raise StoreError(f"spool {self.path}: its manifest cannot be read ({error}).") from error
         if values.get("version", 0) > MANIFEST_VERSION:
             raise StoreError(f"spool {self.path}: written by a newer version. Upgrade rollout-traces.")
-        known = {item.name for item in fields(Manifest)}
-        return Manifest(**{key: value for key, value in values.items() if key in known})
+        return Manifest.from_plain(values)
 
     def writer_folder(self, writer: str) -> Path:
         """The spool of one writer."""
