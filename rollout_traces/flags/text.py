@@ -11,9 +11,9 @@ from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
 from rollout_traces.decode.grammars.thinking import FAMILIES
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
-from rollout_traces.flags.runs import Runs
 from rollout_traces.flags.scripts import NAMES, code_points, script_codes
 from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.metrics.repetition import repetitions
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
@@ -106,25 +106,18 @@ def repetition(
     window: Annotated[int, "last sampled tokens looked at"] = 256,
     share: Annotated[float, "of the window that must repeat"] = 0.5,
 ) -> dict[int, list[Flag]]:
-    """A stretch with x[t] = x[t - p], p at most 64, fills more than half of the last 256 sampled tokens."""
-    last, columns = _last_sampled(population, window)
-    needed = int(share * window) + 1
-    found: dict[int, list[Flag]] = {}
-    for period in range(1, min(max_period, window - 1) + 1):
-        equal = last[:, period:] == last[:, :-period]
-        for row in np.flatnonzero(np.count_nonzero(equal, axis=1) >= needed - period).tolist():
-            if row in found:
-                continue
-            start, stop = _longest_run(equal[row])
-            covered = stop - start + period
-            if covered < needed or covered < 2 * period:
-                continue
-            positions = columns[row, [start, stop + period - 1]] - population.batch.offsets[row]
-            text = (
-                f"The same {'token' if period == 1 else f'{period} tokens'} repeat{'s' if period == 1 else ''} "
-                f"{covered / period:.0f} times over {covered} of the last {window} sampled tokens."
-            )
-            found[row] = [make_flag("repetition", text, start=positions[0], stop=positions[1] + 1)]
+    """The rollouts that the metric `repetition_share` counts, with the loop of their shortest period."""
+    loops = repetitions(population.sampled, window=window, longest_period=max_period, filled=share)
+    found = {}
+    for row, loop in loops.items():
+        what = "token repeats" if loop.period == 1 else f"{loop.period} tokens repeat"
+        text = (
+            f"The same {what} {loop.covered / loop.period:.0f} times over {loop.covered} of the last {window} "
+            "sampled tokens."
+        )
+        first = int(population.batch.offsets[row])
+        flag = make_flag("repetition", text, start=loop.start - first, stop=loop.stop - first)
+        found[row] = [flag]
     return found
 
 
@@ -287,26 +280,3 @@ def _at_characters(name: str, text: str, transcript: Transcript, index: int, whe
     whole = last == len(transcript.turns[index].raw)
     stop = transcript.turns[index].stop if whole else token_at(transcript, index, last)
     return make_flag(name, text, turn=index, start=start, stop=max(stop, start + 1))
-
-
-def _last_sampled(population: Population, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and flat positions [B, window] of each row's last sampled tokens, at the right edge."""
-    sampled = population.sampled
-    counts = sampled.segments.counts
-    back = np.arange(window - 1, -1, -1)
-    at = np.cumsum(counts)[:, None] - 1 - back
-    filled = back < counts[:, None]
-    columns = np.zeros(at.shape, np.int64)
-    columns[filled] = sampled.positions[at[filled]]
-    unlike = -1 - np.arange(window)
-    return np.where(
-        filled, population.batch.input_ids[columns] if len(columns) and filled.any() else 0, unlike
-    ), columns
-
-
-def _longest_run(equal: np.ndarray) -> tuple[int, int]:
-    runs = Runs.of(equal, np.asarray([0, len(equal)]))
-    if not len(runs.starts):
-        return 0, 0
-    longest = int(np.argmax(runs.lengths))
-    return int(runs.starts[longest]), int(runs.stops[longest])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.metrics.aggregate import share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
@@ -12,39 +14,88 @@ from rollout_traces.metrics.view import StepView
 WINDOW = 256
 LONGEST_PERIOD = 64
 FILLED = 0.5
+NO_TOKEN = -(2**40)
+"""From here down are no ids, not even a damaged one."""
 
 
-def repeated_tails(batch: HostBatch) -> np.ndarray:
-    """How many of each rollout's last sampled tokens a short period fills.
+@dataclass(frozen=True)
+class Repetition:
+    """The loop at the end of a rollout.
 
-    A period p fills the tokens of an unbroken stretch, at most the last 256, in which every token equals
-    the one p before it, the p tokens that started it included. The longest such stretch counts.
+    Attributes:
+        period: tokens that repeat themselves.
+        covered: tokens that they fill, without a break.
+        start: flat position of the first of these in the batch.
+        stop: one past the flat position of the last.
+    """
+
+    period: int
+    covered: int
+    start: int
+    stop: int
+
+
+def repetitions(
+    sampled: MaskedTokens,
+    *,
+    window: int = WINDOW,
+    longest_period: int = LONGEST_PERIOD,
+    filled: float = FILLED,
+) -> dict[int, Repetition]:
+    """Rollouts whose last sampled tokens a short period fills.
+
+    A period p fills the tokens of an unbroken stretch in which every token equals the one p before it, the p
+    tokens that started it included. It must come round twice.
 
     Args:
-        batch: B rollouts.
+        sampled: the sampled tokens of B rollouts.
+        window: last sampled tokens of a rollout that are looked at.
+        longest_period: longest period looked for, tokens.
+        filled: part of the window that must be filled, more than which counts.
 
     Returns:
-        int64 [B]; 0 where it is not more than half of the last 256.
+        Row -> the loop of its shortest period.
     """
-    positions = np.flatnonzero(batch.response_mask)
-    stops = np.searchsorted(positions, batch.offsets[1:])
-    starts = np.searchsorted(positions, batch.offsets[:-1])
-    lengths = np.minimum(stops - starts, WINDOW)
-    window_B_W = np.full((batch.n_rows, WINDOW), -1, np.int64)
-    at = np.arange(WINDOW)[None, :] - (WINDOW - lengths)[:, None]
-    inside = at >= 0
-    source = np.maximum(stops - lengths, 0)[:, None] + at
-    window_B_W[inside] = batch.input_ids[positions[source[inside]]]
-    longest = np.zeros(batch.n_rows, np.int64)
-    candidates = np.flatnonzero(lengths > FILLED * WINDOW)
-    window_B_W, inside = window_B_W[candidates], inside[candidates]
-    for period in range(1, LONGEST_PERIOD + 1):
-        same = (window_B_W[:, period:] == window_B_W[:, :-period]) & inside[:, :-period]
-        enough = np.count_nonzero(same, axis=1) > FILLED * WINDOW - period
-        run = _longest_run(same[enough])
-        rows = candidates[enough]
-        longest[rows] = np.maximum(longest[rows], np.where(run >= period, run + period, 0))
-    return np.where(longest > FILLED * WINDOW, longest, 0)
+    needed = int(filled * window) + 1
+    long_rows = np.flatnonzero(sampled.segments.counts >= needed)
+    window_R_W, at_R_W = _last_tokens(sampled, long_rows, window)
+    found: dict[int, Repetition] = {}
+    for period in range(1, min(longest_period, window - 1) + 1):
+        equal = window_R_W[:, period:] == window_R_W[:, :-period]
+        for index in np.flatnonzero(np.count_nonzero(equal, axis=1) >= needed - period).tolist():
+            row = int(long_rows[index])
+            if row in found:
+                continue
+            start, stop = _longest_run(equal[index])
+            covered = stop - start + period
+            if covered >= needed and covered >= 2 * period:
+                first, last = at_R_W[index, [start, stop + period - 1]].tolist()
+                found[row] = Repetition(period, covered, first, last + 1)
+    return found
+
+
+def _last_tokens(sampled: MaskedTokens, rows: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and flat positions [R, window] of the last sampled tokens of R rows, at the right edge.
+
+    Where a row has fewer, ids that are unlike each other and all others.
+    """
+    counts = sampled.segments.counts[rows]
+    ends = sampled.segments.starts[rows] + counts
+    back = np.arange(window, 0, -1)
+    filled = back <= counts[:, None]
+    at = np.zeros(filled.shape, np.int64)
+    at[filled] = sampled.positions[(ends[:, None] - back)[filled]]
+    ids = np.broadcast_to(NO_TOKEN - np.arange(window), filled.shape).copy()
+    ids[filled] = sampled.batch.input_ids[at[filled]]
+    return ids, at
+
+
+def _longest_run(equal: np.ndarray) -> tuple[int, int]:
+    """Start and stop of the longest unbroken run of True."""
+    edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
+    starts, stops = edges[::2], edges[1::2]
+    longest = int(np.argmax(stops - starts)) if len(starts) else 0
+    return (int(starts[longest]), int(stops[longest])) if len(starts) else (0, 0)
 
 
 @family(
@@ -60,14 +111,5 @@ def repetition(view: StepView) -> dict[str, float]:
 
     Rollouts with fewer sampled tokens do not count as repeating: 128 repeated tokens are needed.
     """
-    assert view.batch is not None
-    return share("repetition_share", repeated_tails(view.batch) > 0)
-
-
-def _longest_run(same_B_W: np.ndarray) -> np.ndarray:
-    """int64 [B]: the longest unbroken run of True in each row."""
-    width = same_B_W.shape[1]
-    broken_at = np.where(same_B_W, 0, np.arange(1, width + 1)[None, :])
-    return (np.arange(1, width + 1)[None, :] - np.maximum.accumulate(broken_at, axis=1)).max(
-        axis=1, initial=0
-    )
+    loops = np.isin(np.arange(view.ledger.n_rows), list(repetitions(view.sampled)))
+    return share("repetition_share", loops)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.metrics.repetition import repeated_tails
+from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.metrics.repetition import repetitions
 from tests.builders import make_host_batch
 from tests.metrics.builders import of_batch, sampled_rows
 
@@ -49,7 +50,11 @@ class TestDiversity:
 
 
 def tail_of(row: list[int]) -> int:
-    return int(repeated_tails(sampled_rows(row))[0])
+    return covered_by_row(sampled_rows(row)).get(0, 0)
+
+
+def covered_by_row(batch) -> dict[int, int]:
+    return {row: loop.covered for row, loop in repetitions(MaskedTokens.sampled(batch)).items()}
 
 
 class TestRepetition:
@@ -57,6 +62,11 @@ class TestRepetition:
         noise = list(range(1000, 1300))
         assert tail_of(noise + [1, 2, 3] * 50) == 150
         assert of_batch(sampled_rows(noise + [1, 2, 3] * 50, noise))["repetition_share"] == 0.5
+
+    def test_the_shortest_period_is_the_one_that_is_named(self):
+        noise = list(range(1000, 1300))
+        (loop,) = repetitions(MaskedTokens.sampled(sampled_rows(noise + [1, 2, 3] * 50))).values()
+        assert (loop.period, loop.covered, loop.start, loop.stop) == (3, 150, 300, 450)
 
     def test_it_is_at_most_the_window(self):
         assert tail_of([5] * 2000) == 256
@@ -70,12 +80,16 @@ class TestRepetition:
 
     def test_text_that_reuses_few_words_without_a_period_is_not_repetition(self):
         rng = np.random.default_rng(0)
-        assert tail_of(rng.integers(0, 20, 2000).tolist()) < 128
+        assert tail_of(rng.integers(0, 20, 2000).tolist()) == 0
 
     def test_environment_text_between_turns_does_not_hide_a_loop(self):
         ids = [4, 4, 99, 4, 4, 98] * 100
         sampled = [1, 1, 0, 1, 1, 0] * 100
-        assert repeated_tails(make_host_batch([ids], [sampled]))[0] == 256
+        batch = make_host_batch([ids], [sampled])
+        assert covered_by_row(batch) == {0: 256}
+        (loop,) = repetitions(MaskedTokens.sampled(batch)).values()
+        assert (loop.period, loop.stop) == (1, len(ids) - 1)
+        assert np.count_nonzero(sampled[loop.start : loop.stop]) == 256
 
     def test_many_rows_at_once_give_what_each_gives_alone(self):
         rng = np.random.default_rng(1)
@@ -87,5 +101,6 @@ class TestRepetition:
             for _ in range(40)
         ]
         rows = [row for row in rows if row]
-        together = repeated_tails(sampled_rows(*rows)).tolist()
-        assert together == [tail_of(row) for row in rows]
+        together = covered_by_row(sampled_rows(*rows))
+        assert [together.get(index, 0) for index in range(len(rows))] == [tail_of(row) for row in rows]
+        assert together
