@@ -26,8 +26,8 @@ def trainers(examination: Examination) -> Iterator[Finding]:
             yield Finding(
                 integration.name,
                 "warn",
-                f"{integration.version}: {', '.join(missing)} cannot be found",
-                f"Tested with {integration.distribution} {integration.supported}.",
+                f"{integration.version}: {'; '.join(missing)}",
+                f"Rollouts cannot be seen there. Tested with {integration.distribution} {integration.supported}.",
             )
         elif not integration.is_supported:
             yield Finding(

@@ -75,8 +75,16 @@ class Integration:
             return False
 
     def missing_hook_points(self) -> list[str]:
-        """The hook points that the installed version does not have; imports the trainer."""
-        return [point for point in self.hook_points if not _exists(point)]
+        """What the installed version does not have, or why it cannot be imported; imports the trainer."""
+        missing = []
+        for module, points in _by_module(self.hook_points).items():
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001  whatever a trainer's import raises is the answer
+                missing.append(f"{module} cannot be imported ({type(error).__name__}: {error})")
+            else:
+                missing += [f"{point} is not there" for point in points if not _exists(point)]
+        return missing
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version or '(not installed)'}"
@@ -272,6 +280,13 @@ def integration_named(name: str) -> Integration:
         if integration.name == name:
             return integration
     raise KeyError(f"no integration {name!r}. There are {', '.join(item.name for item in INTEGRATIONS)}.")
+
+
+def _by_module(points: Sequence[str]) -> dict[str, list[str]]:
+    modules: dict[str, list[str]] = {}
+    for point in points:
+        modules.setdefault(point.partition(":")[0], []).append(point)
+    return modules
 
 
 def _exists(point: str) -> bool:

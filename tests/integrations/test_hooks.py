@@ -139,3 +139,15 @@ class TestTheConfigOfALaterAreal:
         assert tags.metadata == {"help": "labels"}
         with pytest.raises(AssertionError):
             cli_args.TrackioConfig(mode="elsewhere")
+
+
+class TestLookingForHookPoints:
+    def found(self, *points):
+        return dataclasses.replace(integration_named("trl"), hook_points=points).missing_hook_points()
+
+    def test_what_moved_and_what_cannot_be_imported_are_told_apart(self):
+        assert self.found("dataclasses:dataclass", "dataclasses:Field.gone") == [
+            "dataclasses:Field.gone is not there"
+        ]
+        [said] = self.found("no_such_trainer.loop:Trainer.step", "no_such_trainer.loop:Trainer.log")
+        assert said.startswith("no_such_trainer.loop cannot be imported (ModuleNotFoundError: ")
