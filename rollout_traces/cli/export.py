@@ -11,21 +11,15 @@ from rollout_traces.cli import options
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("export")(export)
+    app.command("export")(options.expanded(export))
 
 
 def export(
     out: options.Out,
-    project: options.Project = None,
-    server_url: options.ServerUrl = None,
-    space: options.Space = None,
-    run: options.Run = None,
-    split: options.Split = None,
-    steps: options.StepRange = None,
-    where: options.Where = "",
-    text: options.Text = None,
+    *,
+    source: options.From,
+    which: options.Which,
     sort: options.Sort = None,
-    ledger: options.FromLedger = False,
     file_format: Annotated[
         str | None, typer.Option("--format", "-f", help="jsonl or parquet; by the file's name by default.")
     ] = None,
@@ -37,22 +31,12 @@ def export(
 
     Example: rollout-traces export good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
-    from rollout_traces.cli.opening import open_for
     from rollout_traces.cli.progress import progress_bar
     from rollout_traces.export import Query
     from rollout_traces.export import export as write
 
-    store = open_for(project, server_url, space)
-    query = Query(
-        run=run,
-        split=split,
-        steps=options.parse_steps(steps),
-        where=where,
-        text=text,
-        order_by=sort,
-        rows="ledger" if ledger else "traces",
-        limit=limit,
-    )
+    store = source.open()
+    query = Query(**which.asked(), order_by=sort, limit=limit)
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:

@@ -22,14 +22,13 @@ HIDDEN = ("schema", "kind", "status", "flags")
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("get")(get)
+    app.command("get")(options.expanded(get))
 
 
 def get(
     trace: Annotated[str, typer.Argument(help="Its uid or trace id, or the beginning of either.")],
-    project: options.Project = None,
-    server_url: options.ServerUrl = None,
-    space: options.Space = None,
+    *,
+    source: options.From,
     raw: Annotated[
         bool, typer.Option("--raw", help="Every token as the model saw it, markers included.")
     ] = False,
@@ -39,10 +38,9 @@ def get(
 
     Example: rollout-traces get -p gsm8k f015d31ca8e3-12
     """
-    from rollout_traces.cli.opening import open_for
     from rollout_traces.errors import StoreError
 
-    store = open_for(project, server_url, space)
+    store = source.open()
     trace_id = store.find(trace)
     record = store.record(trace_id)
     if as_json:

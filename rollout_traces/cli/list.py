@@ -28,21 +28,15 @@ SHOWN = (
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("list")(list_rollouts)
+    app.command("list")(options.expanded(list_rollouts))
 
 
 def list_rollouts(
     what: Annotated[str, typer.Argument(help="projects, runs, steps, columns or rollouts.")] = "rollouts",
-    project: options.Project = None,
-    server_url: options.ServerUrl = None,
-    space: options.Space = None,
-    run: options.Run = None,
-    split: options.Split = None,
-    steps: options.StepRange = None,
-    where: options.Where = "",
-    text: options.Text = None,
+    *,
+    source: options.From,
+    which: options.Which,
     sort: options.Sort = None,
-    ledger: options.FromLedger = False,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma separated.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
     after: Annotated[str | None, typer.Option(help="Cursor of the page before, as it printed it.")] = None,
@@ -57,27 +51,15 @@ def list_rollouts(
         return
     if what not in ("runs", "steps", "columns", "rollouts"):
         raise typer.BadParameter(f"{what!r}; expected projects, runs, steps, columns or rollouts.")
-    from rollout_traces.cli.opening import open_for
-
-    store = open_for(project, server_url, space)
+    store = source.open()
     if what == "runs":
         _print([_plain(info) for info in store.runs()], as_json)
     elif what == "columns":
-        _print([_plain(info) for info in store.columns("ledger" if ledger else "traces")], as_json)
+        _print([_plain(info) for info in store.columns(which.rows)], as_json)
     elif what == "steps":
-        _steps(store, run, split, as_json)
+        _steps(store, which.run, which.split, as_json)
     else:
-        page = store.query(
-            run=run,
-            split=split,
-            where=where,
-            text=text,
-            order_by=sort,
-            limit=limit,
-            after=after,
-            steps=options.parse_steps(steps),
-            rows="ledger" if ledger else "traces",
-        )
+        page = store.query(**which.asked(), order_by=sort, limit=limit, after=after)
         _rollouts(store, page, columns, as_json)
 
 

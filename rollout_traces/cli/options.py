@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+    from rollout_traces.store.scope import Rows
 
 Project = Annotated[
     str | None,
@@ -66,6 +74,95 @@ FromLedger = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Out = Annotated[Path, typer.Argument(help="File to write.")]
+
+
+@dataclass(frozen=True)
+class From:
+    """Where a command reads from, as `--project`, `--server-url` and `--space` say it."""
+
+    project: Project = None
+    server_url: ServerUrl = None
+    space: Space = None
+
+    def open(self) -> Store:
+        """The store, with a bar while it is indexed.
+
+        Raises:
+            StoreError: no such project, or none was named where there are several.
+        """
+        from rollout_traces.cli.opening import open_for
+
+        return open_for(self.project, self.server_url, self.space)
+
+
+@dataclass(frozen=True)
+class Which:
+    """Which rollouts are meant, as `--run` to `--ledger` say it."""
+
+    run: Run = None
+    split: Split = None
+    steps: StepRange = None
+    where: Where = ""
+    text: Text = None
+    ledger: FromLedger = False
+
+    @property
+    def rows(self) -> Rows:
+        """Whether traces are meant or the ledgers' rows."""
+        return "ledger" if self.ledger else "traces"
+
+    @property
+    def between(self) -> tuple[int | None, int | None]:
+        """First and last step, both included."""
+        return parse_steps(self.steps)
+
+    def asked(self) -> dict[str, Any]:
+        """The same as arguments of the store's questions."""
+        return {
+            "run": self.run,
+            "split": self.split,
+            "steps": self.between,
+            "where": self.where,
+            "text": self.text,
+            "rows": self.rows,
+        }
+
+
+_SHARED: Mapping[type, tuple[str, ...]] = {
+    each: tuple(f.name for f in fields(each)) for each in (From, Which)
+}
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters of the types `From` and `Which` are options of its own, one a field.
+
+    Args:
+        command: takes them as keywords.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shared = {name: hint for name, hint in hints.items() if hint in _SHARED}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        kind = shared.get(parameter.name)
+        if kind is None:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        types = get_type_hints(kind, include_extras=True)
+        parameters += [
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
+            for f in fields(kind)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, kind in shared.items():
+            given[name] = kind(**{field: given.pop(field) for field in _SHARED[kind]})
+        command(**given)
+
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = signature(command).replace(parameters=keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return run
 
 
 def parse_steps(text: str | None) -> tuple[int | None, int | None]:

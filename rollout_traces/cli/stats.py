@@ -15,22 +15,16 @@ BAR = 40
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("stats")(stats)
+    app.command("stats")(options.expanded(stats))
 
 
 def stats(
     column: Annotated[
         str | None, typer.Argument(help="A column to count; one line a step when none is named.")
     ] = None,
-    project: options.Project = None,
-    server_url: options.ServerUrl = None,
-    space: options.Space = None,
-    run: options.Run = None,
-    split: options.Split = None,
-    steps: options.StepRange = None,
-    where: options.Where = "",
-    text: options.Text = None,
-    ledger: options.FromLedger = False,
+    *,
+    source: options.From,
+    which: options.Which,
     bins: Annotated[int, typer.Option(help="Bins of a numeric column.")] = 12,
     as_json: options.AsJson = False,
 ) -> None:
@@ -38,24 +32,16 @@ def stats(
 
     Example: rollout-traces stats -p gsm8k reward -w "flags has 'truncated'"
     """
-    from rollout_traces.cli.opening import open_for
-
-    store = open_for(project, server_url, space)
-    between = options.parse_steps(steps)
+    store = source.open()
     if column is None:
         from rollout_traces.store.summary import summarise_steps
 
-        _print_rows([asdict(s) for s in summarise_steps(store, run, split, between)], as_json)
+        _print_rows(
+            [asdict(s) for s in summarise_steps(store, which.run, which.split, which.between)], as_json
+        )
         return
-    asked: dict[str, Any] = {
-        "run": run,
-        "split": split,
-        "where": where,
-        "text": text,
-        "steps": between,
-        "rows": "ledger" if ledger else "traces",
-    }
-    kinds = {info.name: info.kind for info in store.columns(asked["rows"])}
+    asked = which.asked()
+    kinds = {info.name: info.kind for info in store.columns(which.rows)}
     if kinds.get(column) == "number":
         found = store.histogram(column, bins, **asked)
         names = [f"{low:.4g} … {high:.4g}" for low, high in zip(found.edges, found.edges[1:], strict=False)]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rollout_traces.store.reading import SIGNS, Tags
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 """Another version in a file means that the file is built anew."""
 MAX_COLUMNS = 1000
 """Metadata names that get a column; further ones stay in the trace alone and are counted."""
@@ -28,44 +28,26 @@ FIXED: Mapping[Table, tuple[str, ...]] = {
 HEAD = ("id", "key", "trace_index", "timestamp", "n_messages", "prompt", "reply")
 """Columns of `heads`: what a list shows of a trace beside its numbers."""
 
-FIRST = {
-    "traces": [
-        "group",
-        "sample",
-        "reward",
-        "advantage",
-        "n_tokens",
-        "n_sampled",
-        "n_turns",
-        "staleness_max",
-        "version_min",
-        "version_max",
-        "flags",
-        "stop_reason",
-        "discard_reason",
-        "trained",
-        "prompt_key",
-        "uid",
-    ],
-    "ledger": [
-        "group",
-        "sample",
-        "reward",
-        "advantage",
-        "n_sampled",
-        "n_turns",
-        "staleness_max",
-        "version_min",
-        "version_max",
-        "flags",
-        "stop_reason",
-        "discard_reason",
-        "trained",
-        "prompt_key",
-        "uid",
-        "trace_uid",
-        "selected_by",
-    ],
+_FIRST_OF_BOTH = (
+    "group",
+    "sample",
+    "reward",
+    "advantage",
+    "n_sampled",
+    "n_turns",
+    "staleness_max",
+    "version_min",
+    "version_max",
+    "flags",
+    "stop_reason",
+    "discard_reason",
+    "trained",
+    "prompt_key",
+    "uid",
+)
+FIRST: Mapping[Table, tuple[str, ...]] = {
+    "traces": (*_FIRST_OF_BOTH, "n_tokens"),
+    "ledger": (*_FIRST_OF_BOTH, "trace_uid", "selected_by"),
 }
 """Names that get the first columns, where SQLite reaches them soonest."""
 
@@ -126,11 +108,8 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute(_WORDS)
     connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
     for table, names in FIRST.items():
-        registry = Registry(connection, table)  # type: ignore[arg-type]
-        for name in names:
-            registry.slot(name, None)
-    for table in ("traces", "ledger"):
-        slots = dict(connection.execute("SELECT name, slot FROM columns WHERE tbl = ?", (table,)))
+        registry = Registry(connection, table)
+        slots = {name: registry.slot(name, None) for name in names}
         for name in ("uid", "prompt_key"):
             connection.execute(f"CREATE INDEX {table}_{name} ON {table} (m{slots[name]})")
     connection.execute("INSERT INTO meta VALUES ('version', ?)", (INDEX_VERSION,))

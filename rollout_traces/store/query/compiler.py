@@ -98,11 +98,8 @@ class Compiler:
             return _one_of(column, node.values)
         if isinstance(node, Has):
             if column.kind not in ("tags", "mixed"):
-                raise QueryError(
-                    f"{column.name} is no list of names; use {column.name} = '{node.name}'.",
-                    self.source_text,
-                    node.column.start,
-                    node.column.stop,
+                raise self._wrong(
+                    node.column, f"{column.name} is no list of names; use {column.name} = '{node.name}'."
                 )
             return Sql(f"instr({column.sql}, ?) > 0", (f"|{node.name}|",))
         return Sql(f"instr(lower({column.sql}), lower(?)) > 0", (node.piece,))
@@ -112,12 +109,7 @@ class Compiler:
         for value in _values_of(node):
             if wanted is not None and not isinstance(value, wanted):
                 holds = "numbers" if column.kind == "number" else "texts, which stand in quotes"
-                raise QueryError(
-                    f"{column.name} holds {holds}; found {value!r}.",
-                    self.source_text,
-                    node.column.start,
-                    node.column.stop,
-                )
+                raise self._wrong(node.column, f"{column.name} holds {holds}; found {value!r}.")
 
     def column(self, name: Name) -> Column:
         """The column of that name.
@@ -134,7 +126,10 @@ class Compiler:
             n for n in names if n.endswith("/" + name.name)
         ]
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise QueryError(f"no column {name.name!r}.{hint}", self.source_text, name.start, name.stop)
+        raise self._wrong(name, f"no column {name.name!r}.{hint}")
+
+    def _wrong(self, name: Name, what: str) -> QueryError:
+        return QueryError(what, self.source_text, name.start, name.stop)
 
 
 def _values_of(node: Compare | Between | In | Has | Contains) -> list[Value]:

@@ -113,7 +113,7 @@ class _Parser:
             return self._predicate()
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise QueryError(f"more than {MAX_DEPTH} levels deep.", self._text, opening.start, opening.stop)
+            raise self._wrong(opening, f"more than {MAX_DEPTH} levels deep.")
         if opening.value == "not":
             node: Node = Not(self.unary())
         else:
@@ -125,13 +125,16 @@ class _Parser:
     def unexpected(self, expected: str) -> QueryError:
         token = self.token
         seen = "the query ends" if token.kind == "end" else f"found {self._text[token.start : token.stop]!r}"
-        return QueryError(f"{seen} where {expected} was expected.", self._text, token.start, token.stop)
+        return self._wrong(token, f"{seen} where {expected} was expected.")
+
+    def _wrong(self, token: Token, what: str) -> QueryError:
+        return QueryError(what, self._text, token.start, token.stop)
 
     def _predicate(self) -> Node:
         self._tests += 1
         token = self.token
         if self._tests > MAX_TESTS:
-            raise QueryError(f"more than {MAX_TESTS} tests.", self._text, token.start, token.stop)
+            raise self._wrong(token, f"more than {MAX_TESTS} tests.")
         if self._take("text"):
             kind = Substring if self._take("contains") else Text
             place = self.token
@@ -168,11 +171,8 @@ class _Parser:
     def _compare(self, column: Name, operator: str) -> Node:
         token, value = self.token, self._value()
         if value is None and operator not in ("=", "!="):
-            raise QueryError(
-                f"null cannot be compared with {operator}; use 'is null' or 'is not null'.",
-                self._text,
-                token.start,
-                token.stop,
+            raise self._wrong(
+                token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
             )
         return Compare(column, operator, value)  # type: ignore[arg-type]
 
