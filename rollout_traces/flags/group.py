@@ -150,7 +150,7 @@ def duplicate_completions(
     family="group",
     severity="warn",
     meaning="one row carries far more than its part of the step's update",
-    needs=("advantages", "logprobs"),
+    needs=("advantages", "prox_logprobs or logprobs"),
     splits=("rollout",),
 )
 def dominates_update(

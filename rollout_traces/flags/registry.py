@@ -53,7 +53,7 @@ class Detector:
     Attributes:
         find: the function.
         needs: what it cannot do without: canonical batch keys, `tokenizer`, or `<flag>.<parameter>` for
-            a threshold that has no sensible default.
+            a threshold that has no sensible default; of `a or b` one is enough.
         parameters: its thresholds.
     """
 
@@ -301,4 +301,4 @@ def _meaning(hint: Any) -> str:
 
 
 def _missing(form: Detector, present: frozenset[str]) -> tuple[str, ...]:
-    return tuple(key for key in form.needs if key not in present)
+    return tuple(need for need in form.needs if present.isdisjoint(need.split(" or ")))

@@ -199,7 +199,7 @@ def nll_estimate(view: StepView) -> dict[str, float]:
 @family(
     "reference",
     reads="tokens",
-    needs=("ref_logprobs", "logprobs"),
+    needs=("ref_logprobs", "prox_logprobs or logprobs"),
     source="Schulman's estimators",
     keys=(
         Key("ref/k3", "KL of the policy from the reference model, low variance, nats", default=True),

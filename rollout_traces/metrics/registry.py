@@ -19,6 +19,10 @@ MetricFunction = Callable[[StepView], Mapping[str, float]]
 """Gives values by key, without the split in front. A key that cannot be computed is absent, never 0."""
 
 
+OR = " or "
+"""Between names of which one is enough."""
+
+
 @dataclass(frozen=True)
 class Key:
     """One key, or a pattern of keys, that a family gives.
@@ -41,7 +45,7 @@ class Family:
     Attributes:
         name: its name.
         reads: what it is computed from.
-        needs: ledger columns, tracks or settings without which it is off.
+        needs: ledger columns, tracks or settings without which it is off; of `a or b` one is enough.
         keys: what it gives.
         source: where the definition comes from.
         function: computes it.
@@ -78,7 +82,7 @@ def family(
 
 def missing_for(spec: Family, view: StepView) -> tuple[str, ...]:
     """Why a family is off: what it needs and the step does not have; empty when it is on."""
-    reasons = [need for need in spec.needs if not view.has(need)]
+    reasons = [need for need in spec.needs if not any(map(view.has, need.split(OR)))]
     if spec.reads == "tokens" and view.batch is None:
         reasons.append("the population's tokens")
     return tuple(reasons)

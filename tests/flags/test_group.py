@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from rollout_traces.flags import flag_population
+from rollout_traces.flags import flag_population, off_flags
 from rollout_traces.run_settings import Range, RunSettings
 from tests.flags.steps import population_of
 
@@ -105,6 +106,14 @@ class TestDuplicateCompletions:
 
 
 class TestDominatesUpdate:
+    @pytest.mark.parametrize("without", ["logprobs", "prox_logprobs"])
+    def test_the_logprobs_of_one_engine_are_enough(self, step, without):
+        step.rows[5].tracks["advantages"] *= 1000
+        assert set(found(step, "dominates_update", without=(without,))) == {5}
+        assert "dominates_update" not in off_flags(step.batch(without=(without,)))
+        neither = step.batch(without=("logprobs", "prox_logprobs"))
+        assert off_flags(neither)["dominates_update"] == ("prox_logprobs or logprobs",)
+
     def test_a_tenth_is_no_news_among_a_few_rows(self, step):
         step.rows = step.rows[:4]
         assert not found(step, "dominates_update")

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from rollout_traces.metrics import missing_inputs
 from rollout_traces.metrics.mismatch_stats import effective_share
 from rollout_traces.run_settings import RunSettings
 from tests.builders import make_host_batch
@@ -155,6 +156,15 @@ class TestReference:
         d = np.asarray([-0.5, 0.0, -0.5, 0.0])
         assert found["ref/k1"] == pytest.approx(0.25)
         assert found["ref/k3"] == pytest.approx(np.mean(np.exp(d) - d - 1))
+
+    def test_it_needs_the_logprobs_of_one_engine_only(self):
+        reference = {"ref_logprobs": [-2.0, -1.0]}
+        assert of_batch(sampled_rows([1, 2], tracks={**reference, "prox_logprobs": [-1.0, -1.0]}))[
+            "ref/k1"
+        ] == pytest.approx(0.5)
+        assert "ref/k1" in of_batch(sampled_rows([1, 2], tracks={**reference, "logprobs": [-1.0, -1.0]}))
+        off = missing_inputs(sampled_rows([1, 2], tracks=reference))
+        assert off["reference"] == ("prox_logprobs or logprobs",)
 
 
 class TestByTurn:
