@@ -174,7 +174,7 @@ class Station(Outlet):
         self._receiver: NodeReceiver | None = None
         self._folder: RunFolder | None = None
         self._drain_counters: Counter[str] = Counter()
-        spool = MemorySpool(MAX_MEMORY_BYTES) if plan.redact is not None else self._spool_on_disk()
+        spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
         super().__init__(spool, warnings, plan.max_bytes)
         self._host: ThreadHost | ProcessHost = self._make_host()
 
@@ -215,6 +215,13 @@ class Station(Outlet):
             self._folder.drain_lock.release()
             self._folder.remove_if_done()
         self._sink.finish()
+
+    def _spool_in_memory(self) -> MemorySpool:
+        log.warning(
+            "redact: the spool lies in memory alone, %d MB at most; what is not stored is lost with this process.",
+            MAX_MEMORY_BYTES >> 20,
+        )
+        return MemorySpool(MAX_MEMORY_BYTES)
 
     def _spool_on_disk(self) -> SpoolWriter:
         import trackio.utils

@@ -160,6 +160,22 @@ class TestTheRun:
             assert db.execute("select distinct run_name from traces").fetchall() == [("trainers-own",)]
         assert scalars(trackio_dir)[2] == {"after": 1.0}
 
+    def test_that_is_given_stands_over_the_current_one(self, trackio_dir):
+        import trackio
+
+        given = trackio.init(project="p", name="given", embed=False)
+        trackio.context_vars.current_run.set(None)
+        current = trackio.init(project="p", name="current", embed=False)
+        logger = make_logger(name="ignored", run=given)
+        logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
+        assert logger.finish()
+        given.log({"after": 1.0}, step=2)
+        for run in (given, current):
+            run.finish()
+        with sqlite3.connect(trackio_dir / "p.db") as db:
+            assert db.execute("select distinct run_name from traces").fetchall() == [("given",)]
+        assert scalars(trackio_dir)[2] == {"after": 1.0}
+
     def test_a_second_logger_after_the_first_has_a_run_of_its_own(self, trackio_dir):
         for name in ("one", "two"):
             logger = make_logger(name=name)
@@ -209,3 +225,41 @@ class TestBadInput:
         logger.log_rollouts(batch, step=1, split="training")
         logger.finish()
         assert logger.counters["batches_refused"] == 2
+
+
+class TestDiskLimit:
+    def test_above_it_steps_keep_their_ledger_alone_and_say_so(self, trackio_dir):
+        for step, limit in ((1, None), (2, 1e-9)):
+            logger = make_logger(max_disk_gb=limit)
+            logger.log_rollouts(rollout_batch(tiny_tokenizer()), step=step)
+            assert logger.finish()
+        assert {step for step, _ in stored(trackio_dir, "rollout/trajectories")} == {1}
+        (_, before), (_, after) = stored(trackio_dir, "rollout/steps")
+        assert read_ledger(after).n_rows == 32
+        said = [str(digest.messages) + str(digest.metadata) for digest in (before, after)]
+        assert ["above its max_disk_gb" in text for text in said] == [False, True]
+        assert logger.counters["steps_over_disk_limit"] == 1
+
+    def test_below_it_nothing_is_left_out(self, trackio_dir):
+        logger = make_logger(max_disk_gb=10)
+        logger.log_rollouts(rollout_batch(tiny_tokenizer()), step=1)
+        assert logger.finish()
+        assert len(stored(trackio_dir, "rollout/trajectories")) == 12
+        assert logger.counters["steps_over_disk_limit"] == 0
+
+
+class TestNetworkMount:
+    def test_has_the_spool_on_the_nodes_own_disk_and_says_what_follows(
+        self, trackio_dir, tmp_path, monkeypatch, caplog
+    ):
+        from rollout_traces.spool import run_folder
+
+        monkeypatch.setattr(run_folder, "is_network_mount", lambda path: True)
+        monkeypatch.setattr(run_folder.tempfile, "gettempdir", lambda: str(tmp_path / "node"))
+        logger = make_logger()
+        logger.log_rollouts(rollout_batch(tiny_tokenizer()), step=1)
+        assert logger._station.folder.path.is_relative_to(tmp_path / "node")
+        assert not (trackio_dir / "rollout-traces" / "spool").exists()
+        assert "can be recovered from this node only" in caplog.text
+        assert logger.finish()
+        assert len(stored(trackio_dir, "rollout/trajectories")) == 12

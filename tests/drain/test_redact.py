@@ -106,6 +106,12 @@ class TestEndToEnd:
             assert (transcript.tokens.input_ids == -1).any()
             assert "bags" not in transcript.raw
 
+    def test_it_is_said_that_a_crash_loses_what_is_not_stored(self, folder, caplog):
+        caplog.clear()
+        logger = rt.RolloutLogger("p", "another", tiny_tokenizer(), redact=lambda message: [])
+        logger.finish(1)
+        assert "the spool lies in memory alone" in caplog.text
+
     def test_the_rest_is_still_there(self, folder):
         with sqlite3.connect(folder / "p.db") as db:
             assert db.execute("select count(*) from traces").fetchone() == (5,)

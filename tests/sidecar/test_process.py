@@ -184,6 +184,19 @@ class TestRecovery:
         assert sum(ledger_uids(trackio_dir).values()) == 3
         assert "Nothing waits" in runner.invoke(app, ["recover"]).output
 
+    def test_what_waits_is_shown_longest_first(self, trackio_dir):
+        import json
+
+        from typer.testing import CliRunner
+
+        from rollout_traces.cli import build_app
+
+        self.make_left()
+        shown = CliRunner().invoke(build_app(["last"]), ["last", "--json", "-n", "2"])
+        lengths = [row["tokens"] for row in json.loads(shown.output)]
+        everything = sorted(make_batch()["attention_mask"].sum(1).tolist(), reverse=True)
+        assert lengths == everything[:2] and everything[0] > everything[-1]
+
     def test_leaves_alone_what_is_in_use(self, logger, trackio_dir):
         from rollout_traces.drain.recovery import find_left, recover_in_background
 

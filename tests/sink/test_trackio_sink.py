@@ -1,0 +1,94 @@
+"""What is written to Trackio: one bad value never takes its siblings."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
+from tests.test_write_path import stored
+
+HOSTILE = {
+    "a lone surrogate": "broken \ud800 text",
+    "bytes": b"\xff\x00",
+    "a tensor": torch.arange(3),
+    "an array": np.arange(3.0),
+    "an integer beyond 64 bits": 2**70,
+    "not a number": float("nan"),
+    "an object": object(),
+    "a set": {1, 2},
+    "a tuple": (1, np.float32(2)),
+}
+
+
+@pytest.fixture
+def sink(trackio_dir):
+    sink = TrackioSink.open(project="p", name="run")
+    yield sink
+    sink.finish()
+
+
+def record(uid, **metadata):
+    return TraceRecord(
+        [{"role": "user", "content": metadata.get("text", "hello")}],
+        {"uid": uid, **metadata},
+        [{"id": "rollout", "name": "rollout", "kind": "span", "token_track": "AAAA"}],
+    )
+
+
+def settle(sink):
+    deadline = time.monotonic() + 20
+    while not sink.idle() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_one_bad_value_takes_neither_its_trace_nor_a_sibling(sink, trackio_dir, what):
+    records = [record("b-0"), record("b-1", value=HOSTILE[what]), record("b-2")]
+    sink.log_traces("rollout/trajectories", records, step=3)
+    settle(sink)
+    assert [found.metadata["uid"] for _, found in stored(trackio_dir, "rollout/trajectories")] == [
+        "b-0",
+        "b-1",
+        "b-2",
+    ]
+
+
+def test_a_message_that_cannot_be_encoded_takes_no_sibling(sink, trackio_dir):
+    sink.log_traces("rollout/trajectories", [record("b-0", text="\udcff"), record("b-1")], step=3)
+    settle(sink)
+    assert len(stored(trackio_dir, "rollout/trajectories")) == 2
+
+
+def test_a_step_of_any_integer_type_is_stored_as_it_is(sink, trackio_dir):
+    sink.log_traces("rollout/trajectories", [record("b-0")], step=np.int64(3))
+    settle(sink)
+    assert [step for step, _ in stored(trackio_dir, "rollout/trajectories")] == [3]
+
+
+def test_what_is_logged_in_a_burst_is_not_dropped(sink, trackio_dir):
+    for step in range(200):
+        sink.log_traces("rollout/trajectories", [record(f"b{step}-0")], step=step)
+    settle(sink)
+    assert len(stored(trackio_dir, "rollout/trajectories")) == 200
+
+
+@pytest.mark.parametrize("split", ["rollout", "eval-rollout"])
+@pytest.mark.parametrize("kind", [TRAJECTORIES, STEPS])
+def test_keys_are_too_short_for_their_session_files_to_collide(split, kind):
+    assert len(f"{split}/{kind}") < 34
+
+
+def test_a_config_that_holds_nothing_somewhere_is_no_hindrance_to_an_export(trackio_dir, tmp_path):
+    from trackio.sqlite_storage import SQLiteStorage
+
+    sink = TrackioSink.open(project="p", name="run", config={"empty": {}, "nested": {"empty": {}, "x": 1}})
+    sink.log_scalars({"loss": 1.0}, step=1)
+    settle(sink)
+    sink.finish()
+    SQLiteStorage.export_for_static_space("p", tmp_path / "export")
+    assert (tmp_path / "export" / "aux" / "configs.parquet").exists()
