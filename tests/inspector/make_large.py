@@ -93,6 +93,11 @@ def small_rollout(rows: Ledger, row: int, characters: int) -> TraceRecord:
     """A short conversation of about so many characters."""
     answer = f"number {row} at step {int(rows.get('step')[row])} " + "lorem ipsum dolor " * (characters // 18)
     transcript = make_transcript([("user", f"What is {row} + {row}?"), ("assistant", answer)])
+    tokens = transcript.tokens
+    own = np.where(tokens.response_mask, tokens.input_ids + row, tokens.input_ids).astype(
+        tokens.input_ids.dtype
+    )
+    transcript = replace(transcript, tokens=replace(tokens, input_ids=own))
     flags = [Flag(name, "warn", "The answer was cut by the token limit.") for name in rows.get("flags")[row]]
     return rollout_trace(transcript, rows, row, flags=flags, extra={"n_tokens": len(transcript.tokens)})
 

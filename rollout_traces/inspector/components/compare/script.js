@@ -129,7 +129,7 @@ function column(view, answer, at) {
   const turns = answer.sides[at].turns;
   const whole = shared === null ? 0 : turns.filter(turn => turn.stop <= shared).length;
   const cards = view.turnCards.map(card => card.root);
-  const folded = whole ? h("details", { class: "rt-shared", testid: "shared-prefix", ontoggle: event => {
+  const folded = whole ? h("details", { class: "rt-shared", testid: "shared-prefix", open: answer.sides.every(side => side.tokens.n === shared), ontoggle: event => {
     for (const other of root.querySelectorAll(".rt-shared")) other.open = event.target.open;
   } }, h("summary", null, `${plural(whole, "shared turn")}, ${plural(turns[whole - 1].stop, "token")}`), h("div", { class: "rt-turns" }, cards.slice(0, whole))) : null;
   if (shared !== null && whole < turns.length) {

@@ -205,7 +205,7 @@ function spreadView(answer) {
   const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
   return [head, h("div", { class: "rt-facets", testid: "facets" }, answer.facets.map(([value, count]) => h("button", {
     type: "button", disabled: value === null, onclick: () => narrow(answer.kind === "tags" ? `${answer.column} has ${quoted(value)}` : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`),
-  }, h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }), h("span", { class: "rt-ellipsis" }, value === null ? "unknown" : inert(String(value))), h("b", null, number(count)), h("span", { class: "rt-faint" }, percent(count / total)))))];
+  }, h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }), h("span", { class: "rt-ellipsis" }, value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value))), h("b", null, number(count)), h("span", { class: "rt-faint" }, percent(count / total)))))];
 }
 
 async function openExport() {

@@ -62,7 +62,7 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   replace(main,
     h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, Number(now.smooth || 0)))),
-    heat("Flags", "share of all rollouts, darker for more; ~ needs text and is estimated from those kept at random", "flags", data.flags, step),
+    heat("Flags", "share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random", "flags", data.flags, step),
     heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),

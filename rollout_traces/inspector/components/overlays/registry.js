@@ -47,7 +47,7 @@ export const OVERLAYS = [
   },
   {
     key: "logprob", label: "Rollout logprob", kind: "sequential", unit: "nats", low: true, needs: ["logprobs"],
-    meaning: "What the engine gave the token; the less likely, the darker.",
+    meaning: "What the engine gave the token; the less likely, the stronger.",
     values: track("logprobs"), domain: values => [Math.min(quantile(values, 0.01) || 0, -1e-6), 0],
   },
   {
