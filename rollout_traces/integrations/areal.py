@@ -63,18 +63,23 @@ def attach(
     """
     integration = integration_named("areal")
     warn_if_unsupported(integration)
-    if getattr(trainer, "_rollout_traces", None) is not None or not binds(integration, trainer):
-        return
-    observer = _Observer(trainer, logger, options)
-    if not observer.hook.is_on:
-        return
-    trainer._rollout_traces = observer
+    observer = getattr(trainer, "_rollout_traces", None)
+    if observer is not None:
+        observer.hook.give(logger, HookSettings.from_environment().over(options))
+    elif binds(integration, trainer):
+        observer = _Observer(trainer, logger, options)
+        if observer.hook.is_on:
+            _hook(trainer, observer)
+            trainer._rollout_traces = observer
+    if join_advantages and observer is not None and observer.hook.is_on:
+        observer.join_advantages()
+
+
+def _hook(trainer: Any, observer: _Observer) -> None:
     actor, stats_logger = trainer.actor, trainer.stats_logger
     actor.prepare_batch = observer.after_prepare(actor.prepare_batch)
     if getattr(trainer, "eval_rollout", None) is not None:
         trainer.eval_rollout.wait = observer.after(trainer.eval_rollout.wait, observer.on_evaluation)
-    if join_advantages:
-        actor.compute_advantages = observer.after(actor.compute_advantages, observer.on_advantages)
     stats_logger.commit = observer.around_commit(stats_logger.commit)
     stats_logger.close = observer.before_close(stats_logger.close)
     if hasattr(stats_logger, "log_rollout_traces"):
@@ -181,6 +186,7 @@ class _Observer:
         trainer: the `PPOTrainer`.
         hook: where to log.
         shares_run: AReaL's own Trackio run is open, and has the scalars.
+        joins: `compute_advantages` is watched.
         handed: the latest training rollouts.
         steps: where AReaL is.
         template: the workflow's chat template and its arguments; None until one was seen.
@@ -193,9 +199,17 @@ class _Observer:
         self.trainer = trainer
         self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
         self.shares_run = trackio is not None and trackio.mode != "disabled"
+        self.joins = False
         self.handed: _Handed | None = None
         self.steps = _Steps.of(trainer)
         self.template: dict[str, Any] | None = None
+
+    def join_advantages(self) -> None:
+        """Has `compute_advantages` watched from now on."""
+        if not self.joins:
+            self.joins = True
+            actor = self.trainer.actor
+            actor.compute_advantages = self.after(actor.compute_advantages, self.on_advantages)
 
     def after(self, function: Callable[..., Any], look: Callable[[Any], None]) -> Callable[..., Any]:
         """Calls `look` with what a method of the trainer returns, which is handed on untouched."""
@@ -286,7 +300,9 @@ class _Observer:
         if not batches:
             return None
         step = self.steps.log_step(self.trainer)
-        return _Handed(self.hook.log_rollouts(batches, step=step, split=split), parts)
+        awaited = ("advantages",) if self.joins and split == "rollout" else ()
+        handle = self.hook.log_rollouts(batches, step=step, split=split, await_join=awaited)
+        return _Handed(handle, parts)
 
     def _learn_template(
         self, prepare_batch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -41,7 +41,21 @@ class HookLogger:
         """False where a logger would be made that keeps no rollouts."""
         return not self._owned or self.options.get("max_rollout_traces_per_step", 0) > 0
 
-    def log_rollouts(self, batches: Sequence[RolloutBatch], *, step: int, split: str) -> RolloutHandle:
+    def give(self, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
+        """Takes what a script's own `attach` says of a trainer that is hooked already, before anything was logged.
+
+        Args:
+            logger: where to log; None: make one.
+            options: further arguments of the one that is made.
+        """
+        if self.logger is None:
+            self.options.update(options)
+            self.logger = logger
+            self._owned = logger is None
+
+    def log_rollouts(
+        self, batches: Sequence[RolloutBatch], *, step: int, split: str, await_join: Sequence[str] = ()
+    ) -> RolloutHandle:
         """Hands a step's rollouts over.
 
         Raises:
@@ -55,7 +69,7 @@ class HookLogger:
             except Exception as error:
                 self._failure = error
                 raise
-        return self.logger.log_rollouts(batches, step=step, split=split)
+        return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
 
     def close(self) -> None:
         """Stores what is left: finishes a logger of its own, flushes a given one. Raises nothing."""

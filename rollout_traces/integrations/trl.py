@@ -142,6 +142,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     integration = integration_named("trl")
     warn_if_unsupported(integration)
     if getattr(trainer, "_rollout_traces", None) is not None:
+        trainer._rollout_traces.hook.give(logger, HookSettings.from_environment().over(options))
         return trainer._rollout_traces
     observer = _Observer(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
     if not binds(integration, trainer):

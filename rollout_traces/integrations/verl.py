@@ -137,9 +137,13 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     """
     integration = integration_named("verl")
     warn_if_unsupported(integration)
-    if getattr(trainer, "_rollout_traces", None) is not None or not binds(integration, trainer):
+    settings = HookSettings.from_environment().over(options)
+    if getattr(trainer, "_rollout_traces", None) is not None:
+        trainer._rollout_traces.hook.give(logger, settings)
         return
-    observer = _Observer(trainer, logger, HookSettings.from_environment().over(options))
+    if not binds(integration, trainer):
+        return
+    observer = _Observer(trainer, logger, settings)
     if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer

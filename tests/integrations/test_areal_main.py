@@ -167,3 +167,18 @@ class TestMovedParts:
         done, database = start(*RUN, layout=layout, **TRACKIO)
         assert done.returncode == 0, done.stderr
         assert rows(database, "select count(*) from traces where key = 'rollout/trajectories'") == [(12,)]
+
+    def test_what_the_script_itself_asks_for_is_honoured_on_a_hooked_trainer(self, start, tmp_path):
+        layout = tmp_path / "layout"
+        shutil.copytree(LAYOUT, layout)
+        script = (layout / "train.py").read_text()
+        asked = "    areal.attach(trainer, join_advantages=True, selection='first', max_rollout_traces_per_step=3)\n"
+        train = "    trainer.train("
+        assert train in script
+        script = "from rollout_traces.integrations import areal\n" + script.replace(train, asked + train)
+        (layout / "train.py").write_text(script)
+        done, database = start(*RUN, layout=layout, **TRACKIO)
+        assert done.returncode == 0, done.stderr
+        stored = metadata(database, "rollout/trajectories")
+        assert [step for step, _ in stored] == [0] * 3 + [1] * 3 + [2] * 3
+        assert {m["advantage"] for _, m in stored} == {1.0}

@@ -105,6 +105,18 @@ class TestHookLogger:
         assert asked == [1]
         hook.close()
 
+    def test_what_a_script_says_of_a_hooked_trainer_is_taken_until_something_is_logged(self):
+        hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 32}, dict)
+        hook.give(None, {"max_rollout_traces_per_step": 4, "selection": "first"})
+        assert hook.options == {"max_rollout_traces_per_step": 4, "selection": "first"}
+        mine = SimpleNamespace(log_rollouts=lambda *args, **kwargs: "handle", flush=lambda: True)
+        hook.give(mine, {})
+        assert hook.log_rollouts([], step=0, split="rollout") == "handle"
+        hook.give(None, {"selection": "all"})
+        assert hook.logger is mine and hook.options["selection"] == "first"
+        hook.close()
+        assert hook.logger is mine
+
 
 @pytest.fixture
 def cli_args(monkeypatch):

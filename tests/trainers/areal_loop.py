@@ -131,6 +131,7 @@ def check_loop(project: str, trainer: PPOTrainer) -> None:
     )
     assert evaluated
     assert joined == compared
+    assert all("advantage" in record.metadata for _, record in traces)
 
 
 def check_payload(tokenizer) -> None:
