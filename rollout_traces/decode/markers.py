@@ -52,7 +52,7 @@ class Row:
 
     Attributes:
         data: the bytes of all its tokens.
-        specials: id of each marker token by the byte position where it begins.
+        specials: id of each marker token by the byte position where it begins, ascending.
     """
 
     data: bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout_traces.decode.markers import ROLE_ALIASES, Found, Markers, Pattern, Row
@@ -57,20 +59,20 @@ def segment(row: Row, markers: Markers) -> list[Segment]:
         start = found.start if segments or found is not openers[0] else 0
         one = Segment(found.role, start, found.stop, stop, stop, found.name, found.call_id)
         segments.extend(_split(row, markers, one))
+    ends = [at for at, token in row.specials.items() if token in markers.end_ids]
     for one in segments:
         trim(row, markers, one)
-        if not one.warning and _closed_inside(row, markers, one):
+        if not one.warning and _closed_inside(ends, one):
             one.warning = "text_after_end: text follows the turn's end marker before the next turn opens"
     return segments
 
 
-def _closed_inside(row: Row, markers: Markers, one: Segment) -> bool:
-    """Whether an end marker made of special tokens stands inside a body that goes on after it."""
-    if one.body_stop < one.stop or not markers.end_ids or one.role == "tool":
+def _closed_inside(ends: Sequence[int], one: Segment) -> bool:
+    """Whether one of the row's end markers, ascending, stands inside a body that goes on after it."""
+    if one.body_stop < one.stop or one.role == "tool":
         return False
-    return any(
-        one.body_start <= at < one.body_stop for at, token in row.specials.items() if token in markers.end_ids
-    )
+    first = bisect_left(ends, one.body_start)
+    return first < len(ends) and ends[first] < one.body_stop
 
 
 def _is_stop_sign(row: Row, markers: Markers, before: Segment, found: Found, stop: int) -> bool:

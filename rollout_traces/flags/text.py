@@ -255,7 +255,7 @@ def thinking_unclosed(row: TracedRow) -> Iterator[Flag]:
 def token_at(transcript: Transcript, index: int, character: int) -> int:
     """The token of a turn in which a character of its raw text begins."""
     turn = transcript.turns[index]
-    at = character + sum(len(before.raw) for before in transcript.turns[:index])
+    at = character + int(transcript.tokens.char_starts[turn.start])
     inside = slice(turn.start, turn.stop)
     holds = np.searchsorted(transcript.tokens.char_stops[inside], at, side="right")
     begins = np.searchsorted(transcript.tokens.char_starts[inside], at, side="left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.errors import DecodeError
 from tests.decode.builders import E, S, chatml, check_invariants, of_template, row, said
 from tests.decode.toy import chatml_tokenizer
+from tests.generator import tiny_tokenizer
 
 CHAT = ((0, f"{S}user\nhi{E}\n{S}assistant\n"), (1, f"hello{E}"))
 
@@ -224,3 +226,22 @@ class TestTokensOfACall:
         text = "".join(list(transcript.token_texts())[found.start : found.stop])
         assert found.arguments == {"a": "é"}
         assert text.strip() == call
+
+
+class TestCost:
+    def test_a_row_of_openers_without_ends_costs_in_proportion_to_its_length(self):
+        tokenizer = tiny_tokenizer("qwen3")
+        decoder = TranscriptDecoder(tokenizer)
+        opener = tokenizer.encode("<|im_start|>user\n", add_special_tokens=False)
+
+        def processor_time(n: int) -> float:
+            ids = opener * n
+            times = []
+            for _ in range(3):
+                start = time.process_time()
+                transcript = decoder.decode(ids, loss_mask=[1] * len(ids))
+                times.append(time.process_time() - start)
+            assert len(transcript.turns) == n
+            return min(times)
+
+        assert processor_time(8000) < 30 * processor_time(1000)
