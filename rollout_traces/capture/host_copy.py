@@ -73,19 +73,20 @@ class Rows:
             return values_B_T[row][self.mask[row]]
         return values_B_T[row, self.starts[row] : self.starts[row] + self.lengths[row]]
 
-    def gather(self, values_B_T: np.ndarray, kept: Sequence[bool], out: np.ndarray) -> None:
-        """Copies the tokens of the kept rows into `out`, end to end.
+    def places(self, kept: Sequence[bool]) -> list[tuple[Any, slice]]:
+        """Where the tokens of each kept row lie in a [B, T], and where they go when they are put end to end.
 
         Args:
-            values_B_T: [B, T].
             kept: B bools.
-            out: [N], of any dtype that the values are cast to.
         """
+        found: list[tuple[Any, slice]] = []
         at = 0
-        for row, length in enumerate(self.lengths):
+        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
             if kept[row]:
-                out[at : at + length] = self.tokens_of(values_B_T, row)
+                where = slice(start, start + length) if self.mask is None else self.mask[row]
+                found.append(((row, where), slice(at, at + length)))
                 at += length
+        return found
 
 
 class Capture:
@@ -135,6 +136,7 @@ class Capture:
         per_token = _bytes_per_token(batches)
         budget = self.max_bytes if room is None else min(self.max_bytes, room)
         kept = _rows_within(budget // per_token, lengths, group_ids, step)
+        _keep(parts, kept)
         N = int(lengths[kept].sum())
         row_floats = _row_floats(parts)
         named = {key: _named_floats(batches, key) for key in NAMED_FLOATS}
@@ -148,7 +150,7 @@ class Capture:
         for prefix, columns in {"row_floats": row_floats, **named}.items():
             for name, column in columns.items():
                 reserve(f"{prefix}/{name}", np.float64, len(lengths))[:] = column
-        source = self._tokens(parts, kept, N)
+        source = self._tokens(parts, N)
         row_lists = _merge_lists(batches)
         if not kept.all():
             row_lists["prompt_keys"] = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
@@ -171,34 +173,34 @@ class Capture:
         rows = tuple(part.rows for part in parts)
         return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept)
 
-    def _tokens(self, parts: Sequence[_Part], kept: np.ndarray, N: int) -> MaskSource:
+    def _tokens(self, parts: Sequence[_Part], N: int) -> MaskSource:
         ids = self._buffer.reserve("input_ids", np.int32, N)
-        _gather(parts, "input_ids", kept, ids, fill=0)
-        self._mask(parts, "loss_mask", kept, N)
+        _gather(parts, "input_ids", ids, fill=0)
+        self._mask(parts, "loss_mask", N)
         present = [
             all(getattr(p.batch, key) is not None for p in parts) for key in ("response_mask", "versions")
         ]
         given = present[0] and bool(parts)
         if given:
-            self._mask(parts, "response_mask", kept, N)
+            self._mask(parts, "response_mask", N)
         for key in INT_TRACKS:
             if any(getattr(part.batch, key) is not None for part in parts):
-                _gather(parts, key, kept, self._buffer.reserve(f"track/{key}", np.int32, N), fill=-1)
+                _gather(parts, key, self._buffer.reserve(f"track/{key}", np.int32, N), fill=-1)
         for key in FLOAT_TRACKS:
             if any(part.has_track(key) for part in parts):
-                self._float_track(parts, key, kept, N)
+                self._float_track(parts, key, N)
         if given:
             return "given"
         return "versions" if present[1] and parts else "loss_mask"
 
-    def _mask(self, parts: Sequence[_Part], key: str, kept: np.ndarray, N: int) -> None:
+    def _mask(self, parts: Sequence[_Part], key: str, N: int) -> None:
         bools = self._bools[:N]
-        _gather(parts, key, kept, bools, fill=False)
+        _gather(parts, key, bools, fill=False)
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _float_track(self, parts: Sequence[_Part], key: str, kept: np.ndarray, N: int) -> None:
+    def _float_track(self, parts: Sequence[_Part], key: str, N: int) -> None:
         wide = self._floats[:N]
-        _gather(parts, key, kept, wide, fill=np.nan)
+        _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
         _to_float16(wide, narrow)
         if float16_overflows(narrow, wide):
@@ -217,6 +219,27 @@ class _Part:
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
         self.rows = find_rows(host_array(batch.attention_mask))
+        self.places: list[tuple[Any, slice]] = []
+        self.n_kept = 0
+
+    def keep(self, kept: Sequence[bool]) -> None:
+        """Decides which rows' tokens are handed over."""
+        self.places = self.rows.places(kept)
+        self.n_kept = self.places[-1][1].stop if self.places else 0
+
+    def gather(self, values_B_T: np.ndarray, out: np.ndarray) -> None:
+        """Copies the tokens of the kept rows into `out`, end to end.
+
+        Args:
+            values_B_T: [B, T].
+            out: [n_kept], of any dtype that the values are cast to; bool where they are above 0.
+        """
+        if out.dtype == bool and values_B_T.dtype != bool:
+            for source, place in self.places:
+                np.greater(values_B_T[source], 0, out=out[place])
+        else:
+            for source, place in self.places:
+                out[place] = values_B_T[source]
 
     def has_track(self, key: str) -> bool:
         value = getattr(self.batch, key)
@@ -268,22 +291,25 @@ def host_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _gather(parts: Sequence[_Part], key: str, kept: np.ndarray, out: np.ndarray, fill: Any) -> None:
-    """Copies one per-token key of all parts into `out`; `fill` where a part does not have it."""
-    row = at = 0
+def _keep(parts: Sequence[_Part], kept: np.ndarray) -> None:
+    at = 0
     for part in parts:
         n_rows = len(part.rows.lengths)
-        part_kept = kept[row : row + n_rows].tolist()
-        n = sum(length for length, keep in zip(part.rows.lengths, part_kept, strict=True) if keep)
+        part.keep(kept[at : at + n_rows].tolist())
+        at += n_rows
+
+
+def _gather(parts: Sequence[_Part], key: str, out: np.ndarray, fill: Any) -> None:
+    """Copies one per-token key of all parts into `out`; `fill` where a part does not have it."""
+    at = 0
+    for part in parts:
+        here = out[at : at + part.n_kept]
         value = getattr(part.batch, key)
         if value is None or len(value.shape) != 2:
-            out[at : at + n] = fill
+            here[...] = fill
         else:
-            values = host_array(value)
-            if out.dtype == bool and values.dtype != bool:
-                values = values > 0
-            part.rows.gather(values, part_kept, out[at : at + n])
-        row, at = row + n_rows, at + n
+            part.gather(host_array(value), here)
+        at += part.n_kept
 
 
 def _to_float16(wide: np.ndarray, narrow: np.ndarray) -> None:
