@@ -135,25 +135,27 @@ class Finder:
         """
         if not 1 <= bins <= 1000:
             raise StoreError(f"bins: {bins}, expected 1 to 1000.")
+        import numpy as np
+
         with self._prepared(scope) as (connection, compiler, selection):
             value, where = _named(compiler, column).sql, selection.where
-            finite = f"{value} > -9e999 AND {value} < 9e999"
-            low, high, known, n_rows = connection.execute(
-                f"SELECT min({value}) FILTER (WHERE {finite}), max({value}) FILTER (WHERE {finite}),"
-                f" count(*) FILTER (WHERE {finite}), count(*) FROM {selection.tables} WHERE {where.text}",
+            found = connection.execute(
+                f"SELECT iif({value} > -9e999 AND {value} < 9e999, {value}, NULL)"
+                f" FROM {selection.tables} WHERE {where.text}",
                 where.parameters,
-            ).fetchone()
-            if not known:
-                return Histogram((), (), n_rows)
-            width = (high - low) / bins or 1.0
-            counted = connection.execute(
-                f"SELECT min(CAST(({value} - ?) / ? AS INTEGER), ?) AS bin, count(*)"
-                f" FROM {selection.tables} WHERE {where.text} AND {finite} GROUP BY bin",
-                (float(low), width, bins - 1, *where.parameters),
             ).fetchall()
-        counts = dict(counted)
-        edges = tuple(low + width * b for b in range(bins + 1))
-        return Histogram(edges, tuple(counts.get(b, 0) for b in range(bins)), n_rows - known)
+        values = np.array([number for (number,) in found], np.float64)
+        known = values[~np.isnan(values)]
+        if not len(known):
+            return Histogram((), (), len(values))
+        low, high = float(known.min()), float(known.max())
+        high = high if high > low else low + bins
+        width = high / bins - low / bins
+        with np.errstate(over="ignore"):  # a range may be wider than a float
+            places = np.clip((known - low) / width, 0, bins - 1).astype(np.int64)
+        counts = np.bincount(places, minlength=bins)
+        edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
+        return Histogram(edges, tuple(counts.tolist()), len(values) - len(known))
 
     def forget(self) -> None:
         """Drops remembered answers."""

@@ -141,3 +141,10 @@ class TestNumbers:
         first = store.query(order_by="-x", limit=1)
         second = store.query(order_by="-x", limit=10, after=first.next)
         assert [row["x"] for row in first.rows + second.rows] == [math.inf, math.inf, 1.0, -math.inf, None]
+
+    def test_a_histogram_spans_numbers_whose_range_is_no_float(self, trackio_dir: Path) -> None:
+        for x in (-1.5e308, 0.0, 1.5e308, math.inf, None):
+            store_values(conversation("chat", CHAT, x=x), step=0)
+        found = open_store(PROJECT).histogram("x", bins=3)
+        assert (sum(found.counts), found.counts[0], found.unknown) == (3, 1, 2)
+        assert found.edges[0] == -1.5e308 and all(map(math.isfinite, found.edges))
