@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -19,36 +20,40 @@ ROOT = LAYOUT.parents[2]
 RUN = (sys.executable, "-c", "from rollout_traces.cli import main; main()", "run")
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts the layout's training script with a launcher; returns what it printed and where Trackio wrote."""
-    tiny_tokenizer("qwen3").save_pretrained(tmp_path / "tokenizer")
-
-    def start(
-        *launcher: str, layout: Path = LAYOUT, **trackio
-    ) -> tuple[subprocess.CompletedProcess[str], Path]:
-        config = {"tokenizer_path": str(tmp_path / "tokenizer"), "stats_logger": {"trackio": trackio}}
-        (tmp_path / "grpo.yaml").write_bytes(orjson.dumps(config))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(layout), str(ROOT)]),
-            "TRACKIO_DIR": str(tmp_path / "trackio"),
-        }
-        script = [str(layout / "train.py"), "--config", str(tmp_path / "grpo.yaml")]
-        done = subprocess.run(
-            [*launcher, *script], env=environment, capture_output=True, text=True, check=False
-        )
-        return done, tmp_path / "trackio" / "main.db"
-
-    return start
-
-
 TRACKIO = {
     "mode": "local",
     "project": "main",
     "max_rollout_traces_per_step": 32,
     "selection": "all",
 }
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the layout's training script with a launcher; returns what it printed and where Trackio wrote."""
+    return functools.partial(start_in, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The layout's script, trained once."""
+    return start_in(tmp_path_factory.mktemp("trained"), *RUN, **TRACKIO)
+
+
+def start_in(
+    folder: Path, *launcher: str, layout: Path = LAYOUT, **trackio
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    tiny_tokenizer("qwen3").save_pretrained(folder / "tokenizer")
+    config = {"tokenizer_path": str(folder / "tokenizer"), "stats_logger": {"trackio": trackio}}
+    (folder / "grpo.yaml").write_bytes(orjson.dumps(config))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(layout), str(ROOT)]),
+        "TRACKIO_DIR": str(folder / "trackio"),
+    }
+    script = [str(layout / "train.py"), "--config", str(folder / "grpo.yaml")]
+    done = subprocess.run([*launcher, *script], env=environment, capture_output=True, text=True, check=False)
+    return done, folder / "trackio" / "main.db"
 
 
 def rows(database: Path, sql: str) -> list[tuple]:
@@ -62,8 +67,8 @@ def metadata(database: Path, key: str) -> list[tuple[int, dict]]:
 
 
 class TestTheLayout:
-    def test_the_yaml_key_works_and_every_row_is_stored(self, start):
-        done, database = start(*RUN, **TRACKIO)
+    def test_the_yaml_key_works_and_every_row_is_stored(self, trained):
+        done, database = trained
         assert done.returncode == 0, done.stderr
         said = orjson.loads(done.stdout.splitlines()[-1])
         stored = metadata(database, "rollout/trajectories")
@@ -79,15 +84,15 @@ class TestTheLayout:
         assert {m["version_min"] for step, m in stored if step == 2} == {2}
         assert [step for step, _ in metadata(database, "eval-rollout/trajectories")] == [0, 1, 2]
 
-    def test_scalars_and_rollouts_share_areals_run_and_steps(self, start):
-        _, database = start(*RUN, **TRACKIO)
+    def test_scalars_and_rollouts_share_areals_run_and_steps(self, trained):
+        _, database = trained
         assert rows(database, "select distinct run_name from traces") == [("t",)]
         scalars = rows(database, "select step, metrics from metrics order by step")
         own = [step for step, values in scalars if "ppo_actor/loss" in orjson.loads(values)]
         assert own == [0, 1, 2]
 
-    def test_nothing_stays_in_the_trainers_fetch_buffer(self, start):
-        done, _ = start(*RUN, **TRACKIO)
+    def test_nothing_stays_in_the_trainers_fetch_buffer(self, trained):
+        done, _ = trained
         assert orjson.loads(done.stdout.splitlines()[-1])["buffered"] == 0
 
     def test_without_the_hook_the_key_is_refused(self, start):

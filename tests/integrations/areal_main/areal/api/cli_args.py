@@ -46,7 +46,7 @@ def load_expr_config(argv: list[str], config_cls: type):
     values = read["stats_logger"]["trackio"]
     known = {item.name for item in fields(TrackioConfig)}
     if unknown := set(values) - known:
-        raise KeyError(f"Key '{unknown.pop()}' not in 'TrackioConfig'")
+        raise KeyError(f"Key '{min(unknown)}' not in 'TrackioConfig'")
     config = config_cls(tokenizer_path=read["tokenizer_path"])
     config.stats_logger.trackio = TrackioConfig(**values)
     return config, argv
