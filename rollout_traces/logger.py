@@ -19,6 +19,7 @@ from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_c
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
 from rollout_traces.capture.join import join_record
+from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import DrainConfig
 from rollout_traces.errors import BatchError, ConfigError
@@ -144,6 +145,8 @@ class RolloutLogger:
         settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
         if not callable(selection):
             policy_named(selection)
+        if tokenizer is not None:
+            check_tokenizer(tokenizer)
         check_parameters(flag_parameters or {})
         check_keys(metric_keys)
         self._counters: Counter[str] = Counter()

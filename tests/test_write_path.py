@@ -194,6 +194,10 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="max_rollout_traces_per_step: seen"):
             make_logger(max_rollout_traces_per_step=cap)
 
+    def test_a_models_name_is_no_tokenizer(self, trackio_dir):
+        with pytest.raises(ConfigError, match=r"tokenizer: seen 'Qwen/Qwen3-8B'\. Expected a tokenizer"):
+            make_logger(tokenizer="Qwen/Qwen3-8B")
+
     def test_an_unknown_selection_is_refused_by_name(self, trackio_dir):
         with pytest.raises(ConfigError, match="selection: seen 'best'"):
             make_logger(selection="best")

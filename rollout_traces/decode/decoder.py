@@ -56,6 +56,9 @@ class TranscriptDecoder:
             dialect: used instead of learning one.
             chat_template: used instead of the tokenizer's own.
             chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
+
+        Raises:
+            ConfigError: the tokenizer is none.
         """
         self.detokenizer = Detokenizer(tokenizer)
         self.tokenizer = None if dialect is not None else tokenizer

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.errors import ConfigError
+
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE = "▁"
 _N_SEQUENCES = 64
@@ -45,7 +47,11 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
 
     Returns:
         The first reading that reproduces `tokenizer.decode`, `kind="tokenizer"` when none does.
+
+    Raises:
+        ConfigError: it is no tokenizer.
     """
+    check_tokenizer(tokenizer)
     names = _piece_names(tokenizer)
     added = _added_tokens(tokenizer)
     decode_many = _decoder(tokenizer)
@@ -61,6 +67,23 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
         if pieces is not None and verify(pieces, added, decode_many, byte_ids):
             return Vocabulary(kind, pieces, added)
     return Vocabulary("tokenizer", _read_one_by_one(names, decode_many), added)
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Refuses what cannot be decoded with, such as a model's name or a processor.
+
+    Raises:
+        ConfigError: it has no `decode` or no `get_vocab`; the text says what to hand over instead.
+    """
+    if all(callable(getattr(tokenizer, name, None)) for name in ("decode", "get_vocab")):
+        return
+    instead = "AutoTokenizer.from_pretrained(...)"
+    if hasattr(tokenizer, "tokenizer"):
+        instead = "its .tokenizer"
+    seen = repr(tokenizer) if isinstance(tokenizer, str) else f"a {type(tokenizer).__name__}"
+    raise ConfigError(
+        f"tokenizer: seen {seen}. Expected a tokenizer, with `decode` and `get_vocab`: hand over {instead}."
+    )
 
 
 def verify(

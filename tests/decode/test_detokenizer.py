@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rollout_traces.decode.detokenizer import Detokenizer
 from rollout_traces.decode.vocabulary import read_vocabulary, verify
+from rollout_traces.errors import ConfigError
 from tests.decode.toy import (
     chatml_tokenizer,
     sentencepiece_style_tokenizer,
     toy_tokenizer,
     wordpiece_tokenizer,
 )
+from tests.generator import tiny_tokenizer
 
 TEXT = "Hello wörld, 你好 😀\n\n  two  spaces\ttab <|im_start|>user\nthe end"
 
@@ -107,3 +110,15 @@ class TestVerification:
 
         assert verify(list(vocabulary.pieces), {}, decode_many)
         assert not verify(shifted, {}, decode_many)
+
+
+class TestWhatIsNoTokenizer:
+    @pytest.mark.parametrize("given", ["Qwen/Qwen3-8B", 7, object()])
+    def test_is_refused_by_what_was_seen(self, given):
+        with pytest.raises(ConfigError, match="AutoTokenizer") as refused:
+            Detokenizer(given)
+        assert (repr(given) if isinstance(given, str) else type(given).__name__) in str(refused.value)
+
+    def test_a_processor_is_told_to_hand_over_its_tokenizer(self):
+        with pytest.raises(ConfigError, match=r"a SimpleNamespace.*its \.tokenizer"):
+            Detokenizer(SimpleNamespace(tokenizer=tiny_tokenizer(), decode=str))
