@@ -169,11 +169,12 @@ def train(
         reward_funcs=[correct, short],
         args=config,
         train_dataset=data,
+        eval_dataset=data if "eval_strategy" in options else None,
         processing_class=tokenizer,
         **({"tools": tools} if tools else {}),
     )
     integration.attach(trainer, max_rollout_traces_per_step=cap, selection=selection)
-    trainer.seen = []
+    trainer.seen, trainer.evaluated = [], []
     inner = trainer._generate_and_score_completions
 
     def keep(inputs):
@@ -181,7 +182,7 @@ def train(
         n, rank = len(inputs), trainer.accelerator.process_index
         first = n * (rank - trainer.accelerator.num_processes)
         mine = slice(first, first + n or None)
-        trainer.seen.append(
+        (trainer.seen if trainer.model.training else trainer.evaluated).append(
             {
                 "completion": list(trainer._logs["completion"])[mine],
                 "rewards": {k: list(v)[mine] for k, v in trainer._logs["rewards"].items()},
@@ -207,12 +208,12 @@ def train(
     return trainer
 
 
-def stored(project: str) -> dict[int, list[TraceRecord]]:
+def stored(project: str, split: str = "rollout") -> dict[int, list[TraceRecord]]:
     """Step -> its traces, by row."""
     by_step: dict[int, list[TraceRecord]] = {}
     with sqlite3.connect(FOLDER / "trackio" / f"{project}.db") as db:
-        query = "select step, messages, metadata, spans from traces where key = 'rollout/trajectories'"
-        for step, *parts in db.execute(query):
+        query = "select step, messages, metadata, spans from traces where key = ?"
+        for step, *parts in db.execute(query, (f"{split}/trajectories",)):
             by_step.setdefault(step, []).append(TraceRecord(*(orjson.loads(part) for part in parts)))
     for records in by_step.values():
         records.sort(key=lambda record: int(record.metadata["uid"].split("-")[1]))
@@ -298,10 +299,26 @@ def check(project: str, trainer: GRPOTrainer) -> None:
     assert equal == conversations
 
 
+def check_evaluation(project: str, trainer: GRPOTrainer) -> None:
+    """What TRL samples to evaluate is the other split, with TRL's rewards."""
+    seen = sorted(
+        (call["global_step"] + 1, round(right + 0.5 * short, 4))
+        for call in trainer.evaluated
+        for right, short in zip(call["rewards"]["correct"], call["rewards"]["short"], strict=True)
+    )
+    found = sorted(
+        (step, round(record.metadata["reward"], 4))
+        for step, records in stored(project, "eval-rollout").items()
+        for record in records
+    )
+    assert seen and found == seen, (found, seen)
+    print(f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards and steps")
+
+
 def main() -> None:
     """Trains and checks each variant."""
     for project, options in {
-        "trl-plain": {"tools": []},
+        "trl-plain": {"tools": [], "cap": 16, "eval_strategy": "steps", "eval_steps": 2},
         "trl-tools": {"tools": [multiply]},
         "trl-template": {"tools": [], "own_template": OWN_TEMPLATE, "chat_template_kwargs": {"plain": True}},
         "trl-rloo": {"tools": [], "classes": (RLOOTrainer, RLOOConfig), "beta": 0.0},
@@ -311,6 +328,8 @@ def main() -> None:
         trainer = train(project, **options)
         print(f"{project}: {len(trainer.seen)} steps in {time.time() - start:.1f} s")
         check(project, trainer)
+        if trainer.evaluated:
+            check_evaluation(project, trainer)
 
 
 if __name__ == "__main__":
