@@ -245,7 +245,14 @@ class Drain:
             self._write_step(step, split, parts)
         except Exception as error:
             self.counters["digest_errors"] += 1
-            log.warning("the digest of step %d of %s failed: %r", step, split, error, exc_info=True)
+            log.warning(
+                "the digest of step %d of %s failed, its ledger goes on: %r",
+                step,
+                split,
+                error,
+                exc_info=True,
+            )
+            self._write_bare_digest(step, split, parts)
 
     def _write_step(self, step: int, split: str, parts: Sequence[StepPart]) -> None:
         closed = ClosedStep.of(parts, self._tokenizer)
@@ -263,11 +270,29 @@ class Drain:
             )
         else:
             self.sink.log_scalars(logged, step=step)
-        parameters = self.config.flag_parameters
-        for alert in alerts(scalars, parameters, previous=self._previous.get(split)):
-            self.sink.alert(alert, step=step)
-        self._previous[split] = scalars
+        self._raise_alerts(step, split, scalars)
         self._write_all_rows(closed)
+
+    def _write_bare_digest(self, step: int, split: str, parts: Sequence[StepPart]) -> None:
+        """Writes what a step must not lose: the ledger of its rows."""
+        if not self.config.ledger:
+            return
+        try:
+            digest = digest_of(ClosedStep.of(parts, None), self.config, scalars={}, details={})
+            digest = _identified(digest, parts, over_disk_limit=self._is_over_disk_limit())
+            self.sink.log_traces(f"{split}/{STEPS}", [digest], step=step)
+        except Exception as error:
+            self.counters["ledgers_failed"] += 1
+            log.warning("the ledger of step %d of %s failed: %r", step, split, error, exc_info=True)
+
+    def _raise_alerts(self, step: int, split: str, scalars: Mapping[str, float]) -> None:
+        try:
+            for alert in alerts(scalars, self.config.flag_parameters, previous=self._previous.get(split)):
+                self.sink.alert(alert, step=step)
+        except Exception as error:
+            self.counters["alert_errors"] += 1
+            log.warning("the alerts of step %d of %s failed: %r", step, split, error, exc_info=True)
+        self._previous[split] = scalars
 
     def _filtered(self, step: ClosedStep) -> dict[str, Any]:
         try:

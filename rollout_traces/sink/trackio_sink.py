@@ -133,13 +133,18 @@ class TrackioSink:
             records: the traces; those that are stored already are left out.
             step: the trainer's global step.
             scalars: numbers that are stored with them or not at all.
-            histograms: key -> the values behind a histogram, stored likewise.
+            histograms: key -> the values behind a histogram, stored likewise; one is left out where its
+                values are so large and so close together that no bins part them.
         """
         self._logged.update(record.metadata["uid"] for record in records)
         fresh = [record for record in records if record.metadata["uid"] not in self.stored.uids]
         if fresh:
             numbers = _numbers(scalars or {})
-            shapes = {name: _as_histogram(values) for name, values in (histograms or {}).items()}
+            shapes = {
+                name: _as_histogram(values)
+                for name, values in (histograms or {}).items()
+                if _has_bins(values)
+            }
             self.run.log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step=int(step))
             self._pace()
 
@@ -222,10 +227,22 @@ def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in nested.items() if item != {}}
 
 
+def _has_bins(values: np.ndarray) -> bool:
+    wide = np.asarray(values, np.float64)
+    if not len(wide) or not np.isfinite(wide).all():
+        return False
+    low, high = float(wide.min()), float(wide.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.diff(np.linspace(low, high, HISTOGRAM_BINS + 1))
+    return bool(np.isfinite(steps).all() and (steps > 0).all())
+
+
 def _as_histogram(values: np.ndarray) -> Any:
     import trackio
 
-    return trackio.Histogram(values, num_bins=HISTOGRAM_BINS)
+    return trackio.Histogram(np.asarray(values, np.float64), num_bins=HISTOGRAM_BINS)
 
 
 def _as_trace(record: TraceRecord) -> Any:

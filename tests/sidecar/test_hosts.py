@@ -250,6 +250,31 @@ class TestBadInput:
         assert logger.counters["selection_errors"] == 1
 
 
+class TestAStepThatFails:
+    def test_keeps_its_ledger_and_its_traces(self, trackio_dir, monkeypatch):
+        def broken(*arguments):
+            raise ValueError("no histogram of this")
+
+        monkeypatch.setattr("rollout_traces.drain.drain.step_histograms", broken)
+        logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, drain="thread")
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        assert set(ledger_uids(trackio_dir).values()) == {1}
+        assert len(ledger_uids(trackio_dir)) == 6 and len(trace_uids(trackio_dir)) == 4
+        assert logger.counters["digest_errors"] == 1
+
+    def test_whose_alerts_fail_is_stored_once(self, trackio_dir, monkeypatch):
+        def broken(*arguments, **named):
+            raise ValueError("no alert of this")
+
+        monkeypatch.setattr("rollout_traces.drain.drain.alerts", broken)
+        logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, drain="thread")
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        assert set(ledger_uids(trackio_dir).values()) == {1}
+        assert logger.counters["alert_errors"] == 1 and logger.counters["digest_errors"] == 0
+
+
 class TestFork:
     def test_a_forked_child_neither_logs_nor_ends_the_run(self, make_logger, trackio_dir):
         logger = make_logger()

@@ -10,7 +10,7 @@ import torch
 
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
-from tests.test_write_path import stored
+from tests.test_write_path import scalars, stored
 
 HOSTILE = {
     "a lone surrogate": "broken \ud800 text",
@@ -56,6 +56,32 @@ def test_one_bad_value_takes_neither_its_trace_nor_a_sibling(sink, trackio_dir, 
         "b-1",
         "b-2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_there"),
+    [
+        ([1.0, 2.0, 3.0], True),
+        ([2.0, 2.0], True),
+        ([1e30, 1e30], False),
+        ([1e30, np.nextafter(1e30, np.inf)], False),
+        ([-1.7e308, 1.7e308], False),
+        ([0.0, 5e-324], False),
+        ([1.0, np.inf], False),
+        ([], False),
+    ],
+)
+def test_a_histogram_that_has_no_bins_takes_nothing_along(sink, trackio_dir, values, is_there):
+    sink.log_traces(
+        "rollout/steps",
+        [record("b-digest")],
+        step=3,
+        scalars={"loss": 1.0},
+        histograms={"rewards": np.asarray(values), "lengths": np.asarray([1, 2], np.int64)},
+    )
+    settle(sink)
+    assert len(stored(trackio_dir, "rollout/steps")) == 1
+    assert ("rewards" in scalars(trackio_dir)[3], "lengths" in scalars(trackio_dir)[3]) == (is_there, True)
 
 
 def test_a_message_that_cannot_be_encoded_takes_no_sibling(sink, trackio_dir):
