@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 _REPLACEMENT = "\ufffd"
+_WINDOW = 1024
+"""Bytes decoded at once after the first that cannot be: an error costs a copy of what was to be decoded."""
 
 
 def char_ends(data: bytes, starts: np.ndarray, edges: Sequence[int]) -> tuple[list[str], np.ndarray]:
@@ -71,14 +73,20 @@ def _decode_piece(data: bytes, is_end: np.ndarray, is_start: np.ndarray) -> str:
     is_end[:-1] = is_start[1:]
     is_end[-1] = True
     texts: list[str] = []
-    at = 0
+    at, reach = 0, len(data)
     while at < len(data):
+        window = data[at : at + reach]
         try:
-            texts.append(data[at:].decode())
-            break
+            texts.append(window.decode())
+            at += len(window)
         except UnicodeDecodeError as error:
+            reach = _WINDOW
             first, stop = at + error.start, at + error.end
-            texts += [data[at:first].decode(), _REPLACEMENT]
+            texts.append(window[: error.start].decode())
+            if error.end == len(window) and stop < len(data) and error.start:
+                at = first
+                continue
+            texts.append(_REPLACEMENT)
             is_end[first:stop] = False
             is_end[stop - 1] = True
             if first > 0:

@@ -73,9 +73,13 @@ class CompletionPrinter:
             self.skipped += 1
 
     def close(self, timeout: float = 10.0) -> None:
-        """Prints what waits, for at most `timeout` seconds."""
-        self._queue.put(None)
-        self._thread.join(timeout)
+        """Prints what waits, for about `timeout` seconds at most; then the rest is left unprinted."""
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            self.skipped += self._queue.qsize()
+        else:
+            self._thread.join(timeout)
 
     def _print_forever(self) -> None:
         decoder = None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import time
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_traces.decode import characters
 from rollout_traces.decode.characters import char_ends, char_positions
 
 
@@ -59,3 +63,27 @@ class TestPositions:
         assert (positions[0], positions[-1]) == (0, len(data))
         pieces = [data[a:b].decode("utf-8", "replace") for a, b in pairwise(positions)]
         assert "".join(pieces) == text
+
+
+class TestWindows:
+    """After the first byte that cannot be decoded, the rest is decoded window by window."""
+
+    @pytest.mark.parametrize("window", [4, 5, 16])
+    def test_a_window_may_end_anywhere(self, monkeypatch, window: int) -> None:
+        monkeypatch.setattr(characters, "_WINDOW", window)
+        draw = random.Random(window)
+        pool = [b"a", "é".encode(), "你".encode(), "😀".encode(), b"\xff", b"\xe4", b"\xf0\x9f", b"\x80"]
+        for _ in range(500):
+            data = b"".join(draw.choice(pool) for _ in range(draw.randint(0, 40)))
+            texts, _ = char_ends(data, np.asarray([0, len(data)]), [0, len(data)])
+            assert texts == [data.decode("utf-8", "replace")]
+            assert len(char_positions(data)) == len(texts[0]) + 1
+
+    def test_broken_bytes_cost_in_proportion_to_their_number(self) -> None:
+        def processor_time(n: int) -> float:
+            start = time.process_time()
+            char_positions(b"\xff\xe4" * n)
+            return time.process_time() - start
+
+        few = min(processor_time(25_000) for _ in range(3))
+        assert processor_time(200_000) < 24 * few

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -138,3 +139,27 @@ class TestPrinter:
             printer.show(batch, step=step, split="rollout")
         printer.close()
         assert printer.skipped == 20
+
+    def test_a_terminal_that_takes_nothing_does_not_hold_the_end_of_training_up(self):
+        writing, released = threading.Event(), threading.Event()
+
+        class Stuck(io.StringIO):
+            def write(self, text: str) -> int:
+                writing.set()
+                released.wait(60)
+                return len(text)
+
+        tokenizer = tiny_tokenizer()
+        printer = CompletionPrinter(tokenizer, 1, Console(file=Stuck()))
+        batch = rollout_batch(tokenizer)
+        printer.show(batch, step=0, split="rollout")
+        assert writing.wait(60)
+        for step in range(1, 4):
+            printer.show(batch, step=step, split="rollout")
+        closing = threading.Thread(target=printer.close, args=(0.1,), daemon=True)
+        closing.start()
+        closing.join(30)
+        still_closing = closing.is_alive()
+        released.set()
+        assert not still_closing
+        assert printer.skipped == 3
