@@ -50,6 +50,11 @@ class TestTheTable:
         visit.get("columns-panel").locator("label", has_text="mismatch_k3").locator("input").check()
         expect(visit.page.locator("th button:text-is('mismatch_k3')")).to_be_visible()
         assert "mismatch_k3" in visit.state["columns"]
+        panel = visit.get("columns-panel")
+        panel.locator("input.rt-input").fill("staleness")
+        panel.locator("label", has_text="staleness_max").locator("input").uncheck()
+        expect(visit.page.locator("th button:text-is('staleness_max')")).to_have_count(0)
+        expect(panel.locator("input.rt-input")).to_have_value("staleness")
 
 
 class TestHowAColumnIsSpread:

@@ -81,6 +81,31 @@ class TestMovingBetweenSteps:
         expect(visit.get("step-input")).to_have_value("1")
         expect(visit.page.locator("[data-testid='charts'] .rt-now").first).to_be_attached()
 
+    def test_another_metric_is_chosen_and_drawn(self, visit):
+        visit.open(project="demo", run="run-a")
+        visit.get("charts-choose").click()
+        search = visit.page.get_by_placeholder("search").locator("visible=true").last
+        expect(search).to_be_focused()
+        search.fill("tokens/prompt/mean")
+        box = visit.page.locator(".rt-chooser label", has_text="tokens/prompt/mean").first.locator("input")
+        assert box.evaluate("node => getComputedStyle(node).appearance") == "auto"
+        name = visit.page.locator(".rt-chooser label").first.inner_text()
+        box.check()
+        expect(visit.page.locator(f"[data-metric='{name}'] .rt-line")).to_be_visible()
+        assert name in visit.state["charts"]
+        box.uncheck()
+        expect(visit.page.locator(f"[data-metric='{name}']")).to_have_count(0)
+
+    def test_smoothing_keeps_the_slider_that_is_moved(self, visit):
+        visit.open(project="demo", run="run-a")
+        slider = visit.get("smoothing")
+        slider.focus()
+        for _ in range(4):
+            visit.page.keyboard.press("ArrowRight")
+        expect(visit.page.locator("[data-testid='charts'] .rt-line-raw").first).to_be_attached()
+        expect(slider).to_be_focused()
+        assert float(visit.state["smooth"]) == pytest.approx(0.2)
+
     def test_the_other_split_has_its_own_steps(self, visit):
         visit.open(project="demo", run="run-a")
         visit.get("split-select").select_option("eval-rollout")
@@ -135,6 +160,10 @@ class TestFilterSearchAndSort:
         expect(visit.get("filter-error")).to_be_visible()
         expect(visit.get("filter-error-token")).to_be_visible()
         visit.picture("filter-error")
+
+    def test_a_bad_filter_in_the_address_is_said_where_one_reads(self, visit):
+        visit.open(project="demo", run="run-a", where="reward < < 1")
+        expect(visit.page.locator(".rt-middle .rt-notice")).to_contain_text("cannot be read")
 
     def test_search_over_all_steps_lists_steps(self, visit):
         visit.open(project="demo", run="run-a", scope="all", text="division by zero")

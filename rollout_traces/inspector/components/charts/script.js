@@ -36,16 +36,24 @@ export class Charts {
     const chosen = this.shown.filter(name => this.series[name]);
     const wide = this.root.clientWidth > 480;
     const width = Math.max((wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28), 160);
-    if (this.choosing && this.root.contains(document.activeElement) && this.drawnFor === names.length) return this.drawCharts(now, chosen, width, weight);
-    this.drawnFor = names.length;
+    const frame = `${names.length} ${this.choosing}`;
+    const inUse = this.root.contains(document.activeElement) && document.activeElement.matches("input");
+    if (inUse && this.frame === frame) return this.drawCharts(now, chosen, width, weight);
+    this.frame = frame;
     this.list = h("div", { class: "rt-charts-list" + (wide ? " rt-two" : "") });
     replace(this.root,
       h("div", { class: "rt-charts-head" }, h("h2", null, "Charts"),
         h("label", { class: "rt-charts-smooth", title: "Smoothing" }, "smooth", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: weight, "aria-label": "Smoothing", testid: "smoothing", oninput: event => state.set({ smooth: Number(event.target.value) || null }, { fill: true }) })),
-        button("choose", () => { this.choosing = !this.choosing; this.draw(); }, { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
+        button("choose", () => this.choose(), { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
       this.choosing ? this.chooser(names, chosen) : null,
       this.list);
     return this.drawCharts(now, chosen, width, weight);
+  }
+
+  choose() {
+    this.choosing = !this.choosing;
+    this.draw();
+    this.root.querySelector(".rt-chooser .rt-input")?.focus();
   }
 
   drawCharts(now, chosen, width, weight) {

@@ -21,6 +21,7 @@ let shownFor = "";
 let spreadFor = "";
 let data = null;
 let choosing = false;
+let columnQuery = "";
 let sentinel = null;
 const newestTable = latest();
 const newestSpread = latest();
@@ -175,9 +176,9 @@ function chooser(now) {
       const columns = data ? data.columns : [];
       state.set({ columns: (event.target.checked ? [...columns, column.name] : columns.filter(name => name !== column.name)).join(",") || null });
     } }), h("span", { class: "rt-mono" }, column.name), h("span", { class: "rt-faint rt-ellipsis" }, column.meaning))));
-  fill("");
+  fill(columnQuery);
   return h("section", { class: "rt-columns-panel", testid: "columns-panel" }, h("div", { class: "rt-side-head-line" }, h("h2", null, "Columns"), now.columns ? button("the usual ones", () => state.set({ columns: null }), { class: "rt-ghost" }) : null),
-    h("input", { class: "rt-input", placeholder: "search columns", oninput: event => fill(event.target.value.trim()) }), list);
+    h("input", { class: "rt-input", placeholder: "search columns", value: columnQuery, oninput: event => { columnQuery = event.target.value.trim(); fill(columnQuery); } }), list);
 }
 
 function narrow(condition) {

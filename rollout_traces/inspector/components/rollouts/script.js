@@ -106,6 +106,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
     if (error.kind === "QueryError") {
       filterBar.error(error);
       if (!list) replace(part(".rt-left-list"), h("div", { class: "rt-empty" }, h("b", null, "The filter cannot be read."), h("p", null, "Mend the marked place, or clear it.")));
+      if (!rollout) replace(part(".rt-middle"), notice("info", "The filter cannot be read", error.message.split("\n")[0]));
     } else replace(part(".rt-left-list"), notice("error", "The list could not be read", error.message));
   });
 }
@@ -254,12 +255,12 @@ function keys() {
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
   shortcut("v", "Read or tokens", () => view && lookChanged(view.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), tokens);
+  shortcut("m", "Markdown and formulas, or plain text", () => view && lookChanged({ rendered: !view.look.rendered }), tokens);
   shortcut("o", "Next overlay", () => cycle(1), tokens);
   shortcut("O", "Previous overlay", () => cycle(-1), tokens);
   shortcut("e", "Next extreme or flagged token", () => view?.jump(1), tokens);
   shortcut("E", "Previous extreme or flagged token", () => view?.jump(-1), tokens);
   shortcut("w", "Show whitespace", () => view && lookChanged({ whitespace: !view.look.whitespace }), tokens);
-  shortcut("m", "Markdown and formulas, or plain text", () => view && lookChanged({ rendered: !view.look.rendered }), tokens);
 }
 
 function cycle(by) {
