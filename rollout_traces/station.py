@@ -332,7 +332,7 @@ class Station(Outlet):
             return
         for folder in run_folders(self._folder.path.parent.parent, self._sink.run.project):
             if folder.path != self._folder.path and not folder.is_in_use():
-                ProcessHost(folder, self._secrets(), log.warning).start()
+                ProcessHost(folder, self._secrets(), log.warning).start_once()
 
 
 def unique() -> str:

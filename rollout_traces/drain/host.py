@@ -143,6 +143,10 @@ class ProcessHost:
         """Starts the sidecar, in the background."""
         threading.Thread(target=self.watch, name="rollout-traces-start", daemon=True).start()
 
+    def start_once(self) -> None:
+        """Starts the sidecar, in the background; when it ends it is not started again."""
+        threading.Thread(target=self._run_once, name="rollout-traces-start", daemon=True).start()
+
     def watch(self) -> None:
         """Starts the sidecar when there is none, and starts it again when it died with work left."""
         with self._lock:
@@ -180,6 +184,11 @@ class ProcessHost:
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
                 threading.Thread(target=process.wait, name="rollout-traces-reap", daemon=True).start()
+
+    def _run_once(self) -> None:
+        self.watch()
+        if self._process is not None:
+            self._process.wait()
 
     def _start_process(self) -> None:
         command = [sys.executable, "-m", "rollout_traces.sidecar", str(self._folder.path)]

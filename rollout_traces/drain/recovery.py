@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -79,13 +80,14 @@ def recover_in_background(project: str | None = None) -> list[Left]:
     mine = [left for left in find_left(project) if left.n_records and not left.in_use]
     for left in mine:
         with left.folder.log.open("ab") as output:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 _command(left),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
+        threading.Thread(target=process.wait, name="rollout-traces-reap", daemon=True).start()
     return mine
 
 

@@ -32,6 +32,11 @@ def sidecars(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def zombies() -> list[psutil.Process]:
+    """Children of this process that ended and were not waited for."""
+    return [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
 def wait_for(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -80,8 +85,7 @@ class TestLife:
         logger.log_rollouts(make_batch(), step=1)
         assert logger.finish(60)
         wait_for(lambda: not sidecars(trackio_dir), 20)
-        children = psutil.Process().children()
-        assert [child for child in children if child.status() == psutil.STATUS_ZOMBIE] == []
+        assert zombies() == []
 
     def test_outlives_a_killed_trainer_until_nothing_waits(self, trackio_dir):
         code = (
@@ -167,6 +171,16 @@ class TestRecovery:
         assert logger.finish(60)
         wait_for(lambda: sum(ledger_uids(trackio_dir).values()) == 6)
         wait_for(lambda: not sidecars(trackio_dir))
+        wait_for(lambda: not zombies())
+
+    def test_in_the_background_leaves_no_zombie(self, trackio_dir):
+        from rollout_traces.drain.recovery import recover_in_background
+
+        self.make_left()
+        assert len(recover_in_background("p")) == 1
+        wait_for(lambda: sum(ledger_uids(trackio_dir).values()) == 3)
+        wait_for(lambda: not sidecars(trackio_dir))
+        wait_for(lambda: not zombies())
 
     def test_by_the_command_line_which_says_what_it_did(self, trackio_dir):
         from typer.testing import CliRunner
