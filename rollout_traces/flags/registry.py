@@ -254,7 +254,7 @@ def _expected(parameter: str, default: Any, value: Any) -> str:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if parameter == ALERT_ABOVE:
         return "" if number and 0 <= value <= 1 else "a share from 0 to 1, or None for no alert"
-    return "" if number else "a number"
+    return "" if number else "a number" if default is not None else "a number, or None"
 
 
 def _registers(
