@@ -37,6 +37,13 @@ class TestHealth:
         visit.get("examples").locator("[data-testid='sample-card']").first.click()
         expect(visit.get("rollout-header")).to_contain_text("Step 3 · group 0")
 
+    def test_a_flag_that_needs_text_speaks_of_kept_rollouts_alone(self, visit):
+        place = {"tab": "health", "project": "demo", "run": "run-a", "split": "rollout", "step": 5}
+        visit.open(**place, flag="flags:template_drift")
+        expect(visit.page.locator(".rt-health-side:visible")).to_contain_text("those that were not kept")
+        visit.open(**place, flag="flags:tied_group")
+        expect(visit.page.locator(".rt-health-side:visible")).to_contain_text("of 32, ")
+
     def test_a_cell_of_the_flags_asks_for_its_step(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         visit.page.locator("[aria-label^='mask_leak at step 5']").click()

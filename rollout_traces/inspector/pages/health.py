@@ -13,6 +13,7 @@ from rollout_traces.inspector.pages.measures import MEASURES, Measure, tie_reaso
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.store import Store
 from rollout_traces.store.switched_off import off_in
 
 EXAMPLES = 24
@@ -62,12 +63,7 @@ def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
     page = store.query(
         request.run, request.split, where=where, order_by=order or None, steps=step, limit=EXAMPLES
     )
-    try:
-        everywhere: int | None = store.count(
-            request.run, request.split, where=where, steps=step, rows="ledger"
-        )
-    except StoreError:
-        everywhere = None
+    everywhere = None if what == "flags" and needs_text(name) else _in_ledger(store, request, where)
     groups = store.groups(request.run, request.split, request.step)
     return {
         "where": where,
@@ -83,6 +79,15 @@ def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
             "chosen_by": chosen_by(groups.selected_by),
         },
     }
+
+
+def _in_ledger(store: Store, request: Request, where: str) -> int | None:
+    """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
+    steps = (request.step, request.step)
+    try:
+        return store.count(request.run, request.split, where=where, steps=steps, rows="ledger")
+    except StoreError:
+        return None
 
 
 def _question(what: str, name: str) -> tuple[str, str]:

@@ -78,7 +78,8 @@ export class Charts {
 
   chooser(names, chosen) {
     const list = h("div", { class: "rt-chooser-list rt-scroll" });
-    const fill = () => replace(list, names.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
+    const listed = [...chosen, ...names.filter(name => !chosen.includes(name))];
+    const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
       h("input", { type: "checkbox", checked: chosen.includes(name), onchange: event => {
         const next = event.target.checked ? [...this.shown, name] : this.shown.filter(each => each !== name);
         state.set({ charts: next.join(",") || null }, { fill: true });

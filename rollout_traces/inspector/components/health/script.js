@@ -143,7 +143,7 @@ function examples(now) {
     const open = patch => state.set({ page: "rollouts", flag: null, text: null, ...patch });
     replace(side,
       h("div", { class: "rt-side-head-line" }, h("h2", null, `${title} at step ${number(Number(now.step))}`), button("close", () => state.set({ flag: null }), { class: "rt-ghost" })),
-      h("p", { class: "rt-soft" }, answer.n_rows === null ? "" : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, `, `${number(answer.n_matched)} of them kept as traces.`),
+      h("p", { class: "rt-soft" }, answer.n_rows === null ? `${plural(answer.n_matched, "kept rollout")}; those that were not kept were not read for it.` : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, ${number(answer.n_matched)} of them kept as traces.`),
       answer.n_matched ? h("div", { class: "rt-example-list", testid: "examples" }, answer.samples.map(each => sampleCard(each, { range: answer.range, severities: answer.severities, open: picked => open(picked.group === null ? { id: picked.id } : { step: picked.step, group: picked.group, sample: picked.sample, id: null, where: null, sort: null }) })))
         : h("p", { class: "rt-empty" }, "None of them was kept as a trace. Explore, all rows, shows their numbers."),
       h("div", { class: "rt-example-tools" },
