@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.errors import StoreError
 from rollout_traces.host_batch import HostBatch
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import RecordError
 from rollout_traces.spool.run_folder import RunFolder, local_root, run_folders, spool_root
+
+log = logging.getLogger("rollout_traces")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Left:
 
 
 def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -> list[Left]:
-    """What waits on this node.
+    """What waits on this node. A folder whose manifest is damaged is named in a warning and passed over.
 
     Args:
         project: of one project; of all by default.
@@ -46,7 +50,11 @@ def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -
     found = []
     for root in roots if roots is not None else default_roots():
         for folder in run_folders(root, project):
-            manifest = folder.manifest()
+            try:
+                manifest = folder.manifest()
+            except StoreError as error:
+                log.warning("passed over: %s", error)
+                continue
             found.append(
                 Left(folder, manifest.project, manifest.run_name, folder.n_waiting(), folder.is_in_use())
             )

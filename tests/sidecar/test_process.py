@@ -211,6 +211,16 @@ class TestRecovery:
         everything = sorted(make_batch()["attention_mask"].sum(1).tolist(), reverse=True)
         assert lengths == everything[:2] and everything[0] > everything[-1]
 
+    def test_goes_on_beside_a_folder_that_is_damaged_and_names_it(self, trackio_dir, caplog):
+        from rollout_traces.drain.recovery import find_left
+
+        self.make_left(name="damaged")
+        [manifest] = (trackio_dir / "rollout-traces" / "spool").rglob("manifest.json")
+        manifest.write_text("{")
+        self.make_left(name="whole")
+        assert [left.run_name for left in find_left("p")] == ["whole"]
+        assert f"passed over: spool {manifest.parent}" in caplog.text
+
     def test_leaves_alone_what_is_in_use(self, logger, trackio_dir):
         from rollout_traces.drain.recovery import find_left, recover_in_background
 
