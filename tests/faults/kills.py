@@ -77,9 +77,11 @@ def run_round(seed: int, victim: str, tokenizer: Any, arrays: dict[str, Any]) ->
     kill(trainer)
     reap(trainer)
     root = folder / "rollout-traces" / "spool"
-    wait_for(lambda: not run_folders(root) or not any(f.is_in_use() for f in run_folders(root)), PATIENCE)
-    for left in run_folders(root):
-        reap(fork(folder, lambda path=left.path: recover(path)))
+    deadline = time.monotonic() + PATIENCE
+    while run_folders(root) and time.monotonic() < deadline:
+        wait_for(lambda: not any(left.is_in_use() for left in run_folders(root)), PATIENCE)
+        for left in run_folders(root):
+            reap(fork(folder, lambda path=left.path: recover(path)))
     outcome = judge(folder, said, victim, seconds)
     if outcome.good:
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +110,7 @@ def train(said: Path, tokenizer: Any, arrays: dict[str, Any], seed: int) -> None
 
 
 def recover(path: Path) -> None:
-    """What `rollout-traces recover` does for one folder."""
+    """What `rollout-traces recover` does for one folder; a sidecar that was still starting may take it first."""
     from rollout_traces.sidecar import main
 
     main([str(path)])

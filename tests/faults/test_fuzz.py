@@ -23,5 +23,5 @@ class TestFuzz:
             check=False,
             timeout=7000,
         )
-        say("fuzz", done.stdout.strip().splitlines()[-1])
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        say("fuzz", done.stdout.strip().splitlines()[-1])
