@@ -20,7 +20,7 @@ from rollout_traces.metrics.view import StepView
     family="group",
     severity="warn",
     meaning="all rewards of the group are equal, so that it teaches nothing",
-    needs=("rewards",),
+    needs=("rewards", "group_ids"),
     splits=("rollout",),
     alert_above=0.8,
 )
@@ -44,7 +44,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     family="group",
     severity="warn",
     meaning="the group's rewards differ by less than 1 % of the reward range, which normalisation blows up",
-    needs=("rewards",),
+    needs=("rewards", "group_ids"),
     splits=("rollout",),
 )
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
@@ -75,7 +75,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     family="group",
     severity="info",
     meaning="a reward lies far from its group's median (continuous rewards, groups of 8 or more)",
-    needs=("rewards",),
+    needs=("rewards", "group_ids"),
 )
 def reward_outlier(
     population: Population,
@@ -104,6 +104,7 @@ def reward_outlier(
     family="group",
     severity="warn",
     meaning="completions of the group are equal or nearly so",
+    needs=("group_ids",),
 )
 def duplicate_completions(
     population: Population,

@@ -187,8 +187,10 @@ def missing_inputs(
 
 
 def present_inputs(batch: HostBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
-    """The names that `needs` may speak of, as far as they are there."""
+    """The names that `needs` may speak of, as far as they are there; `group_ids` are where two rows share one."""
     present = {*batch.tracks, *batch.row_floats, *batch.row_lists}
+    if len(set(batch.group_ids.tolist())) < batch.n_rows:
+        present.add("group_ids")
     if batch.response_mask_source != "loss_mask":
         present.add("response_mask")
     if batch.train_version is not None:

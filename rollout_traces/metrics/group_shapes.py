@@ -46,7 +46,7 @@ def mean_gini(view: StepView, values: np.ndarray) -> float | None:
 @family(
     "group_lengths",
     reads="ledger",
-    needs=("n_sampled",),
+    needs=("n_sampled", "group_ids"),
     source="Telescope, corrected",
     keys=(
         Key("group/length_gini_mean", "mean over groups of the Gini coefficient of sampled tokens"),
@@ -119,7 +119,7 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
 @family(
     "group_correlations",
     reads="ledger",
-    needs=("reward",),
+    needs=("reward", "group_ids"),
     source="practice",
     keys=(
         Key(

@@ -94,7 +94,7 @@ def identical_completions(view: StepView, among: np.ndarray) -> np.ndarray:
 @family(
     "group_ties",
     reads="ledger",
-    needs=("reward",),
+    needs=("reward", "group_ids"),
     source="practice",
     keys=(
         Key("group/tie_share", "groups of two or more whose rewards are all equal", default=True),
@@ -128,7 +128,7 @@ def group_ties(view: StepView) -> dict[str, float]:
 @family(
     "group_zero_advantage",
     reads="ledger",
-    needs=("advantage",),
+    needs=("advantage", "group_ids"),
     source="MaxEnt-GRPO and Telescope, kept apart from ties",
     keys=(Key("group/zero_advantage_share", "groups of two or more with max |A| <= 1e-8", default=True),),
 )

@@ -35,7 +35,12 @@ class StepView:
     group_scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Whether a ledger column, a track, a batch value or a setting is known."""
+        """Whether a ledger column, a track, a batch value or a setting is known.
+
+        `group_ids` are where some group has two rollouts.
+        """
+        if name == "group_ids":
+            return bool((self.groups.sizes >= 2).any())
         if name in self.ledger.columns or getattr(self.settings, name, None) not in (None, (), {}):
             return True
         if any(column.startswith(f"{name}/") for column in self.ledger.columns):

@@ -105,6 +105,16 @@ class TestDuplicateCompletions:
         assert {0, 79} <= set(found(step, "duplicate_completions"))
 
 
+class TestGroupsOfOne:
+    def test_what_compares_the_samples_of_a_prompt_is_off_and_says_so(self, step):
+        step.group_size = 1
+        off = off_flags(step.batch())
+        for name in ("tied_group", "noise_amplified_group", "reward_outlier", "duplicate_completions"):
+            assert off[name] == ("group_ids",)
+        step.group_size = 4
+        assert "tied_group" not in off_flags(step.batch())
+
+
 class TestDominatesUpdate:
     @pytest.mark.parametrize("without", ["logprobs", "prox_logprobs"])
     def test_the_logprobs_of_one_engine_are_enough(self, step, without):

@@ -147,6 +147,16 @@ class TestKeys:
         assert as_globs("a/{b,c}[_x]/<name>") == ("a/b/*", "a/b_x/*", "a/c/*", "a/c_x/*")
 
 
+class TestGroupsOfOne:
+    def test_what_compares_the_samples_of_a_prompt_is_off_and_says_so(self):
+        alone = make_ledger(reward=[1, 0], n_sampled=[3, 4], group=[0, 1])
+        together = make_ledger(reward=[1, 0], n_sampled=[3, 4], group=[0, 0])
+        assert missing_inputs(None, alone)["group_ties"] == ("group_ids",)
+        assert "group_ids" in missing_inputs(None, alone)["group_lengths"]
+        assert "group_ties" not in missing_inputs(None, together)
+        assert rollout_metrics(None, alone, keys="full")["rollout/group/single_share"] == 1.0
+
+
 class TestRegistry:
     def test_every_family_runs_on_a_step_that_has_everything_and_gives_only_declared_keys(
         self, full_batch, uses
