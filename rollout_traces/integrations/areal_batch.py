@@ -110,7 +110,7 @@ def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:
             for item in interactions
         ]
         rows = len(interactions)
-        fields: dict[str, Any] = {"rewards": [float("nan") if r is None else float(r) for r in rewards]}
+        fields: dict[str, Any] = {"rewards": [None if r is None else float(r) for r in rewards]}
     elif TOKENS_LEFT_OUT in trajectory and "rewards" in trajectory:
         fields = {ours: trajectory[theirs] for theirs, ours in ROW_KEYS.items() if theirs in trajectory}
         rows = int(trajectory["rewards"].shape[0])

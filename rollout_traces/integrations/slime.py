@@ -50,7 +50,7 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
         "response_mask": np.zeros(shape, bool),
     }
     if any(getattr(sample, "rollout_log_probs", None) is not None for sample in samples):
-        arrays["logprobs"] = np.full(shape, np.nan, np.float32)
+        arrays["logprobs"] = np.ma.masked_array(np.full(shape, np.nan, np.float32), mask=True)
     for row, (sample, n) in enumerate(zip(samples, lengths, strict=True)):
         start = n - int(sample.response_length)
         arrays["input_ids"][row, :n] = sample.tokens
@@ -88,7 +88,7 @@ def _of_response(sample: Any, key: str, *, default: Any) -> Any:
     return values
 
 
-def _rewards(samples: Sequence[Any]) -> tuple[list[float], dict[str, list[float]]]:
+def _rewards(samples: Sequence[Any]) -> tuple[list[float | None], dict[str, list[float]]]:
     """A number a sample; slime also allows named rewards, whose sum is the reward."""
     rewards = [getattr(sample, "reward", None) for sample in samples]
     names = list(dict.fromkeys(name for reward in rewards if isinstance(reward, Mapping) for name in reward))
@@ -99,7 +99,7 @@ def _rewards(samples: Sequence[Any]) -> tuple[list[float], dict[str, list[float]
     totals = [
         float(np.nansum(list(reward.values())))
         if isinstance(reward, Mapping)
-        else (np.nan if reward is None else float(reward))
+        else (None if reward is None else float(reward))
         for reward in rewards
     ]
     return totals, components

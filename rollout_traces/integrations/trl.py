@@ -319,17 +319,17 @@ def _logprob_keys(output: Mapping[str, Any]) -> dict[str, str]:
     return {key: canonical for key, canonical in keys.items() if output.get(key) is not None}
 
 
-def _weighted(rewards: Mapping[str, Sequence[float]], weights: Sequence[float]) -> list[float] | None:
-    """Weighted sum over reward functions, those that gave none left out; NaN where all did."""
+def _weighted(rewards: Mapping[str, Sequence[float]], weights: Sequence[float]) -> list[float | None] | None:
+    """Weighted sum over reward functions, those that gave none left out; None where all did."""
     if not rewards:
         return None
     factors = list(weights) if len(weights) == len(rewards) else [1.0] * len(rewards)
-    totals = []
+    totals: list[float | None] = []
     for row in zip(*rewards.values(), strict=True):
         known = [
             w * value for w, value in zip(factors, row, strict=True) if value is not None and value == value
         ]
-        totals.append(sum(known) if known else float("nan"))
+        totals.append(sum(known) if known else None)
     return totals
 
 
