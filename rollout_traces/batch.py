@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -255,6 +257,21 @@ class RolloutBatch:
 
 
 FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))
+
+
+def misspelt_keys(data: Mapping[str, Any]) -> dict[str, str]:
+    """Keys that `RolloutBatch.from_dict` leaves out and that look like one it knows.
+
+    Returns:
+        The key as it was given -> the canonical key, where that one was not given.
+    """
+    meant = {str(key): _nearest(str(key)) for key in data if key not in FIELD_NAMES}
+    return {key: known for key, known in meant.items() if known is not None and known not in data}
+
+
+@lru_cache(maxsize=1024)
+def _nearest(key: str) -> str | None:
+    return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1, cutoff=0.85)), None)
 
 
 def _as_array(key: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch
+from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
 from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_copy
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
@@ -33,6 +33,8 @@ from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
 from rollout_traces.station import MAX_SPOOL_BYTES, Station, StationPlan
 
+RESUMES = ("allow", "must", "never")
+"""Whether a new run may, must or must not continue one of its name."""
 DRAINS = ("process", "thread")
 """Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
 
@@ -140,6 +142,10 @@ class RolloutLogger:
         max_spool_bytes: int = MAX_SPOOL_BYTES,
     ) -> None:
         _check_cap(max_rollout_traces_per_step)
+        if not project:
+            raise ConfigError(f"project: seen {project!r}. Expected a name.")
+        if resume not in RESUMES:
+            raise ConfigError(f"resume: seen {resume!r}. Expected one of {', '.join(RESUMES)}.")
         if drain not in DRAINS:
             raise ConfigError(f"drain: seen {drain!r}. Expected one of {', '.join(DRAINS)}.")
         settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
@@ -313,7 +319,10 @@ class RolloutLogger:
         if self._finished is not None:
             raise BatchError("the logger is finished. Make a new one to log more.")
         if not isinstance(batch, (list, tuple)):
+            self._say_misspelt(batch)
             return RolloutBatch.from_any(batch)
+        for element in batch[:1]:
+            self._say_misspelt(element)
         parts: list[RolloutBatch] = []
         for index, element in enumerate(batch):
             if element is None:
@@ -324,6 +333,10 @@ class RolloutLogger:
             except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
                 self._warnings.count("batches_refused", f"element {index}: {error}")
         return parts
+
+    def _say_misspelt(self, batch: Any) -> None:
+        for key, meant in misspelt_keys(batch).items() if isinstance(batch, Mapping) else ():
+            self._warnings.count("keys_misspelt", f"{key}: no key of a batch, left out. Meant {meant}?")
 
     def _join(
         self,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.batch import RolloutBatch, misspelt_keys
 from rollout_traces.errors import BatchError
 
 
@@ -94,3 +94,12 @@ class TestFromAny:
     def test_something_else_is_refused_by_type(self):
         with pytest.raises(BatchError, match="batch: seen int"):
             RolloutBatch.from_any(3)
+
+
+class TestMisspeltKeys:
+    def test_are_found_with_what_was_meant(self):
+        given = arrays(reward=[1.0, 0.0], log_probs=1, something_else=2)
+        assert misspelt_keys(given) == {"reward": "rewards", "log_probs": "logprobs"}
+
+    def test_are_none_where_the_canonical_key_was_given_too(self):
+        assert misspelt_keys(arrays(reward=[1.0, 0.0], rewards=[1.0, 0.0])) == {}

@@ -214,6 +214,30 @@ class TestBadInput:
         assert "required key 'attention_mask' is missing" in caplog.text
         assert len(stored(trackio_dir, "rollout/trajectories")) == 8
 
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [({"project": ""}, "project: seen ''"), ({"resume": "yes"}, "resume: seen 'yes'")],
+    )
+    def test_a_run_that_cannot_be_named_or_resumed_is_refused(self, trackio_dir, options, said):
+        with pytest.raises(ConfigError, match=said):
+            make_logger(**options)
+
+    def test_a_misspelt_key_is_said_and_the_batch_is_taken(self, trackio_dir, caplog):
+        logger = make_logger()
+        batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1))
+        ones = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        logger.log_rollouts({**ones, "loss_mask": batch.loss_mask, "reward": np.ones(batch.n_rows)}, step=1)
+        assert logger.finish()
+        assert logger.counters["keys_misspelt"] == 1
+        assert "reward: no key of a batch, left out. Meant rewards?" in caplog.text
+
+    def test_scalars_that_are_no_finite_number_are_left_out_and_counted(self, trackio_dir):
+        logger = make_logger()
+        logger.log_scalars({"a": float("nan"), "b": None, "c": 1}, step=3)
+        assert logger.finish()
+        assert scalars(trackio_dir)[3] == {"c": 1}
+        assert logger.counters["scalar_values_left_out"] == 2
+
     def test_one_warning_stands_for_many_refusals(self, trackio_dir, caplog):
         logger = make_logger()
         for step in range(20):

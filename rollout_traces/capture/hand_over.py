@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter, deque
@@ -21,6 +22,11 @@ log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
 WARN_EVERY = 60.0
 """Seconds between two warnings of one kind; what happened between them is counted."""
+KIND_LENGTH = 40
+"""Characters at a warning's beginning that tell its kind, beside its counter: they name the key."""
+MAX_KINDS = 100
+"""Kinds that are told apart; further ones count as one."""
+_NUMBER = re.compile(r"\d+")
 MAX_KEPT_BYTES = 256 << 20
 """Bytes of records that are kept in memory while the disk is full."""
 
@@ -46,14 +52,15 @@ class Warnings:
 
     def __init__(self, counters: Counter[str]) -> None:
         self.counters = counters
-        self._warned: dict[str, float] = {}
+        self._warned: dict[tuple[str, str], float] = {}
 
     def count(self, counter: str, what: object, n: int = 1) -> None:
         """Counts, and warns when the last warning of the kind is long enough ago."""
         self.counters[counter] += n
         now = time.monotonic()
-        if now - self._warned.get(counter, -WARN_EVERY) >= WARN_EVERY:
-            self._warned[counter] = now
+        kind = (counter, _NUMBER.sub("#", str(what))[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
+        if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
+            self._warned[kind] = now
             log.warning("%s (%d so far), training goes on: %s", counter, self.counters[counter], what)
 
 

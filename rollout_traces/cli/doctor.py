@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    project: Annotated[str | None, typer.Option(help="Look at this Trackio project too.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", help="Look at this Trackio project too.")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder of a tokenizer: show what is learned from its chat template.")
     ] = None,

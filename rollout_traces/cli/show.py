@@ -15,7 +15,8 @@ def register(app: typer.Typer) -> None:
 
 def show(
     project: Annotated[
-        str | None, typer.Option(help="Project to open; all on this machine when none is named.")
+        str | None,
+        typer.Option("--project", "-p", help="Project to open; all on this machine when none is named."),
     ] = None,
     server_url: Annotated[str | None, typer.Option(help="Read from this Trackio server instead.")] = None,
     space: Annotated[str | None, typer.Option(help="Read from this Hugging Face Space, user/name.")] = None,

@@ -48,6 +48,7 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Findi
         if item.text is None:
             yield Finding(subject, "note", f"no digest, so nothing is known of its {name}")
         elif item.text:
-            yield Finding(subject, "note", f"off, and what they lack: {item.text}", ADVICE[what])
+            text = item.text.removeprefix("Flags that are off: ")
+            yield Finding(subject, "note", f"off, and what they lack: {text}", ADVICE[what])
         else:
             yield Finding(subject, "ok", f"all {name} that were asked for are computed")

@@ -58,7 +58,7 @@ class Sink(Protocol):
 
     stored: Stored
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> None: ...
+    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> list[str]: ...
 
     def log_traces(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -242,9 +242,15 @@ class DrainLoop:
             floats = {key[len("row/") :]: a for key, a in record.arrays.items() if key.startswith("row/")}
             self._drain.join(record.meta["batch_id"], tracks, floats)
         elif record.kind == "scalars":
-            self.sink.log_scalars(record.meta["scalars"], step=record.meta["step"])
+            self._log_scalars(record.meta["scalars"], record.meta["step"])
         elif record.kind in ("flush", "finish"):
             self._drain.close_steps()
+
+    def _log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
+        left_out = self.sink.log_scalars(scalars, step=step)
+        if left_out:
+            self.counters["scalar_values_left_out"] += len(left_out)
+            log.info("step %d: no finite number, left out: %s", step, ", ".join(left_out))
 
     def _close_steps(self) -> bool:
         """Writes what open steps still owe, once nobody is left to hand anything over."""

@@ -104,18 +104,24 @@ class TrackioSink:
             run.id = run_id
         return cls(run, owned=True)
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> None:
-        """Logs numbers at a step; what is unknown or not finite is left out."""
+    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> list[str]:
+        """Logs numbers at a step.
+
+        Returns:
+            The keys that were left out, because their value is unknown, not finite or no number.
+        """
         values = _numbers(scalars)
+        left_out = [str(key) for key in scalars if str(key) not in values]
         if not values:
-            return
+            return left_out
         token = scalar_signature(int(step), values)
         self._logged.add(token)
         if self.sending_again and token in self.stored.scalars:
-            return
+            return left_out
         self.stored.expect(int(step), values)
         self.run.log(values, step=int(step))
         self._pace()
+        return left_out
 
     def log_traces(
         self,

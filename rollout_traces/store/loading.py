@@ -56,18 +56,18 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     Raises:
         StoreError: there is none, or there are several.
     """
-    uid = schema.queryable(connection, "traces")["uid"].sql
+    uid_column = schema.queryable(connection, "traces")["uid"].sql
     exact = "h.id = ?1 OR {uid} = ?1"
     begins = "substr(h.id, 1, length(?1)) = ?1 OR substr({uid}, 1, length(?1)) = ?1"
     for test in (exact, begins):
         found = connection.execute(
-            f"SELECT h.id FROM traces t JOIN heads h ON h.doc = t.doc WHERE {test.format(uid=uid)} LIMIT 4",
+            f"SELECT h.id, {uid_column} FROM traces t JOIN heads h ON h.doc = t.doc WHERE {test.format(uid=uid_column)} LIMIT 4",
             (wanted,),
         ).fetchall()
         if len(found) == 1 and wanted:
             return str(found[0][0])
         if len(found) > 1:
-            some = ", ".join(trace_id for (trace_id,) in found)
+            some = ", ".join(uid or trace_id for trace_id, uid in found)
             raise StoreError(f"more than one trace begins with {wanted!r}: {some}. Give more of it.")
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 

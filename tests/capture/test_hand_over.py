@@ -91,3 +91,23 @@ class TestASpoolNearItsLimit:
         part = hand_over.rollouts([RolloutBatch(**arrays)], step=2, split="rollout")
         assert whole.n_without_tokens == 0
         assert 0 < part.n_without_tokens < part.n_rows
+
+
+class TestWarnings:
+    def test_are_said_once_a_kind_and_counted_each_time(self, caplog):
+        warnings = Warnings(Counter())
+        for row in range(3):
+            warnings.count("batches_refused", f"element {row}: loss_mask: seen shape (2, {row}).")
+        warnings.count("batches_refused", "element 0: logprobs: seen shape (2, 3).")
+        assert [record.getMessage().split("goes on: ")[1][:21] for record in caplog.records] == [
+            "element 0: loss_mask:",
+            "element 0: logprobs: ",
+        ]
+        assert warnings.counters["batches_refused"] == 4
+
+    def test_of_too_many_kinds_count_as_one(self, caplog):
+        warnings = Warnings(Counter())
+        for number in range(1000):
+            letters = "".join(chr(97 + int(digit)) for digit in str(number))
+            warnings.count("batches_refused", letters)
+        assert 100 <= len(caplog.records) <= 101
