@@ -34,7 +34,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--warmup-steps", type=int, default=600, help="most supervised steps (default: %(default)s)"
     )
-    parser.add_argument("--lr", type=float, default=4e-4, help="GRPO's learning rate (default: %(default)s)")
+    parser.add_argument(
+        "--lr", type=float, default=2.5e-4, help="GRPO's learning rate (default: %(default)s)"
+    )
     parser.add_argument(
         "--prompts-per-step", type=int, default=8, help="groups a step (default: %(default)s)"
     )

@@ -101,7 +101,7 @@ def policy_loss(
 
 
 def like_lengths(
-    attention_mask_B_T: torch.Tensor, rows: torch.Tensor, size: int = 16
+    attention_mask_B_T: torch.Tensor, rows: torch.Tensor, size: int = 8
 ) -> Iterator[tuple[torch.Tensor, int]]:
     """Split ``rows`` into parts of like length, each with the column its padding begins at."""
     lengths = attention_mask_B_T.sum(1).cpu()[rows]

@@ -69,7 +69,7 @@ def warm_up(
     seed: int,
     max_steps: int,
     stop_at: float = 0.4,
-    measure_from: int = 160,
+    measure_from: int = 200,
     measure_every: int = 20,
 ) -> float:
     """Train on fresh demonstrations until ``stop_at`` of the rollouts of ``problems`` succeed.
