@@ -116,6 +116,8 @@ class NodeReceiver:
     def _answer(self, meta: dict[str, Any], body: memoryview, mine: set[str]) -> dict[str, Any]:
         say = meta.get("say")
         with self._lock:
+            if self._ended.is_set():
+                raise LinkError("rank 0 has finished")
             if say == "here":
                 self._keep_only({_checked(spool) for spool in meta["spools"]}, mine)
                 return {}

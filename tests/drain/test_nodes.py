@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
@@ -168,6 +169,16 @@ class TestABrokenLine:
         lines[0].close()
         until(lambda: there.owner_is_gone)
         assert nodes.counters["links_lost"] == 1
+
+    def test_is_what_a_node_sees_that_comes_after_rank_0_has_finished(self, nodes):
+        nodes.store.add("lines", 1)
+        link = nodes.line(1, 1)
+        link.ask({"say": "here", "spools": [SPOOL]})
+        nodes.receiver.close(0)
+        shutil.rmtree(nodes.there.path)
+        with pytest.raises(LinkError):
+            link.ask({"say": "record", "spool": SPOOL, "name": "1"}, b"x")
+        assert not nodes.there.path.exists()
 
     @pytest.mark.parametrize("spool", ["../../etc", "from-rank-1/../..", "from-4-ab", 7])
     def test_follows_a_spool_that_is_no_ranks(self, nodes, tmp_path, spool):
