@@ -277,6 +277,7 @@ class RolloutLogger:
             step: the trainer's global step.
         """
         try:
+            self._check_open()
             self._station.hand_over.put(
                 Record("scalars", {"scalars": dict(scalars), "step": plain_step(step)})
             )
@@ -303,8 +304,9 @@ class RolloutLogger:
             timeout: seconds to wait at most.
 
         Returns:
-            True when everything was stored; otherwise it stays spooled, and the sidecar, the next logger of
-            the project or `rollout-traces recover` stores it.
+            True when everything was stored. Otherwise what is spooled stays there, and the sidecar, the next
+            logger of the project or `rollout-traces recover` stores it; what a full disk, or a spool in memory,
+            could not keep is lost, and counted as `rollouts_dropped` and `records_dropped`.
         """
         if self._finished is None and os.getpid() == self._pid:
             deadline = time.monotonic() + timeout
@@ -312,12 +314,16 @@ class RolloutLogger:
             self._station.close(max(deadline - time.monotonic(), 1.0), stored=self._finished)
         return bool(self._finished)
 
-    def _parts(self, batch: Any) -> list[RolloutBatch]:
-        """The batches of a call; elements of a list that cannot be understood do not take their siblings."""
+    def _check_open(self) -> None:
+        """Raises BatchError where nothing can be handed over any more."""
         if os.getpid() != self._pid:
             raise BatchError("a forked child has no logger. Make one in the child, or log from the parent.")
         if self._finished is not None:
             raise BatchError("the logger is finished. Make a new one to log more.")
+
+    def _parts(self, batch: Any) -> list[RolloutBatch]:
+        """The batches of a call; elements of a list that cannot be understood do not take their siblings."""
+        self._check_open()
         if not isinstance(batch, (list, tuple)):
             self._say_misspelt(batch)
             return RolloutBatch.from_any(batch)
@@ -346,6 +352,7 @@ class RolloutLogger:
     ) -> None:
         hand_over = self._station.hand_over
         try:
+            self._check_open()
             if isinstance(captured, Captured) and not any(map(on_gpu, flat(columns))):
                 hand_over.put(join_record(captured, sample_ids, columns))
             else:

@@ -51,9 +51,7 @@ class RankOutlet(Outlet):
 
     def close(self, timeout: float, *, stored: bool) -> None:
         """Ends: no more is handed over. What waits is the other rank's to store or to send."""
-        self.counters()
-        self._stopped.set()
-        self._writer.close()
+        self._end_writing()
 
     def _drain_counts(self) -> Counter[str]:
         return Counter(self._folder.status().get("counters", {}))

@@ -137,6 +137,17 @@ class Outlet:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
 
+    def _end_writing(self) -> None:
+        """No more is handed over; what no disk would take by now is counted as lost."""
+        try:
+            self.hand_over.retry()
+        except Exception as error:  # noqa: BLE001  finishing never raises into training; counted and warned
+            self._warnings.count("watch_errors", error)
+        self.hand_over.drop_kept()
+        self.counters()
+        self._stopped.set()
+        self._writer.close()
+
     def _watch(self) -> None:
         while True:
             try:
@@ -207,9 +218,7 @@ class Station(Outlet):
         """Ends: no more is handed over. A sidecar goes on by itself where something waits."""
         if self._receiver is not None:
             self._receiver.close(min(timeout, LINGER))
-        self.counters()
-        self._stopped.set()
-        self._writer.close()
+        self._end_writing()
         self._host.stop(min(timeout, 10.0) if stored else 0.1)
         if self._folder is not None and isinstance(self._host, ThreadHost):
             self._folder.drain_lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
+from rollout_traces.spool.folder import DiskFull
 from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript
 from tests.generator import BatchPlan, batch_arrays, rollout_batch, tiny_tokenizer
 
@@ -245,6 +247,46 @@ class TestBadInput:
         logger.finish()
         assert logger.counters["batches_refused"] == 20
         assert caplog.text.count("training goes on") == 1
+
+    def test_what_comes_after_finish_is_refused_and_counted(self, trackio_dir, caplog):
+        logger = make_logger()
+        batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1))
+        handle = logger.log_rollouts(batch, step=1)
+        assert logger.finish()
+        logger.log_scalars({"late": 1.0}, step=2)
+        handle.join(advantages=np.ones(batch.n_rows))
+        assert logger.log_rollouts(batch, step=2).batch_id is None
+        refused = {key: n for key, n in logger.counters.items() if key.endswith("refused")}
+        assert refused == {"scalars_refused": 1, "joins_refused": 1, "batches_refused": 1}
+        assert logger.counters["spooled"] == 0
+        assert "the logger is finished" in caplog.text
+
+    def test_a_forked_child_has_its_scalars_and_joins_refused(self, trackio_dir):
+        logger = make_logger()
+        batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1))
+        handle = logger.log_rollouts(batch, step=1)
+        child = os.fork()
+        if child == 0:
+            logger.log_scalars({"child": 1.0}, step=1)
+            handle.join(advantages=np.ones(batch.n_rows))
+            refused = logger._counters["scalars_refused"], logger._counters["joins_refused"]
+            os._exit(0 if refused == (1, 1) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert logger.finish()
+        assert "child" not in scalars(trackio_dir).get(1, {})
+
+    def test_a_disk_that_stays_full_is_said_when_it_finishes(self, trackio_dir, monkeypatch):
+        logger = make_logger()
+
+        def full(_):
+            raise DiskFull("full")
+
+        monkeypatch.setattr(logger._station._writer, "append", full)
+        logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
+        logger.log_scalars({"a": 1.0}, step=1)
+        assert not logger.finish(timeout=1)
+        assert logger.counters["rollouts_dropped"] == 8
+        assert logger.counters["records_dropped"] == 1
 
     def test_a_step_or_split_that_makes_no_sense_is_counted(self, trackio_dir):
         logger = make_logger()

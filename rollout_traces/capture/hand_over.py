@@ -87,8 +87,9 @@ class HandOver:
         self._courier: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._retrying = threading.Lock()
-        self._kept: deque[bytes] = deque()
+        self._kept: deque[tuple[bytes, int]] = deque()
         self._kept_bytes = 0
+        self._ended = False
         self.last_name = ""
 
     def rollouts(self, batches: Sequence[RolloutBatch], **details: Any) -> Captured:
@@ -177,12 +178,22 @@ class HandOver:
             self.writer.count_waiting()
             while self._kept:
                 try:
-                    self.last_name = self.writer.append([self._kept[0]])
+                    self.last_name = self.writer.append([self._kept[0][0]])
                 except (SpoolFull, OSError):
                     return False
                 with self._lock:
-                    self._kept_bytes -= len(self._kept.popleft())
+                    self._kept_bytes -= len(self._kept.popleft()[0])
             return True
+
+    def drop_kept(self) -> None:
+        """Ends: what is still kept in memory is counted as lost, and nothing is kept any more."""
+        with self._retrying, self._lock:
+            self._ended = True
+            while self._kept:
+                data, n_rows = self._kept.popleft()
+                if n_rows or decode(data).kind not in ("flush", "finish"):
+                    self._drop(n_rows, "the disk was still full when the logger finished")
+            self._kept_bytes = 0
 
     def _write(self, buffers: Sequence[Any], n_rows: int) -> str | None:
         if self._kept:
@@ -201,11 +212,14 @@ class HandOver:
         return None
 
     def _keep(self, buffers: Sequence[Any], n_rows: int, why: object) -> None:
+        if self._ended:
+            self._drop(n_rows, f"{why}, and the logger has finished")
+            return
         size = sum(map(len, buffers))
         if self._kept_bytes + size > MAX_KEPT_BYTES:
             self._drop(n_rows, f"{why}, and {self._kept_bytes} bytes are kept in memory already")
             return
-        self._kept.append(b"".join(buffers))
+        self._kept.append((b"".join(buffers), n_rows))
         self._kept_bytes += size
         self._warnings.count("records_kept_in_memory", f"{why}; a crash now would lose them")
 

@@ -82,6 +82,19 @@ class TestAFullDisk:
         assert not held_up
         assert disk.steps == [0, 1, 2, 3]
 
+    def test_that_stays_full_to_the_end_loses_what_waited_and_says_how_much(self, disk, hand_over):
+        disk.full = True
+        arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=2, group_size=2))
+        hand_over.rollouts([RolloutBatch(**arrays)], step=1, split="rollout")
+        for record in (scalars(1), scalars(2), Record("finish", {})):
+            hand_over.put(record)
+        assert not hand_over.retry()
+        hand_over.drop_kept()
+        hand_over.put(scalars(3))
+        counters = hand_over._warnings.counters
+        assert (counters["rollouts_dropped"], counters["records_dropped"]) == (4, 3)
+        assert hand_over.retry()
+
 
 class TestASpoolNearItsLimit:
     def test_takes_the_groups_that_there_is_room_for(self, disk, hand_over):
