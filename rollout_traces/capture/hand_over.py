@@ -15,7 +15,7 @@ from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.device_copy import Copier, CudaCopier, Staged
 from rollout_traces.capture.host_copy import Capture, Captured
 from rollout_traces.spool.folder import DiskFull, SpoolFull
-from rollout_traces.spool.record import Record, encode
+from rollout_traces.spool.record import Record, decode, encode
 
 log = logging.getLogger("rollout_traces")
 
