@@ -22,7 +22,7 @@ PAUSE = 0.05
 BEAT = 2.0
 """Seconds after which rank 0 hears that this node is still there."""
 MAX_BACKOFF = 30.0
-"""Seconds between two attempts to make a line, at most."""
+"""Seconds between two attempts to make a line, or to send what was refused, at most."""
 
 
 class NodeSender:
@@ -39,6 +39,8 @@ class NodeSender:
         self._connect = connect
         self._warnings = warnings
         self._ended = threading.Event()
+        self._closing = threading.Event()
+        self._refused: dict[str, tuple[float, float]] = {}
         self._waited_for: set[tuple[str, str]] = set()
         self._said_at = 0.0
         self._thread = threading.Thread(target=self._run, name="rollout-traces-sender", daemon=True)
@@ -54,6 +56,7 @@ class NodeSender:
             timeout: seconds after which it ends anyway; what waits stays in the node's spools.
         """
         deadline = time.monotonic() + timeout
+        self._closing.set()
         while self._thread.is_alive() and not self._is_over() and time.monotonic() < deadline:
             time.sleep(PAUSE)
         self._ended.set()
@@ -100,19 +103,30 @@ class NodeSender:
             True when one was sent.
         """
         found = [(name, reader) for reader in self._folder.readers() for name in reader.names()]
-        refused: set[str] = set()
         moved = False
         for name, reader in sorted(found, key=lambda item: item[0]):
             if self._ended.is_set() or time.monotonic() - self._said_at >= BEAT:
                 break
             if (reader.spool, name) in self._waited_for:
                 self._let_go_if_stored(link, reader, name)
-            elif reader.spool not in refused:
+            elif not self._rests(reader.spool):
                 if self._send(link, reader, name):
+                    self._refused.pop(reader.spool, None)
                     moved = True
                 else:
-                    refused.add(reader.spool)
+                    self._rest(reader.spool)
         return moved
+
+    def _rest(self, spool: str) -> None:
+        """Leaves a spool alone for a while, twice as long as the last time: rank 0 has no room."""
+        _, last = self._refused.get(spool, (0.0, 0.0))
+        self._refused[spool] = (time.monotonic(), min(2 * last, MAX_BACKOFF) or BEAT)
+
+    def _rests(self, spool: str) -> bool:
+        refused_at, pause = self._refused.get(spool, (0.0, 0.0))
+        if self._closing.is_set():
+            pause = min(pause, BEAT)
+        return time.monotonic() - refused_at < pause
 
     def _send(self, link: Link, reader: SpoolReader, name: str) -> bool:
         """Sends a record; False when rank 0 has no room for it."""

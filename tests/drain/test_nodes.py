@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.drain import node_link
+from rollout_traces.drain import node_link, node_sender
 from rollout_traces.drain.node_link import Link, LinkError, own_store
 from rollout_traces.drain.node_receiver import NodeReceiver
 from rollout_traces.drain.node_sender import NodeSender
@@ -119,7 +119,9 @@ class TestSending:
         assert nodes.arrived() == [1]
         assert nodes.counters["records_damaged"] == 1
 
-    def test_waits_while_rank_0_has_no_room(self, store, tmp_path):
+    def test_waits_while_rank_0_has_no_room(self, store, tmp_path, monkeypatch):
+        monkeypatch.setattr(node_sender, "BEAT", 0.1)
+        monkeypatch.setattr(node_sender, "MAX_BACKOFF", 0.2)
         nodes = Nodes(store, tmp_path, max_bytes=300)
         for step in range(4):
             nodes.put(step)
@@ -134,6 +136,30 @@ class TestSending:
             time.sleep(0.05)
         until(lambda: not nodes.waiting)
         assert seen == [0, 1, 2, 3]
+        nodes.end()
+
+    def test_offers_what_was_refused_ever_more_seldom_until_there_is_room(self, store, tmp_path):
+        nodes = Nodes(store, tmp_path, max_bytes=0)
+        offered = []
+
+        class Line:
+            def ask(self, meta, body=b""):
+                offered.append(meta["name"])
+                return {"taken": room}
+
+        room, pauses = False, []
+        first = nodes.put(0)
+        nodes.sender._said_at = time.monotonic()
+        for _ in range(6):
+            nodes.sender._send_waiting(Line())
+            nodes.sender._send_waiting(Line())
+            pauses.append(nodes.sender._refused[SPOOL][1])
+            nodes.sender._refused[SPOOL] = (time.monotonic() - pauses[-1], pauses[-1])
+        assert offered == [first] * 6, "once a pause"
+        assert pauses == [2, 4, 8, 16, 30, 30]
+        room = True
+        assert nodes.sender._send_waiting(Line())
+        assert nodes.sender._refused == {} and not nodes.waiting
         nodes.end()
 
 
