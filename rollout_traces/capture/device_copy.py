@@ -57,6 +57,10 @@ class Copier(Protocol):
         """Takes a pinned buffer back for the next hand-over."""
         ...
 
+    def give_up(self, host: Any) -> None:
+        """Lets a pinned buffer go that a transfer may have begun to fill."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Slot:
@@ -93,6 +97,7 @@ class Staged:
 
     Raises:
         TooManyInFlight: too many are on their way already.
+        RuntimeError: the device, or pinned memory, has no room.
     """
 
     def __init__(self, batches: Sequence[RolloutBatch], copier: Copier) -> None:
@@ -101,11 +106,18 @@ class Staged:
         self._host_parts = [_owned(batch) for batch in batches]
         n_bytes = self._slots[-1].at + self._slots[-1].n_bytes
         self._host = copier.host_buffer(n_bytes)
-        buffer = copier.device_buffer(n_bytes, self._slots[0].tensor)
+        try:
+            self._event = self._launch(n_bytes)
+        except BaseException:
+            copier.give_up(self._host)
+            raise
+
+    def _launch(self, n_bytes: int) -> Any:
+        buffer = self._copier.device_buffer(n_bytes, self._slots[0].tensor)
         for slot in self._slots:
             place = buffer[slot.at : slot.at + slot.n_bytes].view(_torch_dtype(slot.dtype))
             place.view(tuple(slot.tensor.shape)).copy_(slot.tensor.detach(), non_blocking=True)
-        self._event = copier.send(buffer, self._host[:n_bytes])
+        return self._copier.send(buffer, self._host[:n_bytes])
 
     def arrive(self) -> list[RolloutBatch]:
         """Waits until it is here. The batches share the pinned memory until `release`."""
@@ -171,6 +183,7 @@ class CudaCopier:
 
         Raises:
             TooManyInFlight: too many are out already.
+            RuntimeError: no more memory can be pinned.
         """
         import torch
 
@@ -181,7 +194,11 @@ class CudaCopier:
             for index, buffer in enumerate(self._free):
                 if len(buffer) >= n_bytes:
                     return self._free.pop(index)
-        return torch.empty(int(n_bytes * 1.25), dtype=torch.uint8, pin_memory=True)
+        try:
+            return torch.empty(int(n_bytes * 1.25), dtype=torch.uint8, pin_memory=True)
+        except BaseException:
+            self.give_up(None)
+            raise
 
     def send(self, buffer: Any, host: Any) -> Any:
         """Copies on a side stream that first waits for what the trainer's stream was given."""
@@ -206,6 +223,11 @@ class CudaCopier:
         with self._lock:
             self._n_out -= 1
             self._free = sorted([*self._free, host], key=len)[-2:]
+
+    def give_up(self, host: Any) -> None:
+        """Counts a pinned buffer as back and forgets it: torch frees it once no transfer uses it."""
+        with self._lock:
+            self._n_out -= 1
 
 
 def _arrays(batch: RolloutBatch) -> list[tuple[str, str | None, Any]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture.device_copy import CudaCopier, Staged, any_on_gpu
+from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, CudaCopier, Staged, any_on_gpu
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.spool.batch_record import batch_from_record
@@ -82,6 +82,8 @@ class PretendCopier:
 
     def give_back(self, host):
         host.fill_(255)
+
+    def give_up(self, host): ...
 
 
 def make_arrays(B=4, T=9, seed=0):
@@ -168,6 +170,32 @@ class TestPretendDevice:
         host = batch_from_record(spool.read(name))
         expected = capture([RolloutBatch(**arrays)] * 2, step=1, split="rollout")
         assert_same(host, expected)
+
+
+def refuse(*args, **kwargs):
+    raise RuntimeError("out of memory")
+
+
+class TestADeviceWithoutRoom:
+    @pytest.mark.parametrize("failing", ["device_buffer", "send"])
+    def test_costs_the_hand_over_and_none_that_come_later(self, monkeypatch, failing):
+        batch = RolloutBatch(**move(make_arrays(), lambda t: t.as_subclass(OnDevice)))
+        copier = CudaCopier()
+        empty = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda n, dtype, **_: empty(n, dtype=dtype))
+        monkeypatch.setattr(copier, failing, refuse)
+        for _ in range(2 * MAX_IN_FLIGHT):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                Staged([batch], copier)
+        assert copier._n_out == 0
+
+    def test_nor_does_memory_that_cannot_be_pinned(self, monkeypatch):
+        copier = CudaCopier()
+        monkeypatch.setattr(torch, "empty", refuse)
+        for _ in range(2 * MAX_IN_FLIGHT):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                copier.host_buffer(100)
+        assert copier._n_out == 0
 
 
 @pytest.mark.cuda
