@@ -36,6 +36,8 @@ MAX_MEMORY_BYTES = 1 << 30
 """Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
 LINGER = 20.0
 """Seconds that a rank which is finished waits for those that hand over through it, at most."""
+PAUSE = 0.05
+"""Seconds between two looks at the other ranks' spools, once finished."""
 WATCH_EVERY = 0.5
 """Seconds between two looks at the sidecar and at what is kept in memory."""
 
@@ -216,14 +218,28 @@ class Station(Outlet):
 
     def close(self, timeout: float, *, stored: bool) -> None:
         """Ends: no more is handed over. A sidecar goes on by itself where something waits."""
+        deadline = time.monotonic() + min(timeout, LINGER)
         if self._receiver is not None:
-            self._receiver.close(min(timeout, LINGER))
+            self._receiver.close(deadline - time.monotonic())
         self._end_writing()
+        self._wait_for_ranks(deadline)
         self._host.stop(min(timeout, 10.0) if stored else 0.1)
         if self._folder is not None and isinstance(self._host, ThreadHost):
             self._folder.drain_lock.release()
             self._folder.remove_if_done()
         self._sink.finish()
+
+    def _wait_for_ranks(self, deadline: float) -> None:
+        """Drains for the other ranks until they have finished, where that takes this process."""
+        if self._folder is None or self._ranks is None or not isinstance(self._host, ThreadHost):
+            return
+        self._host.start()
+        while not self._folder.is_done():
+            if self._host.failure is not None or time.monotonic() >= deadline:
+                self._warnings.count("ranks_left", "not all ranks have finished or are stored; the rest waits")
+                break
+            time.sleep(PAUSE)
+        self._last_counters = self._drain_counts()
 
     def _spool_in_memory(self) -> MemorySpool:
         log.warning(

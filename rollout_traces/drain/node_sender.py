@@ -57,14 +57,11 @@ class NodeSender:
         """
         deadline = time.monotonic() + timeout
         self._closing.set()
-        while self._thread.is_alive() and not self._is_over() and time.monotonic() < deadline:
+        while self._thread.is_alive() and not self._folder.is_done() and time.monotonic() < deadline:
             time.sleep(PAUSE)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(max(deadline - time.monotonic(), 1.0))
-
-    def _is_over(self) -> bool:
-        return all(reader.owner_is_gone for reader in self._folder.readers()) and not self._folder.n_waiting()
 
     def _run(self) -> None:
         failures = 0

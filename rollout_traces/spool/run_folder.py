@@ -140,6 +140,10 @@ class RunFolder:
         """Records that are not stored yet."""
         return sum(len(reader.names()) for reader in self.readers())
 
+    def is_done(self) -> bool:
+        """True when no writer is alive and nothing waits."""
+        return all(reader.owner_is_gone for reader in self.readers()) and not self.n_waiting()
+
     def is_in_use(self) -> bool:
         """True while somebody drains it or a writer is alive."""
         return is_locked(self.path / "drain.lock") or any(not r.owner_is_gone for r in self.readers())

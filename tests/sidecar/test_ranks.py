@@ -21,7 +21,7 @@ from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 rank, port, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-options = {"per_rank": True} if mode == "per_rank" else {}
+options = {"per_rank": {"per_rank": True}, "thread": {"drain": "thread"}}.get(mode, {})
 logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, **options)
 for step in range(3):
     plan = BatchPlan(n_groups=2, group_size=2, seed=10 * rank + step)
@@ -35,6 +35,8 @@ for step in range(3):
         logger.log_rollouts(arrays, step=step)
     if mode == "dies" and rank == 1 and step == 1:
         os._exit(1)
+    if mode == "thread" and rank == 1:
+        time.sleep(2)
 done = logger.finish(90)
 print("finished", done, flush=True)
 os._exit(0 if done else 1)
@@ -76,6 +78,11 @@ class TestTwoRanks:
         codes = run_ranks(mode)
         assert codes[0] == 0
         assert sum(ledger.n_rows for _, ledger in ledgers(trackio_dir)) == n_rows
+
+    def test_that_finish_late_are_waited_for_by_a_drain_in_a_thread(self, trackio_dir):
+        assert run_ranks("thread") == [0, 0]
+        assert sum(ledger.n_rows for _, ledger in ledgers(trackio_dir)) == 24
+        assert run_folders(trackio_dir / "rollout-traces" / "spool") == []
 
     def test_may_have_a_run_each_in_one_group(self, trackio_dir):
         assert run_ranks("per_rank") == [0, 0]
