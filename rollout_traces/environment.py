@@ -54,11 +54,12 @@ def as_environment(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _value(variable: str, text: str, hint: Any) -> Any:
-    if kind_of(hint) not in (dict, list):
+    is_json = text.lstrip()[:1] in ("[", "{") if kind_of(hint) is Any else kind_of(hint) in (dict, list)
+    if not is_json:
         return typed_value(variable, text, hint)
     try:
         return typed_value(variable, orjson.loads(text), hint)
     except orjson.JSONDecodeError as error:
         raise ConfigError(
-            f"{variable}: seen {text!r}. Expected a {kind_of(hint).__name__} as JSON."
+            f"{variable}: seen {text!r}. Expected a {getattr(kind_of(hint), '__name__', 'value')} as JSON."
         ) from error

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 
+def text_of(value: object) -> str:
+    """`str(value)`, also of what has no text: a hostile `__str__` must not raise into training."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001  the text says so
+        return f"[{type(value).__name__} whose text failed: {type(error).__name__}]"
+
+
 class RolloutTracesError(Exception):
     """Base of every error raised on purpose."""
 

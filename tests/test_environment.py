@@ -23,6 +23,14 @@ ENVIRONMENT = {
 }
 
 
+def test_a_field_of_any_type_reads_a_list_as_json():
+    variable = {"ROLLOUT_TRACES_METRIC_KEYS": '["reward/mean", "!entropy/*"]'}
+    assert StatsLoggerConfig.create(None, variable).trackio.metric_keys == ["reward/mean", "!entropy/*"]
+    assert (
+        StatsLoggerConfig.create(None, {"ROLLOUT_TRACES_METRIC_KEYS": "full"}).trackio.metric_keys == "full"
+    )
+
+
 def test_hooks_and_the_config_section_read_the_same():
     hook = HookSettings.from_environment(ENVIRONMENT).given()
     config = vars(StatsLoggerConfig.create(None, ENVIRONMENT).trackio)

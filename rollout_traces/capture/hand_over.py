@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.device_copy import Copier, CudaCopier, Staged
 from rollout_traces.capture.host_copy import Capture, Captured
+from rollout_traces.errors import text_of
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.record import Record, decode, encode
 
@@ -57,11 +58,11 @@ class Warnings:
     def count(self, counter: str, what: object, n: int = 1) -> None:
         """Counts, and warns when the last warning of the kind is long enough ago."""
         self.counters[counter] += n
-        now = time.monotonic()
-        kind = (counter, _NUMBER.sub("#", str(what))[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
+        now, text = time.monotonic(), text_of(what)
+        kind = (counter, _NUMBER.sub("#", text)[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
         if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
             self._warned[kind] = now
-            log.warning("%s (%d so far), training goes on: %s", counter, self.counters[counter], what)
+            log.warning("%s (%d so far), training goes on: %s", counter, self.counters[counter], text)
 
 
 class HandOver:

@@ -282,12 +282,17 @@ def capture(batches: Sequence[RolloutBatch], *, step: int, split: str, first_gro
 
 
 def host_array(value: Any) -> np.ndarray:
-    """A numpy array of any tensor or array, on the host; half precisions become float32."""
+    """A numpy array of any tensor or array, on the host; half precisions become float32.
+
+    What a numpy mask hides becomes NaN, in arrays without it 0.
+    """
     if hasattr(value, "detach"):
         value = value.detach()
         if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
             value = value.float()
         return value.cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        return value.filled(np.nan if value.dtype.kind == "f" else 0)
     return np.asarray(value)
 
 
@@ -422,10 +427,15 @@ def _without(value: Any, n_rows: int) -> np.ndarray:
 
 
 def _token_reward_sums(part: _Part) -> np.ndarray:
-    values = host_array(part.batch.token_rewards)
-    sums = np.zeros(part.batch.n_rows, np.float64)
+    """[B] sums over each row; masked where a numpy mask hides any of the row's values."""
+    given = part.batch.token_rewards
+    values = host_array(given)
+    hidden = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
+    sums = np.ma.zeros(part.batch.n_rows, np.float64)
     for b in range(part.batch.n_rows):
         sums[b] = part.rows.tokens_of(values, b).sum(dtype=np.float64)
+        if hidden is not None and part.rows.tokens_of(hidden, b).any():
+            sums[b] = np.ma.masked
     return sums
 
 
@@ -446,6 +456,8 @@ def _stack(columns: Sequence[Mapping[str, np.ndarray]], n_rows: Sequence[int]) -
 
 
 def _floats(value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        value = value.astype(np.float64)
     return host_array(value).astype(np.float64)
 
 

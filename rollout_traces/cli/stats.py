@@ -33,6 +33,10 @@ def stats(
     Example: rollout-traces stats -p gsm8k reward -w "flags has 'truncated'"
     """
     store = source.open()
+    if column is None and (which.where or which.text or which.ledger):
+        raise typer.BadParameter(
+            "--where, --text and --ledger count the values of a column: name one, such as reward."
+        )
     if column is None:
         from rollout_traces.store.summary import summarise_steps
 

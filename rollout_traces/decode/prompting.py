@@ -21,6 +21,11 @@ class Prompting:
         if chat_template is not None:
             self._arguments["chat_template"] = chat_template
 
+    @property
+    def chat_template(self) -> Any:
+        """The template that is rendered with."""
+        return self._arguments.get("chat_template") or getattr(self._tokenizer, "chat_template", None)
+
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
         """The tokenizer's, with the template and its arguments where the caller gives no others."""
         return self._tokenizer.apply_chat_template(conversation, **{**self._arguments, **kwargs})

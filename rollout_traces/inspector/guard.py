@@ -143,7 +143,10 @@ class Guard:
         return None
 
     def _origin_is_ours(self, origin: str) -> bool:
-        parts = urlsplit(origin) if "://" in origin else None
+        try:
+            parts = urlsplit(origin) if "://" in origin else None
+        except ValueError:
+            return False
         return parts is not None and parts.scheme in ("http", "https") and self.policy.allows(parts.netloc)
 
 

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.errors import BatchError
+from rollout_traces.errors import BatchError, text_of
 
 log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
@@ -171,14 +171,14 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  a hook never raises into training; counted and warned
-                kind = f"{name}: {type(error).__name__}: {_NUMBER.sub('#', str(error))}"
+                kind = f"{name}: {type(error).__name__}: {_NUMBER.sub('#', text_of(error))}"
                 failures[kind] += 1
                 if failures[kind] == 1:
                     log.warning(
                         "rollout-traces with %s: %s: %s No traces of what this concerns; training goes on.",
                         _described(name),
                         type(error).__name__,
-                        str(error).rstrip(". ") + ".",
+                        text_of(error).rstrip(". ") + ".",
                     )
                 return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations.base import contained
 from rollout_traces.logger import RolloutHandle, RolloutLogger
 
@@ -34,7 +35,7 @@ class HookLogger:
         self._integration = integration
         self._owned = given is None
         self._from_trainer = from_trainer
-        self._failure: Exception | None = None
+        self._failure: str | None = None
 
     @property
     def is_on(self) -> bool:
@@ -59,17 +60,21 @@ class HookLogger:
         """Hands a step's rollouts over.
 
         Raises:
-            Exception: the logger cannot be made, now or before.
+            ConfigError: the logger cannot be made, now or before. It keeps the text alone: an exception
+                would keep the frames that it passed, and the batches in them.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.logger is None and self._failure is None:
+            self._make_logger()
         if self.logger is None:
-            try:
-                self.logger = RolloutLogger(**{**self._from_trainer(), **self.options})
-            except Exception as error:
-                self._failure = error
-                raise
+            raise ConfigError(self._failure)
         return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
+
+    def _make_logger(self) -> None:
+        try:
+            self.logger = RolloutLogger(**{**self._from_trainer(), **self.options})
+        except Exception as error:  # noqa: BLE001  the caller raises its text, now and at every later step
+            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            self._failure = f"{kind}{text_of(error)}"
 
     def close(self) -> None:
         """Stores what is left: finishes a logger of its own, flushes a given one. Raises nothing."""

@@ -202,6 +202,7 @@ class _Observer(TrainerCallback):
             "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
         )
         self.generated: list[_Generated] = []
+        self._groups: dict[str, tuple[int, int]] = {}
 
     def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `_generate`, whose lists still tell a truncated completion from a masked one."""
@@ -244,23 +245,32 @@ class _Observer(TrainerCallback):
     def _log(self, given: Arguments, output: Mapping[str, Any]) -> None:
         trainer, inputs = self.trainer, given["inputs"]
         training = trainer.model.training
-        scored = self._scored(inputs, output, training)
-        self.hook.log_rollouts(
-            batches_from(scored),
-            step=int(trainer.state.global_step) + 1,
-            split="rollout" if training else "eval-rollout",
-        )
+        step, split = int(trainer.state.global_step) + 1, "rollout" if training else "eval-rollout"
+        scored = self._scored(inputs, output, (step, split))
+        self.hook.log_rollouts(batches_from(scored), step=step, split=split)
+
+    def _take_groups(self, place: tuple[int, str], n_groups: int) -> int:
+        """The first of so many group ids of a step and split; calls of the same one go on where the last ended."""
+        step, split = place
+        before, taken = self._groups.get(split, (step, 0))
+        first = taken if before == step else 0
+        self._groups[split] = (step, first + n_groups)
+        return first
 
     def _scored(
-        self, inputs: Sequence[Mapping[str, Any]], output: Mapping[str, Any], training: bool
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        output: Mapping[str, Any],
+        place: tuple[int, str],
     ) -> Scored:
         trainer = self.trainer
         n = len(inputs)
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
         mine = slice(-n * world + rank * n, None if rank == world - 1 else -n * world + (rank + 1) * n)
-        group_size = trainer.num_generations if training else trainer.num_generations_eval
+        group_size = trainer.num_generations if place[1] == "rollout" else trainer.num_generations_eval
         columns = {name: [row.get(name) for row in inputs] for name in inputs[0] if name != "prompt"}
         known = len(self.generated) == n
+        first_group = self._take_groups(place, -(-n * world // group_size))
         return Scored(
             output=output,
             completion_lengths=[row.length for row in self.generated] if known else None,
@@ -268,7 +278,7 @@ class _Observer(TrainerCallback):
             stop_reasons=[row.stop_reason for row in self.generated] if known else None,
             rewards={name: list(values)[mine] for name, values in trainer._logs["rewards"].items()},
             reward_weights=_as_list(trainer.reward_weights),
-            group_ids=[(rank * n + row) // group_size for row in range(n)],
+            group_ids=[first_group + (rank * n + row) // group_size for row in range(n)],
             global_step=int(trainer.state.global_step),
             messages=self._messages(mine),
             columns=columns,

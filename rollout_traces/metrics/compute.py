@@ -114,7 +114,10 @@ def check_keys(keys: str | Sequence[str]) -> None:
         ConfigError: names the pattern, and keys that are written alike.
     """
     declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
-    for name in [keys] if isinstance(keys, str) else keys:
+    names = [keys] if isinstance(keys, str) else keys
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
+    for name in names:
         pattern = _without_split(name.removeprefix("!"))
         nested = pattern.startswith(("source/", "discarded/"))
         if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):

@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any
 
 from rollout_traces.decode_settings import DecodeSettings
+from rollout_traces.flags import check_parameters
 from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.metrics import check_keys
 from rollout_traces.ranks import is_rank_zero
 from rollout_traces.run_settings import CONFIG_KEY
 from rollout_traces.scalar_sinks import MissingTracker, ScalarSink
@@ -76,6 +78,9 @@ class StatsLogger:
         self, config: Any, ft_spec: Any = None, *, tokenizer: Any = None, sinks: Sequence[ScalarSink] = ()
     ) -> None:
         self.config = StatsLoggerConfig.create(config)
+        if self.config.trackio.mode != "disabled":
+            check_keys(self.config.trackio.metric_keys)
+            check_parameters(self.config.trackio.flag_parameters)
         self.counters: Counter[str] = Counter()
         self._stored_config = plain_config(config, self.config)
         self._ft_spec = ft_spec

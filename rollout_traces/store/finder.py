@@ -152,7 +152,8 @@ class Finder:
         high = high if high > low else low + bins
         width = high / bins - low / bins
         with np.errstate(over="ignore"):  # a range may be wider than a float
-            places = np.clip((known - low) / width, 0, bins - 1).astype(np.int64)
+            where_to = (known - low) / width if width > 0 else np.zeros(len(known))
+        places = np.clip(where_to, 0, bins - 1).astype(np.int64)
         counts = np.bincount(places, minlength=bins)
         edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
         return Histogram(edges, tuple(counts.tolist()), len(values) - len(known))

@@ -187,26 +187,31 @@ class Index:
     def _refresh(self, progress: Progress | None) -> int:
         self._forget_deleted()
         with self.reading() as connection:
-            after, seen = (int(_meta(connection, name, 0)) for name in ("watermark", "seen"))
+            after, seen, built = (int(_meta(connection, name, 0)) for name in ("watermark", "seen", "built"))
         added = 0
         last = self.source.last_rowid()
         if last > after:
             n_source = self.source.count()
             with ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-read") as reader:
-                for batch in self._batches(reader, after):
+                for batch in self._batches(reader, after, built):
                     added += batch
                     if progress is not None:
                         progress(min(seen + added, n_source), n_source)
         self._copy_runs()
         return added
 
-    def _batches(self, reader: ThreadPoolExecutor, after: int) -> Iterator[int]:
-        """Writes batch after batch while the next one is read; yields how many each added."""
+    def _batches(self, reader: ThreadPoolExecutor, after: int, built: int) -> Iterator[int]:
+        """Writes batch after batch while the next one is read; yields how many each added.
+
+        Stops when another process has built the index anew: what was read belongs to the old one.
+        """
         coming = reader.submit(read_batch, self.source, after)
         while batch := coming.result():
             after = batch[-1].stored.rowid
             coming = reader.submit(read_batch, self.source, after)
             with self._transaction() as connection:
+                if _meta(connection, "built", 0) != built:
+                    return
                 watermark = _meta(connection, "watermark", 0)
                 fresh = [read for read in batch if read.stored.rowid > watermark]
                 if fresh:
@@ -222,7 +227,15 @@ class Index:
             watermark, seen, last_id = (
                 _meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
             )
-        if not seen or (self.source.count(watermark) == seen and self.source.id_at(watermark) == last_id):
+        if not seen:
+            return
+        n_there = self.source.count(watermark)
+        if n_there == seen and self.source.id_at(watermark) == last_id:
+            return
+        if n_there > seen:
+            logger.warning("rollout-traces: the index %s lacks traces; it is built anew.", self.path)
+            with self._transaction() as connection:
+                self._make_tables(connection)
             return
         there = self.source.trace_ids()
         with self._transaction() as connection:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.errors import text_of
+
 MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""
 MAX_DEPTH = 20
@@ -40,7 +42,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.bool_):
         return bool(value)
     if depth >= MAX_DEPTH:
-        return _text(_describe(value))
+        return _text(text_of(value))
     if isinstance(value, Mapping):
         return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -49,7 +51,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return plain(value.tolist(), depth + 1)
     if isinstance(value, (bytes, bytearray)):
         return _text(bytes(value).decode("utf-8", "replace"))
-    return _text(_describe(value))
+    return _text(text_of(value))
 
 
 def cut(text: str) -> str:
@@ -61,10 +63,3 @@ def cut(text: str) -> str:
 
 def _text(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
-def _describe(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception as error:  # noqa: BLE001  a hostile __str__ must not stop the step; the text says so
-        return f"[{type(value).__name__} whose text failed: {type(error).__name__}]"

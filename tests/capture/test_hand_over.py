@@ -124,3 +124,11 @@ class TestWarnings:
             letters = "".join(chr(97 + int(digit)) for digit in str(number))
             warnings.count("batches_refused", letters)
         assert 100 <= len(caplog.records) <= 101
+
+    def test_of_an_error_without_a_text_raise_nothing(self, caplog):
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError("no text")
+
+        Warnings(Counter()).count("batches_refused", Mute())
+        assert "[Mute whose text failed: RuntimeError]" in caplog.text

@@ -296,3 +296,27 @@ class TestNotGiven:
         both = concatenate([first, second])
         assert both.not_given["row_floats/rewards"].tolist() == [True, False, True, True]
         assert both.not_given["row_floats/raw_rewards"].tolist() == [True, True, False, False]
+
+
+class TestWhatANumpyMaskHides:
+    def batch(self, **more):
+        ones = np.ones((2, 4), np.int64)
+        return RolloutBatch(input_ids=ones, attention_mask=ones, loss_mask=ones, **more)
+
+    def test_of_rewards_is_unknown_and_not_given(self):
+        hidden = capture(
+            [self.batch(rewards=np.ma.masked_array([1, 99], [False, True]))], step=1, split="rollout"
+        )
+        np.testing.assert_array_equal(hidden.row_floats["rewards"], [1.0, np.nan])
+        assert hidden.not_given["row_floats/rewards"].tolist() == [False, True]
+
+    def test_of_a_track_is_unknown(self):
+        logprobs = np.ma.masked_array(np.full((2, 4), -7.0), [[True, False, False, False]] * 2)
+        hidden = capture([self.batch(logprobs=logprobs)], step=1, split="rollout")
+        np.testing.assert_array_equal(hidden.tracks["logprobs"][:4], [np.nan, -7, -7, -7])
+
+    def test_of_token_rewards_makes_the_rows_reward_unknown(self):
+        rewards = np.ma.masked_array(np.full((2, 4), 9.0), [[True] * 4, [False] * 4])
+        hidden = capture([self.batch(token_rewards=rewards)], step=1, split="rollout")
+        np.testing.assert_array_equal(hidden.row_floats["rewards"], [np.nan, 36.0])
+        assert hidden.not_given["row_floats/rewards"].tolist() == [True, False]

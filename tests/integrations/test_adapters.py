@@ -89,10 +89,15 @@ class TestTrl:
             },
         )
         observer = trl._Observer(trainer, None, {})
-        scored = observer._scored([{"prompt": p, "answer": "4"} for p in gathered[:4]], {}, training=True)
+        scored = observer._scored([{"prompt": p, "answer": "4"} for p in gathered[:4]], {}, (4, "rollout"))
         assert scored.rewards["right"] == [4 * rank + i for i in range(4)]
         assert scored.group_ids == [2 * rank, 2 * rank, 2 * rank + 1, 2 * rank + 1]
         assert scored.messages is None
+        rows = [{"prompt": p, "answer": "4"} for p in gathered[:4]]
+        again = observer._scored(rows, {}, (4, "rollout"))
+        assert again.group_ids == [4 + group for group in scored.group_ids]
+        assert observer._scored(rows, {}, (4, "eval-rollout")).group_ids == scored.group_ids
+        assert observer._scored(rows, {}, (5, "rollout")).group_ids == scored.group_ids
 
     def test_a_missing_key_is_named(self):
         with pytest.raises(BatchError, match="TRL's batch: key 'completion_mask' is missing"):

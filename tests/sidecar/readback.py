@@ -14,10 +14,12 @@ from rollout_traces.trace.conversion import TraceRecord, read_ledger
 
 
 def rows(folder: Path, sql: str, *values: Any, project: str = "p") -> list[tuple]:
-    """Rows of a query on a project's database; none when there is no database yet."""
+    """Rows of a query on a project's database; none when there is no database or table yet."""
     if not (folder / f"{project}.db").exists():
         return []
     with sqlite3.connect(folder / f"{project}.db") as db:
+        if not db.execute("select 1 from sqlite_master where name = 'traces'").fetchone():
+            return []
         return db.execute(sql, values).fetchall()
 
 

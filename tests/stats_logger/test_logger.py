@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import rollout_traces as rt
+from rollout_traces.errors import ConfigError
 from rollout_traces.stats_logger.logger import StatsLogger
 from rollout_traces.stats_logger.step_rule import StepRule
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
@@ -180,6 +181,16 @@ class TestNothingRaises:
         logger = StatsLogger(quiet(swanlab={"mode": "local"}))
         logger.commit(0, 0, 0, {"a": 1})
         assert "rollout-traces[trackers]" in caplog.text and logger.counters["trackers_missing"] == 1
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "options",
+        [{"metric_keys": "rewrad/mean"}, {"metric_keys": [5]}, {"flag_parameters": {"no_flag.limit": 1}}],
+    )
+    def test_that_would_fail_later_are_refused_when_it_is_made(self, trackio_dir, options):
+        with pytest.raises(ConfigError, match=next(iter(options)).split("_")[0]):
+            StatsLogger({"trackio": {"mode": "local", "project": "p", **options}})
 
 
 class TestTrackio:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import open_store, schema, source
+from rollout_traces.store import index, open_store, schema, source
 from tests.store.projects import PROJECT, RUN, RUN_ID, conversation, make_ledger, store_values, write_step
 
 OTHER = ("run-002", "2" * 32)
@@ -288,6 +288,37 @@ class TestSeveralAtOnce:
             thread.join()
         store.refresh()
         assert wrong == [] and len(uids(store)) == 29
+
+    def test_an_index_built_anew_while_it_is_filled_loses_no_row(
+        self, trackio_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for step in range(3):
+            write_step(make_ledger([[0.5] * 4], step=step), range(4))
+        store, real = open_store(PROJECT), index.read_batch
+        assert len(uids(store)) == 12
+        write_step(make_ledger([[0.5] * 4], step=3), range(4))
+
+        def built_anew_meanwhile(*args):
+            batch = real(*args)
+            monkeypatch.setattr(index, "read_batch", real)
+            open_store(PROJECT).rebuild()
+            return batch
+
+        monkeypatch.setattr(index, "read_batch", built_anew_meanwhile)
+        store.refresh()
+        store.refresh()
+        assert len(uids(store)) == 16
+
+    def test_an_index_that_lacks_rows_below_its_watermark_is_built_anew(self, trackio_dir: Path) -> None:
+        write_step(make_ledger([[0.5] * 4], step=0), range(4))
+        store = open_store(PROJECT)
+        assert len(uids(store)) == 4
+        with sqlite3.connect(store.index_path) as db:
+            db.execute("UPDATE meta SET value = 2 WHERE name = 'seen'")
+        store.refresh()
+        assert len(uids(store)) == 4
+        with sqlite3.connect(store.index_path) as db:
+            assert db.execute("SELECT value FROM meta WHERE name = 'seen'").fetchone()[0] > 2
 
     def test_processes_that_index_at_once_add_every_row_once(self, trackio_dir: Path) -> None:
         for step in range(20):

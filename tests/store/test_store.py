@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import QueryError, Store
-from tests.store.projects import RUN, RUN_ID
+from rollout_traces.store import QueryError, Store, open_store
+from tests.store.projects import PROJECT, RUN, RUN_ID, make_ledger, write_step
 
 HUGE = base64.urlsafe_b64encode(b"[1, 99999999999999999999, 1, 1]").decode()
 NESTED = base64.urlsafe_b64encode(b"[1, [1], {}, 1]").decode()
@@ -155,6 +156,10 @@ class TestCounting:
         found = store.histogram("step", bins=3, steps=(1, 1))
         assert found.counts == (3, 0, 0) and found.edges[0] == 1.0
 
+    def test_a_histogram_of_neighbouring_floats_holds_them_all(self, trackio_dir: Path) -> None:
+        write_step(make_ledger([[1.0, 1 - 2**-53]], step=0), (0, 1))
+        assert sum(open_store(PROJECT).histogram("reward", bins=12).counts) == 2
+
     def test_a_histogram_without_numbers_is_empty(self, store: Store) -> None:
         assert store.histogram("discard_reason").unknown == 10
 
@@ -185,7 +190,8 @@ class TestOneTrace:
         assert store.find("e2") == store.query(split="eval-rollout").rows[0].id
 
     @pytest.mark.parametrize(
-        ("wanted", "said"), [("b0-", "more than one.*b0-0, b0-1"), ("zzz", "no trace"), ("", "more than one")]
+        ("wanted", "said"),
+        [("b0-", "more than one.*uid b0-0.*uid b0-1"), ("zzz", "no trace"), ("", "more than one")],
     )
     def test_what_is_not_one_trace_is_said(self, store: Store, wanted: str, said: str) -> None:
         with pytest.raises(StoreError, match=said):

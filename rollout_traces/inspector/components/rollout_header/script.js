@@ -39,7 +39,7 @@ export function selectedSentence(m, group) {
   if (!m.selected_by) return "";
   const chance = m.selected_probability === undefined || m.selected_probability >= 1 ? "" : `, a chance of ${percent(m.selected_probability)}`;
   const of = m.population === undefined ? "" : `, out of ${number(m.population)} rollouts of the step`;
-  return `Kept as “${m.selected_by.replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
+  return `Kept as “${inert(String(m.selected_by)).replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
 }
 
 // actions: {compare(), pin(), pinned: trace id or null, showFlag(flag)}
@@ -56,7 +56,7 @@ export function rolloutHeader(rollout, actions) {
       h("h2", { class: "rt-headline-title" }, title || "A trace of another tool"),
       h("div", { class: "rt-headline-tools" }, button(actions.pinned && actions.pinned !== rollout.id ? "compare with pinned" : "compare", actions.compare, { title: actions.pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
         button(actions.pinned === rollout.id ? "pinned" : "pin", actions.pin, { class: "rt-ghost", "aria-pressed": String(actions.pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }), copyButton(() => location.href, "copy link"))),
-    h("div", { class: "rt-faint rt-selected-by" }, m.discard_reason ? [h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${m.discard_reason.replaceAll("_", " ")}`), " "] : null, selectedSentence(m)),
+    h("div", { class: "rt-faint rt-selected-by" }, m.discard_reason ? [h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`), " "] : null, selectedSentence(m)),
     h("div", { class: "rt-facts" },
       fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
       fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),

@@ -3,7 +3,7 @@
 import { h, replace } from "../../lib/dom.js";
 import { compact, number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
-import { firstWords } from "../../lib/text.js";
+import { firstWords, inert } from "../../lib/text.js";
 
 export const SORTS = [
   ["", "by group"],
@@ -50,7 +50,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
       card.advantage === null ? null : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
       card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
       card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
-      card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, card.discard_reason.replaceAll("_", " ")) : null,
+      card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")) : null,
       flagChips(card.flags, severities))));
 }
 
@@ -59,7 +59,7 @@ function groupCard(group, options) {
   const lone = group.group === null;
   const tied = group.tied && !lone ? h("span", { class: "rt-chip rt-chip-warn", title: "All rewards are equal: this group teaches nothing" }, group.tied_why ? `tied, ${group.tied_why}` : "tied") : null;
   const reasons = new Set(group.samples.map(card => card.discard_reason));
-  const discarded = reasons.size === 1 && [...reasons][0] ? h("span", { class: "rt-chip", title: "not trained on" }, [...reasons][0].replaceAll("_", " ")) : null;
+  const discarded = reasons.size === 1 && [...reasons][0] ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " ")) : null;
   const zero = group.zero_advantage && !group.tied && !lone ? h("span", { class: "rt-chip rt-chip-warn", title: "Every advantage is zero" }, "zero advantage") : null;
   return h("section", { class: "rt-group", testid: "group-card", dataset: { group: String(group.group) } },
     h("header", { class: "rt-group-head", title: firstWords(group.prompt || "", 600) },
