@@ -236,7 +236,9 @@ class Station(Outlet):
         self._host.start()
         while not self._folder.is_done():
             if self._host.failure is not None or time.monotonic() >= deadline:
-                self._warnings.count("ranks_left", "not all ranks have finished or are stored; the rest waits")
+                self._warnings.count(
+                    "ranks_left", "not all ranks have finished or are stored; the rest waits"
+                )
                 break
             time.sleep(PAUSE)
         self._last_counters = self._drain_counts()
