@@ -278,7 +278,7 @@ class RolloutLogger:
         """
         try:
             self._check_open()
-            self._station.hand_over.put(
+            self._station.hand_over.post(
                 Record("scalars", {"scalars": dict(scalars), "step": plain_step(step)})
             )
             self._counters["scalars_handed_over"] += 1
@@ -354,7 +354,7 @@ class RolloutLogger:
         try:
             self._check_open()
             if isinstance(captured, Captured) and not any(map(on_gpu, flat(columns))):
-                hand_over.put(join_record(captured, sample_ids, columns))
+                hand_over.post(join_record(captured, sample_ids, columns))
             else:
                 owned = {key: owned_copy(value) for key, value in columns.items()}
 

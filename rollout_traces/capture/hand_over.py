@@ -86,6 +86,7 @@ class HandOver:
         self._capture = Capture(max_bytes)
         self._copier = copier if copier is not None else CudaCopier()
         self._courier: ThreadPoolExecutor | None = None
+        self._newest: Future[Any] | None = None
         self._lock = threading.Lock()
         self._retrying = threading.Lock()
         self._kept: deque[tuple[bytes, int]] = deque()
@@ -141,7 +142,8 @@ class HandOver:
         """Has work done by the thread that waits for the device, after what it was given before."""
         if self._courier is None:
             self._courier = ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-courier")
-        return self._courier.submit(work)
+        self._newest = future = self._courier.submit(work)
+        return future
 
     def wait_for_device(self, timeout: float) -> bool:
         """Waits until everything from a GPU is written.
@@ -166,6 +168,26 @@ class HandOver:
         buffers = encode(record)
         with self._lock:
             return self._write(buffers, 0)
+
+    def post(self, record: Record) -> None:
+        """Writes a small record without waiting for what comes from a GPU: behind that, on its thread."""
+        buffers = encode(record)
+        if self._newest is None or self._newest.done():
+            with self._lock:
+                self._write(buffers, 0)
+            return
+        owned = b"".join(buffers)
+
+        def write() -> None:
+            with self._lock:
+                self._write([owned], 0)
+
+        self.later(write).add_done_callback(self._look_for_failure)
+
+    def _look_for_failure(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._warnings.count("records_dropped", error)
 
     def retry(self) -> bool:
         """Writes what is kept in memory, as far as there is room; call it from time to time, on any thread.

@@ -96,6 +96,33 @@ class TestAFullDisk:
         assert hand_over.retry()
 
 
+class TestARecordPostedWhileTheCourierWrites:
+    def test_holds_nobody_up_and_comes_after_it(self, disk, hand_over):
+        disk.may_write.clear()
+        hand_over.later(lambda: hand_over.put(scalars(0)))
+        caller = threading.Thread(target=lambda: [hand_over.post(scalars(step)) for step in (1, 2)])
+        caller.start()
+        caller.join(10)
+        held_up = caller.is_alive()
+        disk.may_write.set()
+        assert hand_over.wait_for_device(10)
+        assert not held_up
+        assert disk.steps == [0, 1, 2]
+        hand_over.post(scalars(3))
+        assert disk.steps == [0, 1, 2, 3], "at once where there is nothing to wait for"
+
+    def test_waits_in_memory_like_any_other_while_the_disk_is_full(self, disk, hand_over):
+        disk.full = True
+        may_go = threading.Event()
+        hand_over.later(lambda: may_go.wait(20))
+        hand_over.post(scalars(0))
+        may_go.set()
+        assert hand_over.wait_for_device(10)
+        disk.full = False
+        assert hand_over.retry()
+        assert disk.steps == [0]
+
+
 class TestASpoolNearItsLimit:
     def test_takes_the_groups_that_there_is_room_for(self, disk, hand_over):
         arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=4, group_size=2))
