@@ -59,6 +59,8 @@ class Finder:
         with self._prepared(scope) as (connection, compiler, selection):
             order = self._order(compiler, order_by or DEFAULT_ORDER)
             found = self._newest(connection, selection, scope, order, limit + 1, after)
+            if found is None and not (scope.where or scope.text):
+                found = connection.execute(*page_sql(selection, order, limit + 1, after)).fetchall()
             if found is not None:
                 total = self._count(connection, selection)
             else:
