@@ -59,10 +59,11 @@ class Finder:
         with self._prepared(scope) as (connection, compiler, selection):
             order = self._order(compiler, order_by or DEFAULT_ORDER)
             found = self._newest(connection, selection, scope, order, limit + 1, after)
-            if found is None and not (scope.where or scope.text):
-                found = connection.execute(*page_sql(selection, order, limit + 1, after)).fetchall()
+            if found is None and not scope.filtered:
+                rows_in = _by_index(scope) if _is_indexed(scope, compiler, order) else selection
+                found = connection.execute(*page_sql(rows_in, order, limit + 1, after)).fetchall()
             if found is not None:
-                total = self._count(connection, selection)
+                total = self._count(connection, scope, selection)
             else:
                 total, found = self._counted_page(connection, selection, order, limit + 1, after)
             more, found = len(found) > limit, found[:limit]
@@ -109,7 +110,7 @@ class Finder:
     def count(self, scope: Scope) -> int:
         """How many rows there are."""
         with self._prepared(scope) as (connection, _, selection):
-            return self._count(connection, selection)
+            return self._count(connection, scope, selection)
 
     def facets(self, scope: Scope, column: str, limit: int) -> list[tuple[Any, int]]:
         """A column's values and how many rows have each, most frequent first; None for unknown.
@@ -179,7 +180,7 @@ class Finder:
             yield connection, compiler, self._selection(connection, compiler, scope)
 
     def _selection(self, connection: sqlite3.Connection, compiler: Compiler, scope: Scope) -> Selection:
-        selection = Selection(scope.rows, Sql(*scope.place()))
+        selection = Selection(scope.rows, Sql(*scope.place()), scanned=not scope.narrow)
 
         def compile_text(node: Text | Substring) -> Sql:
             if scope.rows == "ledger":
@@ -196,7 +197,7 @@ class Finder:
 
         compiler = replace(compiler, compile_text=compile_text)
         plain, searches = scope.conditions()
-        for node in [*plain, *searches]:
+        for node in [*sorted(plain, key=compiler.reach), *searches]:
             expression = search.expression_of(node) if scope.rows == "traces" else None
             if expression is not None:
                 selection = selection.matching(expression)
@@ -207,10 +208,11 @@ class Finder:
     def _order(self, compiler: Compiler, order_by: str) -> Order:
         return replace(compiler, source_text=order_by).order(parse_sort(order_by))
 
-    def _count(self, connection: sqlite3.Connection, selection: Selection) -> int:
+    def _count(self, connection: sqlite3.Connection, scope: Scope, selection: Selection) -> int:
         def counted() -> int:
-            where = selection.where
-            sql = f"SELECT count(*) FROM {selection.tables} WHERE {where.text}"
+            rows_in = selection if scope.filtered else _by_index(scope)
+            where = rows_in.where
+            sql = f"SELECT count(*) FROM {rows_in.tables} WHERE {where.text}"
             return int(connection.execute(sql, where.parameters).fetchone()[0])
 
         return self._remember(connection, selection, counted)
@@ -228,6 +230,15 @@ class Finder:
             while len(self._answers) > KEPT_ANSWERS:
                 self._answers.popitem(last=False)
         return found
+
+
+def _by_index(scope: Scope) -> Selection:
+    """The rows of a scope without a filter, found through whichever index serves."""
+    return Selection(scope.rows, Sql(*scope.place()), scanned=False)
+
+
+def _is_indexed(scope: Scope, compiler: Compiler, order: Order) -> bool:
+    return scope.run_id is not None and order[0][0] in [compiler.columns[name].sql for name in schema.SORTED]
 
 
 def _no_search(node: Text | Substring) -> Sql:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -32,17 +33,16 @@ def load_rows(connection: sqlite3.Connection, table: str, keys: Sequence[int]) -
         f" WHERE t.{key} IN (SELECT value FROM json_each(?))",
         (orjson.dumps(list(keys)).decode(),),
     )
-    names = {
-        f"m{slot}": (name, kind)
+    places = {part[0]: at for at, part in enumerate(cursor.description)}
+    shown = [(places[name], name, None) for name in ("kind", *schema.HEAD) if name in places and name != "id"]
+    shown += [
+        (places[f"m{slot}"], name, kind)
         for name, slot, kind in connection.execute(
             "SELECT name, slot, kind FROM columns WHERE tbl = ?", (table,)
         )
-    }
-    header = [part[0] for part in cursor.description]
-    found = {}
-    for values in cursor:
-        row = dict(zip(header, values, strict=True))
-        found[row[key]] = _as_row(row, names)
+    ]
+    fixed = operator.itemgetter(*(places[name] for name in ("id", "run_id", "name", "split", "step")))
+    found = {values[places[key]]: TraceRow(*fixed(values), _values(values, shown)) for values in cursor}
     return [found[k] for k in keys if k in found]
 
 
@@ -82,17 +82,20 @@ def _traced_id(connection: sqlite3.Connection) -> str:
     )
 
 
-def _as_row(row: dict[str, Any], names: Mapping[str, tuple[str, str | None]]) -> TraceRow:
-    values = {
-        name: row[name] for name in ("kind", *schema.HEAD) if name != "id" and row.get(name) is not None
-    }
-    for physical, (name, kind) in names.items():
-        value = row.get(physical)
-        if value is not None:
-            tagged = isinstance(value, str) and (
-                kind == "tags" or (kind == "mixed" and value[:1] == value[-1:] == "|")
-            )
-            values[name] = (
-                tuple(value[1:-1].split("|")) if tagged and len(value) > 1 else () if tagged else value
-            )
-    return TraceRow(row["id"], row["run_id"], row["name"], row["split"], row["step"], values)
+def _values(stored: Sequence[Any], shown: Sequence[tuple[int, str, str | None]]) -> dict[str, Any]:
+    """Known values by name; `shown` has place, name and kind of each."""
+    values = {}
+    for at, name, kind in shown:
+        value = stored[at]
+        if value is None:
+            continue
+        if kind == "tags" or kind == "mixed":
+            value = _untagged(value, kind)
+        values[name] = value
+    return values
+
+
+def _untagged(value: Any, kind: str) -> Any:
+    if not isinstance(value, str) or (kind == "mixed" and not value[:1] == value[-1:] == "|"):
+        return value
+    return tuple(value[1:-1].split("|")) if len(value) > 1 else ()

@@ -85,7 +85,7 @@ def newest_of(
     looked_at = limit * LOOKED_AT
     n, step, key = connection.execute(
         f"SELECT count(*), min(step), min(key) FROM (SELECT step, {selection.key} AS key FROM {selection.table} t"
-        f" WHERE {place.text} ORDER BY step DESC LIMIT ?)",
+        f" INDEXED BY {selection.table}_newest WHERE {place.text} ORDER BY step DESC LIMIT ?)",
         (*place.parameters, looked_at),
     ).fetchone()
     if n < looked_at:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rollout_traces.store.reading import SIGNS, Tags
 
-INDEX_VERSION = 3
+INDEX_VERSION = 4
 """Another version in a file means that the file is built anew."""
 MAX_COLUMNS = 1000
 """Metadata names that get a column; further ones stay in the trace alone and are counted."""
@@ -50,6 +50,8 @@ FIRST: Mapping[Table, tuple[str, ...]] = {
     "ledger": (*_FIRST_OF_BOTH, "trace_uid", "selected_by"),
 }
 """Names that get the first columns, where SQLite reaches them soonest."""
+SORTED = ("reward", "advantage", "n_sampled")
+"""Names that rows are mostly sorted by: an index of each within a run."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -111,7 +113,9 @@ def create(connection: sqlite3.Connection) -> None:
         registry = Registry(connection, table)
         slots = {name: registry.slot(name, None) for name in names}
         for name in ("uid", "prompt_key"):
-            connection.execute(f"CREATE INDEX {table}_{name} ON {table} (m{slots[name]})")
+            connection.execute(f"CREATE INDEX {table}_{name} ON {table} (m{slots[name]}, run)")
+        for name in SORTED:
+            connection.execute(f"CREATE INDEX {table}_{name} ON {table} (run, m{slots[name]})")
     connection.execute("INSERT INTO meta VALUES ('version', ?)", (INDEX_VERSION,))
 
 

@@ -38,21 +38,25 @@ class Scope:
     text: str = ""
     rows: Rows = "traces"
 
-    def place(self) -> tuple[str, tuple[str | int, ...]]:
-        """The condition on run, split and steps, and its parameters.
+    @property
+    def filtered(self) -> bool:
+        """Whether more than run, split and steps decides."""
+        return bool(self.where or self.text)
 
-        A plus keeps SQLite from its index on places where most rows would be looked up through it one by
-        one: a scan is twice as fast unless steps narrow the rows of one run and split.
-        """
+    @property
+    def narrow(self) -> bool:
+        """Whether it is about some steps of one run and split: few rows, all beside each other in an index."""
+        return self.steps != (None, None) and self.run_id is not None and self.split is not None
+
+    def place(self) -> tuple[str, tuple[str | int, ...]]:
+        """The condition on run, split and steps, and its parameters."""
         parts: list[str] = []
         parameters: list[str | int] = []
-        whole = self.steps == (None, None) or self.run_id is None or self.split is None
-        narrow = "+" if whole else ""
         if self.run_id is not None:
-            parts.append(f"{narrow}t.run = (SELECT run FROM runs WHERE run_id = ?)")
+            parts.append("t.run = (SELECT run FROM runs WHERE run_id = ?)")
             parameters.append(self.run_id)
         if self.split is not None:
-            parts.append(f"{narrow}t.split = ?")
+            parts.append("t.split = ?")
             parameters.append(self.split)
         for bound, operator in zip(self.steps, (">=", "<="), strict=True):
             if bound is not None:

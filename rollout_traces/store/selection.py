@@ -18,11 +18,14 @@ class Selection:
     Attributes:
         table: `traces` or `ledger`.
         condition: what they satisfy.
+        scanned: the table is read from end to end: faster than an index by which most of its rows would be
+            looked up one by one.
         matches: full-text expressions that their conversations match, all of them.
     """
 
     table: Rows
     condition: Sql
+    scanned: bool
     matches: tuple[str, ...] = ()
 
     @property
@@ -43,7 +46,7 @@ class Selection:
         rows to test against (`IN`) it would first be copied, which takes longer than reading it.
         """
         if not self.matches:
-            return f"{self.table} t"
+            return f"{self.table} t{' NOT INDEXED' if self.scanned else ''}"
         return f"words CROSS JOIN {self.table} t ON {self.key} = words.rowid"
 
     @property

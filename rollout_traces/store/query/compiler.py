@@ -87,6 +87,16 @@ class Compiler:
         """
         return [(self.column(key.column).sql, key.descending) for key in keys]
 
+    def reach(self, node: Node) -> int:
+        """How far into a row SQLite must read for a test; the nearest one is best asked first."""
+        if isinstance(node, All | Any):
+            return max(map(self.reach, node.parts))
+        if isinstance(node, Not):
+            return self.reach(node.part)
+        if isinstance(node, Text | Substring) or node.column.name not in self.columns:
+            return len(self.columns)
+        return list(self.columns).index(node.column.name)
+
     def _test(self, node: Compare | Between | In | Has | Contains) -> Sql:
         column = self.column(node.column)
         self._check_values(column, node)
