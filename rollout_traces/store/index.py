@@ -27,6 +27,9 @@ logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]
 """Called with traces done and traces in all."""
 
+PAGE_BYTES = 16384
+"""Page size of a new file: a scan looks up a quarter of the pages that SQLite's usual 4 KB need."""
+
 
 class Index:
     """An index file and its source.
@@ -131,6 +134,7 @@ class Index:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
