@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -41,8 +40,20 @@ def load_rows(connection: sqlite3.Connection, table: str, keys: Sequence[int]) -
             "SELECT name, slot, kind FROM columns WHERE tbl = ?", (table,)
         )
     ]
-    fixed = operator.itemgetter(*(places[name] for name in ("id", "run_id", "name", "split", "step")))
-    found = {values[places[key]]: TraceRow(*fixed(values), _values(values, shown)) for values in cursor}
+    at_id, at_run_id, at_run, at_split, at_step = (
+        places[name] for name in ("id", "run_id", "name", "split", "step")
+    )
+    found = {
+        stored[places[key]]: TraceRow(
+            id=stored[at_id],
+            run_id=stored[at_run_id],
+            run=stored[at_run],
+            split=stored[at_split],
+            step=stored[at_step],
+            values=_values(stored, shown),
+        )
+        for stored in cursor
+    }
     return [found[k] for k in keys if k in found]
 
 
