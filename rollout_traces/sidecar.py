@@ -29,7 +29,9 @@ PUBLISH_EVERY = 0.2
 """Seconds between two writes of the status."""
 LOCK_PATIENCE = 5.0
 """Seconds to wait for another drain of the folder to let go."""
-NICENESS = 5
+NICENESS = 10
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,13 +48,24 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     os.environ["USE_TORCH"] = "0"
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    give_way()
     try:
         return drain_folder(RunFolder(Path(path)))
     except StoreError as error:
         log.error("%s", error)
         return 1
+
+
+def give_way() -> None:
+    """Lets the trainer go first wherever both want the processor.
+
+    A sidecar is a session of its own, and Linux may weigh whole sessions against each other: a process's
+    own niceness then counts only within its session.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        AUTOGROUP.write_text(str(NICENESS))
 
 
 def drain_folder(folder: RunFolder) -> int:
