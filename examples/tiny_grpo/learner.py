@@ -13,7 +13,7 @@ from .task import REWARD_WEIGHTS, total_reward
 
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 MAX_STALENESS_WEIGHT = 2.0
-LOSS_KEYS = ("input_ids", "attention_mask", "logprobs", "loss_mask")
+LOSS_KEYS = ("input_ids", "loss_mask", "logprobs")
 
 
 def group_advantages(rewards_G: torch.Tensor) -> torch.Tensor:
@@ -74,13 +74,18 @@ def make_batch(groups: list[list[Rollout]], pad_id: int, train_version: int, dev
     }
 
 
-def token_logprobs(
-    model: LlamaForCausalLM, ids_B_T: torch.Tensor, attention_mask_B_T: torch.Tensor
-) -> torch.Tensor:
-    """Return the log-probability of each token, float [B, T], unshifted; 0 in the first column."""
-    logits = model(input_ids=ids_B_T, attention_mask=attention_mask_B_T.long()).logits[:, :-1].float()
-    picked = logits.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None]).squeeze(-1)
-    return torch.nn.functional.pad(picked, (1, 0))
+def token_logprobs(model: LlamaForCausalLM, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of each token of ``mask``, float [B, T], unshifted; 0 elsewhere.
+
+    Rows are padded on the right, where a causal model does not look, so they need no attention mask.
+    """
+    hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
+    wanted = mask_B_T[:, 1:]  # the state at t predicts token t + 1
+    logprobs_N_V = model.lm_head(hidden_B_T_D[:, :-1][wanted]).float().log_softmax(-1)
+    picked = logprobs_N_V.gather(-1, ids_B_T[:, 1:][wanted][:, None]).squeeze(-1)
+    return torch.zeros(mask_B_T.shape, device=mask_B_T.device).masked_scatter(
+        torch.nn.functional.pad(wanted, (1, 0)), picked
+    )
 
 
 def policy_loss(
@@ -115,9 +120,9 @@ def proximal_logprobs(model: LlamaForCausalLM, batch: dict[str, Any]) -> torch.T
     prox = torch.zeros_like(batch["logprobs"])
     for rows, end in like_lengths(batch["attention_mask"], torch.arange(len(prox))):
         prox[rows, :end] = token_logprobs(
-            model, batch["input_ids"][rows, :end], batch["attention_mask"][rows, :end]
+            model, batch["input_ids"][rows, :end], batch["loss_mask"][rows, :end]
         )
-    return prox * batch["loss_mask"]
+    return prox
 
 
 def update(
@@ -140,8 +145,8 @@ def update(
         optimizer.zero_grad()
         n_tokens, total = batch["loss_mask"][rows].sum(), 0.0
         for part, end in like_lengths(batch["attention_mask"], rows):
-            ids, attention, rollout, mask = (batch[key][part, :end] for key in LOSS_KEYS)
-            new = token_logprobs(model, ids, attention)
+            ids, mask, rollout = (batch[key][part, :end] for key in LOSS_KEYS)
+            new = token_logprobs(model, ids, mask)
             prox = prox_logprobs[part, :end]
             loss = policy_loss(new, prox, rollout, batch["advantages"][part], mask) / n_tokens
             loss.backward()

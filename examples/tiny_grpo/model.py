@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer with a chat template, and a transformer of under a million parameters."""
+"""A byte-level BPE tokenizer with a chat template, and a transformer of half a million parameters."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Make a randomly initialised model of about 0.7 million parameters."""
+    """Make a randomly initialised model of a little over half a million parameters."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
-        intermediate_size=384,
+        intermediate_size=256,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -102,7 +102,7 @@ class Sampler:
             rollout.put_in(len(prompt))
         self.groups.append(group)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def collect(self, model: LlamaForCausalLM, version: int, n_groups: int) -> list[list[Rollout]]:
         """Sample until ``n_groups`` groups are complete and return them, the oldest first."""
         if len(self._complete()) < n_groups:

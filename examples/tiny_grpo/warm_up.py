@@ -8,6 +8,7 @@ import random
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from .learner import token_logprobs
 from .sampler import Sampler
 from .task import TOOLS, Episode, Problem, make_problem
 
@@ -116,12 +117,12 @@ def imitate(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: list[dict[str, list[int]]]
 ) -> None:
     """Compute the clipped gradient of the loss on the assistant's tokens."""
-    padded = tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")
-    written = torch.zeros_like(padded["input_ids"], dtype=torch.bool)
+    ids = tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")["input_ids"]
+    written = torch.zeros_like(ids, dtype=torch.bool)
     for index, row in enumerate(rows):
         written[index, : len(row["input_ids"])] = torch.tensor(row["assistant_masks"], dtype=torch.bool)
-    targets = padded["input_ids"].masked_fill(~written, -100)
-    model(**padded.to(model.device), labels=targets.to(model.device)).loss.backward()
+    logprobs = token_logprobs(model, ids.to(model.device), written.to(model.device))
+    (-logprobs.sum() / written.sum()).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
