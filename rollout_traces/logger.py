@@ -293,9 +293,10 @@ class RolloutLogger:
             timeout: seconds to wait at most.
 
         Returns:
-            True when nothing is waiting any more; otherwise it stays spooled and is stored later.
+            True when nothing is waiting any more; otherwise it stays spooled and is stored later. False at
+            once in a forked child, which has no logger.
         """
-        return self._wait("flush", timeout)
+        return os.getpid() == self._pid and self._wait("flush", timeout)
 
     def finish(self, timeout: float = 300.0) -> bool:
         """Flushes, and finishes the run when it was created here.

@@ -57,10 +57,13 @@ def list_rollouts(
     elif what == "columns":
         _print([_plain(info) for info in store.columns(which.rows)], as_json)
     elif what == "steps":
-        _steps(store, which.run, which.split, as_json)
+        _steps(store, which, as_json)
     else:
+        names = _named(store, which, columns)
         page = store.query(**which.asked(), order_by=sort, limit=limit, after=after)
-        _rollouts(store, page, columns, as_json)
+        if not page.total:
+            options.check_split(store, which)
+        _rollouts(store, page, names, as_json)
 
 
 def _projects(as_json: bool) -> None:
@@ -73,23 +76,39 @@ def _projects(as_json: bool) -> None:
         print_table(["project"], [[name] for name in found], title=f"in {trackio_dir()}")
 
 
-def _steps(store: Store, run: str | None, split: str | None, as_json: bool) -> None:
+def _steps(store: Store, which: options.Which, as_json: bool) -> None:
+    options.check_split(store, which)
+    first, last = which.between
     found = []
-    for info in [store.run(run)] if run is not None else store.runs():
-        for name in [split] if split is not None else info.splits:
-            found += [{"run": info.name, "split": name, **_plain(s)} for s in store.steps(info.id, name)]
+    for info in [store.run(which.run)] if which.run is not None else store.runs():
+        for split in [which.split] if which.split is not None else info.splits:
+            found += [
+                {"run": info.name, "split": split, **_plain(step)}
+                for step in store.steps(info.id, split)
+                if (first is None or step.step >= first) and (last is None or step.step <= last)
+            ]
     for row in found:
         row.pop("digest_id")
     _print(found, as_json)
 
 
-def _rollouts(store: Store, page: Page, columns: str | None, as_json: bool) -> None:
+def _named(store: Store, which: options.Which, columns: str | None) -> list[str]:
+    """The columns that were asked for by name."""
+    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    known = {info.name for info in store.columns(which.rows)} if names else set()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise typer.BadParameter(
+            f"no column {', '.join(map(repr, unknown))}; `rollout-traces list columns` shows what there is."
+        )
+    return names
+
+
+def _rollouts(store: Store, page: Page, names: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"total": page.total, "next": page.next, "rows": [row.as_dict() for row in page.rows]})
         return
-    if columns:
-        names = [name.strip() for name in columns.split(",")]
-    else:
+    if not names:
         several = [n for n in ("run", "split") if len({row[n] for row in page.rows}) > 1]
         known = [name for name in SHOWN if any(row[name] is not None for row in page.rows)]
         names = ["uid", *several, *known, "flags", "prompt"]

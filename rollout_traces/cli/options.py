@@ -128,6 +128,17 @@ class Which:
         }
 
 
+def check_split(store: Store, which: Which) -> None:
+    """Says so where no run has the split that was asked for.
+
+    Raises:
+        typer.BadParameter: it does not exist.
+    """
+    splits = sorted({split for info in store.runs() for split in info.splits})
+    if which.split is not None and which.split not in splits:
+        raise typer.BadParameter(f"no split {which.split!r}; there is {', '.join(splits) or 'none yet'}.")
+
+
 _SHARED: Mapping[type, tuple[str, ...]] = {
     each: tuple(f.name for f in fields(each)) for each in (From, Which)
 }

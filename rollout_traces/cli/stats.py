@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ def stats(
     *,
     source: options.From,
     which: options.Which,
-    bins: Annotated[int, typer.Option(help="Bins of a numeric column.")] = 12,
+    bins: Annotated[int, typer.Option(help="Bins of a numeric column with more values than that.")] = 12,
     as_json: options.AsJson = False,
 ) -> None:
     """Summarise every step from its ledger, or count the values of one column.
@@ -45,15 +46,20 @@ def stats(
         )
         return
     asked = which.asked()
+    options.check_split(store, which)
     kinds = {info.name: info.kind for info in store.columns(which.rows)}
-    if kinds.get(column) == "number":
+    numeric = kinds.get(column) == "number"
+    values = store.facets(column, **asked, limit=bins + 2 if numeric else 50)
+    if numeric and sum(value is not None for value, _ in values) > bins:
         found = store.histogram(column, bins, **asked)
         names = [f"{low:.4g} … {high:.4g}" for low, high in zip(found.edges, found.edges[1:], strict=False)]
         counted = [*zip(names, found.counts, strict=True)] + (
             [("unknown", found.unknown)] if found.unknown else []
         )
     else:
-        counted = [("unknown" if v is None else cell(v), n) for v, n in store.facets(column, **asked)]
+        if numeric:
+            values.sort(key=lambda counted: math.inf if counted[0] is None else counted[0])
+        counted = [("unknown" if value is None else cell(value), n) for value, n in values]
     if as_json:
         print_json([{"value": value, "count": count} for value, count in counted])
         return

@@ -50,6 +50,8 @@ log = logging.getLogger("rollout_traces.stats_logger.logger")
 COUNT = "__count"
 HELD_COMMITS = 8
 """Commits whose scalars wait for a tokenizer before the run is opened without one."""
+MAX_HELD_COMMITS = 1000
+"""Commits that are kept while the run cannot be opened; older ones are dropped and counted."""
 
 
 class StatsLogger:
@@ -230,6 +232,9 @@ class StatsLogger:
         trackio = self.config.trackio
         waits = self._tokenizer is None and trackio.max_rollout_traces_per_step > 0 and not self._closed
         self._held.append((dict(values), step))
+        if len(self._held) > MAX_HELD_COMMITS:
+            self._held.popleft()
+            self.counters["commits_dropped"] += 1
         if self._rollout_logger is not None or not waits or len(self._held) > HELD_COMMITS:
             self._release()
 

@@ -44,9 +44,30 @@ class TestList:
         assert done.exit_code == 0 and json.loads(done.stdout)
         assert command("list", what).exit_code == 0
 
-    @pytest.mark.parametrize("arguments", [("nonsense",), ("--steps", "a:b"), ("--limit", "many")])
-    def test_what_is_not_understood_is_said(self, command: Command, arguments: tuple[str, ...]) -> None:
-        assert command("list", *arguments).exit_code == 2
+    def test_steps_within_a_range(self, command: Command) -> None:
+        found = json.loads(command("list", "steps", "--json", "--steps", "1:2").stdout)
+        assert [(row["split"], row["step"]) for row in found] == [
+            ("rollout", 1),
+            ("rollout", 2),
+            ("eval-rollout", 2),
+        ]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("nonsense",), "projects, runs, steps"),
+            (("--steps", "a:b"), "no step or range"),
+            (("--limit", "many"), "--limit"),
+            (("--split", "train"), "there is eval-rollout, rollout"),
+            (("steps", "--split", "train"), "there is eval-rollout, rollout"),
+            (("--columns", "reward,nope"), "no column 'nope'"),
+        ],
+    )
+    def test_what_is_not_understood_is_said(
+        self, command: Command, arguments: tuple[str, ...], said: str
+    ) -> None:
+        done = command("list", *arguments)
+        assert done.exit_code == 2 and said in " ".join(done.output.replace("│", " ").split())
 
 
 class TestFittingATable:

@@ -29,6 +29,7 @@ class TestStats:
         ("arguments", "expected"),
         [
             (("reward", "--bins", "2", "--steps", "0"), {"0 … 0.5": 2, "0.5 … 1": 1}),
+            (("reward", "--steps", "0"), {"0": 1, "0.25": 1, "1": 1}),
             (("flags", "--ledger", "--steps", "0"), {"truncated": 2, "repetition": 1, "tied_group": 1}),
             (("reward", "--bins", "1", "--ledger", "--steps", "0"), {"0 … 1": 7, "unknown": 1}),
         ],

@@ -182,6 +182,20 @@ class TestNothingRaises:
         logger.commit(0, 0, 0, {"a": 1})
         assert "rollout-traces[trackers]" in caplog.text and logger.counters["trackers_missing"] == 1
 
+    def test_scalars_are_kept_within_bounds_while_the_run_cannot_be_opened(
+        self, trackio_dir, monkeypatch, recorder
+    ):
+        def refuse(*arguments, **options):
+            raise OSError("no run today")
+
+        monkeypatch.setattr("rollout_traces.stats_logger.logger.RolloutLogger", refuse)
+        monkeypatch.setattr("rollout_traces.stats_logger.logger.MAX_HELD_COMMITS", 3)
+        logger = StatsLogger(quiet(trackio={"mode": "local", "project": "p"}), sinks=[recorder])
+        for step in range(5):
+            logger.commit(0, step, step, {"a": step})
+        assert len(logger._held) == 3 and logger.counters["commits_dropped"] == 2
+        assert len(recorder.rows) == 5 and logger.counters["errors_trackio"] == 5
+
 
 class TestSettings:
     @pytest.mark.parametrize(
