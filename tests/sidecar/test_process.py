@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.sidecar import NICENESS
 from rollout_traces.spool.run_folder import run_folders
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.sidecar.readback import ledger_uids, trace_uids
@@ -140,6 +141,15 @@ class TestLightness:
         [process] = sidecars(trackio_dir)
         assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
         assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
+
+    def test_lets_the_trainer_go_first(self, logger, trackio_dir):
+        logger.log_rollouts(make_batch(), step=1)
+        wait_for(lambda: sidecars(trackio_dir))
+        (sidecar,) = sidecars(trackio_dir)
+        wait_for(lambda: sidecar.nice() >= NICENESS)
+        session = Path(f"/proc/{sidecar.pid}/autogroup")
+        if session.exists():  # Linux may weigh sessions against each other
+            wait_for(lambda: session.read_text().split()[-1] == str(NICENESS))
 
 
 class TestFallingBack:
