@@ -22,7 +22,7 @@ TOOLS = [
     }
 ]
 MAX_TOOL_CALLS = 3
-REWARD_WEIGHTS = {"correct": 0.7, "format": 0.2, "brevity": 0.1}
+REWARD_WEIGHTS = {"correct": 0.8, "format": 0.15, "brevity": 0.05}
 
 NAMES = ["Mia", "Leo", "Ana", "Tom", "Eva", "Sam", "Zoe", "Max", "Ida", "Ben"]
 THINGS = ["apples", "books", "coins", "stamps", "shells", "cards", "pens", "cakes"]

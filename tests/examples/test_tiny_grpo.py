@@ -115,7 +115,7 @@ class TestReward:
         assert episode.success
         assert episode.score(n_sampled=100) == {"correct": 1.0, "format": 1.0, "brevity": 1.0}
         assert total_reward(episode.score(n_sampled=100)) == pytest.approx(1.0)
-        assert total_reward(episode.score(n_sampled=150)) == pytest.approx(0.95)
+        assert total_reward(episode.score(n_sampled=150)) == pytest.approx(0.975)
 
     def test_half_right_without_the_tool(self, problem):
         from tiny_grpo.task import Episode, total_reward
