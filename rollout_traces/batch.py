@@ -8,6 +8,7 @@ no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache
@@ -143,25 +144,37 @@ class RolloutBatch:
                     f"RolloutBatch: required key {key!r} is missing (None). "
                     f"Expected an array [B, T]; required keys are {', '.join(REQUIRED)}."
                 )
-        for key in (*REQUIRED, *TOKEN_KEYS):
+        for key in self._given(*REQUIRED, *TOKEN_KEYS):
             object.__setattr__(self, key, _as_array(key, getattr(self, key)))
         self._check_ids()
         B_T = tuple(self.input_ids.shape)
         self._move_token_rewards(B_T)
-        for key in (*REQUIRED, *TOKEN_KEYS):
+        for key in self._given(*REQUIRED, *TOKEN_KEYS):
             self._check_token_key(key, B_T)
-        for key in ROW_FLOATS:
+        for key in self._given(*ROW_FLOATS):
             value = _as_array(key, getattr(self, key))
             object.__setattr__(self, key, _check_row_array(key, value, B_T[0]))
         for key in NAMED_FLOATS:
             object.__setattr__(self, key, self._named(key, B_T[0]))
-        for key in ROW_LISTS:
+        for key in self._given(*ROW_LISTS):
             _check_row_list(key, getattr(self, key), B_T[0])
 
     @property
     def n_rows(self) -> int:
         """Number of rollouts, B."""
         return int(self.input_ids.shape[0])
+
+    def as_group(self, group_id: str) -> RolloutBatch:
+        """The same rollouts as one group, unless they say which groups they are of.
+
+        Args:
+            group_id: what the group is called.
+        """
+        if self.group_ids is not None:
+            return self
+        grouped = copy(self)  # it was checked when it was made
+        object.__setattr__(grouped, "group_ids", [group_id] * self.n_rows)
+        return grouped
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RolloutBatch:
@@ -209,6 +222,9 @@ class RolloutBatch:
         raise BatchError(
             f"batch: seen {type(data).__name__}. Expected a RolloutBatch, a mapping of arrays, or a list of mappings."
         )
+
+    def _given(self, *keys: str) -> list[str]:
+        return [key for key in keys if getattr(self, key) is not None]
 
     def _check_ids(self) -> None:
         shape = tuple(self.input_ids.shape)

@@ -336,7 +336,7 @@ class RolloutLogger:
                 self._counters["trajectories_missing"] += 1
                 continue
             try:
-                parts += [_as_group(part, index) for part in RolloutBatch.from_any(element)]
+                parts += [part.as_group(f"part {index}") for part in RolloutBatch.from_any(element)]
             except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
                 self._warnings.count("batches_refused", f"element {index}: {error}")
         return parts
@@ -379,11 +379,6 @@ class RolloutLogger:
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("flush_errors", error)
             return False
-
-
-def _as_group(part: RolloutBatch, index: int) -> RolloutBatch:
-    """An element of a list is one group, unless it says otherwise."""
-    return part if part.group_ids is not None else replace(part, group_ids=[f"part {index}"] * part.n_rows)
 
 
 def plain_step(step: Any) -> int:

@@ -96,6 +96,18 @@ class TestFromAny:
             RolloutBatch.from_any(3)
 
 
+class TestAsGroup:
+    def test_rows_without_groups_become_one_and_the_batch_given_stays_as_it_was(self):
+        batch = RolloutBatch.from_dict(arrays(rewards=[0.0, 1.0]))
+        grouped = batch.as_group("part 3")
+        assert grouped.group_ids == ["part 3", "part 3"] and batch.group_ids is None
+        assert grouped.rewards is batch.rewards and grouped.input_ids is batch.input_ids
+
+    def test_groups_that_are_given_stay(self):
+        batch = RolloutBatch.from_dict(arrays(group_ids=[4, 5]))
+        assert batch.as_group("part 3") is batch
+
+
 class TestMisspeltKeys:
     def test_are_found_with_what_was_meant(self):
         given = arrays(reward=[1.0, 0.0], log_probs=1, something_else=2)

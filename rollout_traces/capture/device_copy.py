@@ -230,11 +230,13 @@ class CudaCopier:
             self._n_out -= 1
 
 
+_PLAIN = tuple(dict.fromkeys((*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS, *ROW_LISTS)))
+
+
 def _arrays(batch: RolloutBatch) -> list[tuple[str, str | None, Any]]:
     """(field, name or None, array) of everything in a batch that may be a tensor."""
-    plain = dict.fromkeys((*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS, *ROW_LISTS))
     found: list[tuple[str, str | None, Any]] = [
-        (key, None, value) for key in plain if hasattr(value := getattr(batch, key), "shape")
+        (key, None, value) for key in _PLAIN if hasattr(value := getattr(batch, key), "shape")
     ]
     for key in NAMED_FLOATS:
         found += [(key, name, value) for name, value in getattr(batch, key).items()]
