@@ -246,8 +246,6 @@ class RolloutBatch:
 
     def _check_token_key(self, key: str, B_T: tuple[int, ...]) -> None:
         value = getattr(self, key)
-        if value is None:
-            return
         shape = tuple(value.shape)
         if shape == B_T or (key == "advantages" and shape == B_T[:1]):
             return
@@ -316,8 +314,6 @@ def _as_array(key: str, value: Any) -> Any:
 
 
 def _check_row_array(key: str, value: Any, B: int) -> Any:
-    if value is None:
-        return None
     shape = tuple(value.shape)
     if shape == () and B == 1:
         return value.reshape(1)
@@ -331,8 +327,6 @@ def _check_row_array(key: str, value: Any, B: int) -> Any:
 
 
 def _check_row_list(key: str, value: Any, B: int) -> None:
-    if value is None:
-        return
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
         raise BatchError(
             f"{key}: seen {type(value).__name__}. Expected a list of B = {B} values, one a rollout."

@@ -117,7 +117,8 @@ def imitate(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: list[dict[str, list[int]]]
 ) -> None:
     """Compute the clipped gradient of the loss on the assistant's tokens."""
-    ids = tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")["input_ids"]
+    unpadded = {"input_ids": [row["input_ids"] for row in rows]}
+    ids = tokenizer.pad(unpadded, padding_side="right", return_tensors="pt")["input_ids"]
     written = torch.zeros_like(ids, dtype=torch.bool)
     for index, row in enumerate(rows):
         written[index, : len(row["input_ids"])] = torch.tensor(row["assistant_masks"], dtype=torch.bool)

@@ -180,7 +180,7 @@ class Finder:
             yield connection, compiler, self._selection(connection, compiler, scope)
 
     def _selection(self, connection: sqlite3.Connection, compiler: Compiler, scope: Scope) -> Selection:
-        selection = Selection(scope.rows, Sql(*scope.place()), scanned=not scope.narrow)
+        selection = Selection(scope.rows, Sql(*scope.place()), access=scope.access)
 
         def compile_text(node: Text | Substring) -> Sql:
             if scope.rows == "ledger":
@@ -234,7 +234,7 @@ class Finder:
 
 def _by_index(scope: Scope) -> Selection:
     """The rows of a scope without a filter, found through whichever index serves."""
-    return Selection(scope.rows, Sql(*scope.place()), scanned=False)
+    return Selection(scope.rows, Sql(*scope.place()), access="")
 
 
 def _is_indexed(scope: Scope, compiler: Compiler, order: Order) -> bool:

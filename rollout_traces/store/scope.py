@@ -44,9 +44,16 @@ class Scope:
         return bool(self.where or self.text)
 
     @property
-    def narrow(self) -> bool:
-        """Whether it is about some steps of one run and split: few rows, all beside each other in an index."""
-        return self.steps != (None, None) and self.run_id is not None and self.split is not None
+    def access(self) -> str:
+        """How SQLite gets at the rows, behind the table's name.
+
+        A table is read from end to end where most of its rows would be looked up through an index one by
+        one; steps lie beside each other in one.
+        """
+        if self.steps == (None, None):
+            return " NOT INDEXED"
+        of_one_split = self.run_id is not None and self.split is not None
+        return "" if of_one_split else f" INDEXED BY {self.rows}_newest"
 
     def place(self) -> tuple[str, tuple[str | int, ...]]:
         """The condition on run, split and steps, and its parameters."""

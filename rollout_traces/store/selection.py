@@ -18,14 +18,13 @@ class Selection:
     Attributes:
         table: `traces` or `ledger`.
         condition: what they satisfy.
-        scanned: the table is read from end to end: faster than an index by which most of its rows would be
-            looked up one by one.
+        access: how SQLite gets at them, see `Scope.access`; empty where it chooses itself.
         matches: full-text expressions that their conversations match, all of them.
     """
 
     table: Rows
     condition: Sql
-    scanned: bool
+    access: str
     matches: tuple[str, ...] = ()
 
     @property
@@ -46,7 +45,7 @@ class Selection:
         rows to test against (`IN`) it would first be copied, which takes longer than reading it.
         """
         if not self.matches:
-            return f"{self.table} t{' NOT INDEXED' if self.scanned else ''}"
+            return f"{self.table} t{self.access}"
         return f"words CROSS JOIN {self.table} t ON {self.key} = words.rowid"
 
     @property

@@ -70,6 +70,11 @@ def test_rows_of_a_run_are_sorted_by_an_index(plans: Plans, key: str) -> None:
     assert f"SEARCH t USING COVERING INDEX traces_{key} (run=?)" in found
 
 
+def test_steps_of_all_splits_are_found_by_an_index(plans: Plans) -> None:
+    found = reads_of(plans(lambda store: store.query(run=RUN, steps=(0, 0), order_by="sample")), "traces")
+    assert "SEARCH t USING INDEX traces_newest (step>? AND step<?)" in found
+
+
 @pytest.mark.parametrize("ask", [{"where": "reward < 0.5", "order_by": "-reward"}, {"order_by": "sample"}])
 def test_what_an_index_would_look_up_one_by_one_is_scanned(plans: Plans, ask: dict[str, str]) -> None:
     found = reads_of(plans(lambda store: store.query(run=RUN, **ask)), "traces")
