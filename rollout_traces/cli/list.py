@@ -52,6 +52,8 @@ def list_rollouts(
     if what not in ("runs", "steps", "columns", "rollouts"):
         raise typer.BadParameter(f"{what!r}; expected projects, runs, steps, columns or rollouts.")
     store = source.open()
+    if what in ("steps", "rollouts"):
+        options.check_split(store, which)
     if what == "runs":
         _print([_plain(info) for info in store.runs()], as_json)
     elif what == "columns":
@@ -61,8 +63,6 @@ def list_rollouts(
     else:
         names = _named(store, which, columns)
         page = store.query(**which.asked(), order_by=sort, limit=limit, after=after)
-        if not page.total:
-            options.check_split(store, which)
         _rollouts(store, page, names, as_json)
 
 
@@ -77,7 +77,6 @@ def _projects(as_json: bool) -> None:
 
 
 def _steps(store: Store, which: options.Which, as_json: bool) -> None:
-    options.check_split(store, which)
     first, last = which.between
     found = []
     for info in [store.run(which.run)] if which.run is not None else store.runs():
