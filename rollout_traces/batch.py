@@ -8,7 +8,6 @@ no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache
@@ -46,6 +45,7 @@ ROW_LISTS = (
     "extras",
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
+_ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,20 +144,24 @@ class RolloutBatch:
                     f"RolloutBatch: required key {key!r} is missing (None). "
                     f"Expected an array [B, T]; required keys are {', '.join(REQUIRED)}."
                 )
-        for key in self._given(*REQUIRED, *TOKEN_KEYS):
-            object.__setattr__(self, key, _as_array(key, getattr(self, key)))
+        values = self.__dict__
+        for key in _ARRAYS:
+            if values[key] is not None:
+                values[key] = _as_array(key, values[key])
         self._check_ids()
         B_T = tuple(self.input_ids.shape)
         self._move_token_rewards(B_T)
-        for key in self._given(*REQUIRED, *TOKEN_KEYS):
-            self._check_token_key(key, B_T)
-        for key in self._given(*ROW_FLOATS):
-            value = _as_array(key, getattr(self, key))
-            object.__setattr__(self, key, _check_row_array(key, value, B_T[0]))
+        for key in (*REQUIRED, *TOKEN_KEYS):
+            if values[key] is not None and values[key].shape != B_T:
+                self._check_token_key(key, B_T)
+        for key in ROW_FLOATS:
+            if values[key] is not None:
+                values[key] = _check_row_array(key, values[key], B_T[0])
         for key in NAMED_FLOATS:
-            object.__setattr__(self, key, self._named(key, B_T[0]))
-        for key in self._given(*ROW_LISTS):
-            _check_row_list(key, getattr(self, key), B_T[0])
+            values[key] = self._named(key, B_T[0])
+        for key in ROW_LISTS:
+            if values[key] is not None:
+                _check_row_list(key, values[key], B_T[0])
 
     @property
     def n_rows(self) -> int:
@@ -172,8 +176,8 @@ class RolloutBatch:
         """
         if self.group_ids is not None:
             return self
-        grouped = copy(self)  # it was checked when it was made
-        object.__setattr__(grouped, "group_ids", [group_id] * self.n_rows)
+        grouped = object.__new__(RolloutBatch)  # not checked again
+        grouped.__dict__.update(self.__dict__, group_ids=[group_id] * self.n_rows)
         return grouped
 
     @classmethod
@@ -223,9 +227,6 @@ class RolloutBatch:
             f"batch: seen {type(data).__name__}. Expected a RolloutBatch, a mapping of arrays, or a list of mappings."
         )
 
-    def _given(self, *keys: str) -> list[str]:
-        return [key for key in keys if getattr(self, key) is not None]
-
     def _check_ids(self) -> None:
         shape = tuple(self.input_ids.shape)
         if len(shape) != 2:
@@ -239,7 +240,7 @@ class RolloutBatch:
             )
 
     def _move_token_rewards(self, B_T: tuple[int, ...]) -> None:
-        rewards = _as_array("rewards", self.rewards)
+        rewards = self.rewards
         if rewards is not None and tuple(rewards.shape) == B_T and B_T[1] != 1 and self.token_rewards is None:
             object.__setattr__(self, "token_rewards", rewards)
             object.__setattr__(self, "rewards", None)
@@ -247,7 +248,7 @@ class RolloutBatch:
     def _check_token_key(self, key: str, B_T: tuple[int, ...]) -> None:
         value = getattr(self, key)
         shape = tuple(value.shape)
-        if shape == B_T or (key == "advantages" and shape == B_T[:1]):
+        if key == "advantages" and shape == B_T[:1]:
             return
         expected = f"[B, T] = {B_T}" + (f" or [B] = {B_T[:1]}" if key == "advantages" else "")
         raise BatchError(

@@ -146,7 +146,13 @@ def on_gpu(value: Any) -> bool:
 
 def any_on_gpu(batches: Sequence[RolloutBatch]) -> bool:
     """True when a part holds a tensor on a GPU."""
-    return any(on_gpu(tensor) for batch in batches for _, _, tensor in _arrays(batch))
+    return any(
+        on_gpu(value)
+        for batch in batches
+        for given in (vars(batch), *(getattr(batch, key) for key in NAMED_FLOATS))
+        for value in given.values()
+        if value is not None
+    )
 
 
 def flat(columns: Mapping[str, Any]) -> list[Any]:

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.batch import NAMED_FLOATS, ROW_FLOATS, ROW_LISTS, RolloutBatch
+from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
+from rollout_traces.capture.part import Part, Rows, host_array
 from rollout_traces.host_batch import HostBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -51,42 +51,6 @@ class Captured:
     def n_without_tokens(self) -> int:
         """Rollouts whose tokens stayed behind."""
         return int((~self.kept).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Where the tokens of a padded part lie.
-
-    Attributes:
-        starts: first token of each row, B ints.
-        lengths: tokens of each row, B ints.
-        mask: bool [B, T] when some row's tokens are not contiguous, else None.
-    """
-
-    starts: list[int]
-    lengths: list[int]
-    mask: np.ndarray | None = None
-
-    def tokens_of(self, values_B_T: np.ndarray, row: int) -> np.ndarray:
-        """One row's tokens, out of [B, T]."""
-        if self.mask is not None:
-            return values_B_T[row][self.mask[row]]
-        return values_B_T[row, self.starts[row] : self.starts[row] + self.lengths[row]]
-
-    def places(self, kept: Sequence[bool]) -> list[tuple[Any, slice]]:
-        """Where the tokens of each kept row lie in a [B, T], and where they go when they are put end to end.
-
-        Args:
-            kept: B bools.
-        """
-        found: list[tuple[Any, slice]] = []
-        at = 0
-        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
-            if kept[row]:
-                where = slice(start, start + length) if self.mask is None else self.mask[row]
-                found.append(((row, where), slice(at, at + length)))
-                at += length
-        return found
 
 
 class Capture:
@@ -130,7 +94,7 @@ class Capture:
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
         """
-        parts = [_Part(batch) for batch in batches]
+        parts = [Part(batch) for batch in batches]
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
         group_ids = _group_ids(batches, first_group)
         per_token = _bytes_per_token(batches)
@@ -138,18 +102,17 @@ class Capture:
         kept = _rows_within(budget // per_token, lengths, group_ids, step)
         _keep(parts, kept)
         N = int(lengths[kept].sum())
-        row_floats = _row_floats(parts)
-        named = {key: _named_floats(batches, key) for key in NAMED_FLOATS}
-        n_columns = len(row_floats) + sum(map(len, named.values())) + 3
+        columns: dict[str, np.ndarray] = {
+            "lengths": lengths.astype(np.uint32),
+            "has_tokens": kept.astype(np.uint8),
+            "group_ids": group_ids,
+            **_float_columns(parts),
+        }
+        column_bytes = len(columns) * (len(lengths) * 8 + 64)
         self._reserve_scratch(N)
-        self._buffer.clear(N * per_token + n_columns * (len(lengths) * 8 + 64) + 64 * 16)
-        reserve = self._buffer.reserve
-        reserve("lengths", np.uint32, len(lengths))[:] = lengths
-        reserve("has_tokens", np.uint8, len(lengths))[:] = kept
-        reserve("group_ids", np.int64, len(lengths))[:] = group_ids
-        for prefix, columns in {"row_floats": row_floats, **named}.items():
-            for name, column in columns.items():
-                reserve(f"{prefix}/{name}", np.float64, len(lengths))[:] = column
+        self._buffer.clear(N * per_token + column_bytes + 64 * 16)
+        for name, column in columns.items():
+            self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
         row_lists = _merge_lists(batches)
         if not kept.all():
@@ -173,7 +136,7 @@ class Capture:
         rows = tuple(part.rows for part in parts)
         return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept)
 
-    def _tokens(self, parts: Sequence[_Part], N: int) -> MaskSource:
+    def _tokens(self, parts: Sequence[Part], N: int) -> MaskSource:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
@@ -193,12 +156,12 @@ class Capture:
             return "given"
         return "versions" if present[1] and parts else "loss_mask"
 
-    def _mask(self, parts: Sequence[_Part], key: str, N: int) -> None:
+    def _mask(self, parts: Sequence[Part], key: str, N: int) -> None:
         bools = self._bools[:N]
         _gather(parts, key, bools, fill=False)
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _float_track(self, parts: Sequence[_Part], key: str, N: int) -> None:
+    def _float_track(self, parts: Sequence[Part], key: str, N: int) -> None:
         wide = self._floats[:N]
         _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
@@ -213,90 +176,13 @@ class Capture:
             self._bools = np.zeros(int(N * 1.25), bool)
 
 
-class _Part:
-    """One part of a hand-over and where its tokens lie."""
-
-    def __init__(self, batch: RolloutBatch) -> None:
-        self.batch = batch
-        self.rows = find_rows(host_array(batch.attention_mask))
-        self.places: list[tuple[Any, slice]] = []
-        self.n_kept = 0
-
-    def keep(self, kept: Sequence[bool]) -> None:
-        """Decides which rows' tokens are handed over."""
-        self.places = self.rows.places(kept)
-        self.n_kept = self.places[-1][1].stop if self.places else 0
-
-    def gather(self, values_B_T: np.ndarray, out: np.ndarray) -> None:
-        """Copies the tokens of the kept rows into `out`, end to end.
-
-        Args:
-            values_B_T: [B, T].
-            out: [n_kept], of any dtype that the values are cast to; bool where they are above 0.
-        """
-        if out.dtype == bool and values_B_T.dtype != bool:
-            for source, place in self.places:
-                np.greater(values_B_T[source], 0, out=out[place])
-        else:
-            for source, place in self.places:
-                out[place] = values_B_T[source]
-
-    def has_track(self, key: str) -> bool:
-        value = getattr(self.batch, key)
-        return value is not None and len(value.shape) == 2
-
-    @cached_property
-    def row_values(self) -> dict[str, Any]:
-        """The [B] values by name; where token rewards alone are given their sums are the rewards."""
-        named = {key: getattr(self.batch, key) for key in (*ROW_FLOATS, "advantages")}
-        found = {key: value for key, value in named.items() if value is not None and len(value.shape) == 1}
-        if "rewards" not in found and self.batch.token_rewards is not None:
-            found["rewards"] = _token_reward_sums(self)
-        return found
-
-
-def find_rows(attention_mask: np.ndarray) -> Rows:
-    """Where each row's tokens lie.
-
-    Args:
-        attention_mask: [B, T], of any dtype; non-zero where there is a token.
-
-    Returns:
-        The rows; contiguous ones, as padding on either side leaves them, are described by two numbers.
-    """
-    mask = attention_mask if attention_mask.dtype == bool else attention_mask != 0
-    starts, lengths, contiguous = [], [], True
-    for row in mask:
-        length = int(np.count_nonzero(row))
-        start = int(row.argmax()) if length else 0
-        contiguous = contiguous and int(np.count_nonzero(row[start : start + length])) == length
-        starts.append(start)
-        lengths.append(length)
-    return Rows(starts, lengths, None if contiguous else mask)
-
-
 def capture(batches: Sequence[RolloutBatch], *, step: int, split: str, first_group: int = 0) -> HostBatch:
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, first_group=first_group)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
 
 
-def host_array(value: Any) -> np.ndarray:
-    """A numpy array of any tensor or array, on the host; half precisions become float32.
-
-    What a numpy mask hides becomes NaN, in arrays without it 0.
-    """
-    if hasattr(value, "detach"):
-        value = value.detach()
-        if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
-            value = value.float()
-        return value.cpu().numpy()
-    if isinstance(value, np.ma.MaskedArray):
-        return value.filled(np.nan if value.dtype.kind == "f" else 0)
-    return np.asarray(value)
-
-
-def _keep(parts: Sequence[_Part], kept: np.ndarray) -> None:
+def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
     at = 0
     for part in parts:
         n_rows = len(part.rows.lengths)
@@ -304,16 +190,11 @@ def _keep(parts: Sequence[_Part], kept: np.ndarray) -> None:
         at += n_rows
 
 
-def _gather(parts: Sequence[_Part], key: str, out: np.ndarray, fill: Any) -> None:
+def _gather(parts: Sequence[Part], key: str, out: np.ndarray, fill: Any) -> None:
     """Copies one per-token key of all parts into `out`; `fill` where a part does not have it."""
     at = 0
     for part in parts:
-        here = out[at : at + part.n_kept]
-        value = getattr(part.batch, key)
-        if value is None or len(value.shape) != 2:
-            here[...] = fill
-        else:
-            part.gather(host_array(value), here)
+        part.gather(key, out[at : at + part.n_kept], fill)
         at += part.n_kept
 
 
@@ -357,7 +238,7 @@ def _notes(kept: np.ndarray, budget: int) -> list[str]:
     ]
 
 
-def _prompt_keys(parts: Sequence[_Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
+def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
     """Prompt keys, hashed here for rows whose tokens stay behind."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
     row = 0
@@ -401,21 +282,28 @@ def _plain_list(values: Any) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in values]
 
 
-def _row_floats(parts: Sequence[_Part]) -> dict[str, np.ndarray]:
-    columns = [{key: _floats(value) for key, value in part.row_values.items()} for part in parts]
-    return _stack(columns, [part.batch.n_rows for part in parts])
+def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    """float64 [B] by the name it has in the record."""
+    n_rows = [part.batch.n_rows for part in parts]
+    found = {}
+    for group in ("row_floats", *NAMED_FLOATS):
+        columns = [part.row_values if group == "row_floats" else getattr(part.batch, group) for part in parts]
+        for name, column in _stack(columns, n_rows).items():
+            found[f"{group}/{name}"] = column
+    return found
 
 
-def _not_given(parts: Sequence[_Part]) -> dict[str, list[int]]:
+def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
     """Row numbers by `tracks/<name>` and `row_floats/<name>`: rows without what others have, or with None."""
     tracks = [{key: getattr(p.batch, key) for key in FLOAT_TRACKS if p.has_track(key)} for p in parts]
     found = {}
     for kind, given in (("tracks", tracks), ("row_floats", [part.row_values for part in parts])):
         for name in sorted({name for values in given for name in values}):
-            rows = [_without(v.get(name), p.batch.n_rows) for v, p in zip(given, parts, strict=True)]
-            if any(part.any() for part in rows):
+            columns = [values.get(name) for values in given]
+            if any(column is None or isinstance(column, np.ma.MaskedArray) for column in columns):
+                rows = [_without(column, p.batch.n_rows) for column, p in zip(columns, parts, strict=True)]
                 found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
-    return found
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def _without(value: Any, n_rows: int) -> np.ndarray:
@@ -426,30 +314,15 @@ def _without(value: Any, n_rows: int) -> np.ndarray:
     return masked if masked.ndim == 1 else masked.all(axis=1)
 
 
-def _token_reward_sums(part: _Part) -> np.ndarray:
-    """[B] sums over each row; masked where a numpy mask hides any of the row's values."""
-    given = part.batch.token_rewards
-    values = host_array(given)
-    hidden = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
-    sums = np.ma.zeros(part.batch.n_rows, np.float64)
-    for b in range(part.batch.n_rows):
-        sums[b] = part.rows.tokens_of(values, b).sum(dtype=np.float64)
-        if hidden is not None and part.rows.tokens_of(hidden, b).any():
-            sums[b] = np.ma.masked
-    return sums
-
-
-def _named_floats(batches: Sequence[RolloutBatch], key: str) -> dict[str, np.ndarray]:
-    columns = [{name: _floats(column) for name, column in getattr(b, key).items()} for b in batches]
-    return _stack(columns, [batch.n_rows for batch in batches])
-
-
-def _stack(columns: Sequence[Mapping[str, np.ndarray]], n_rows: Sequence[int]) -> dict[str, np.ndarray]:
-    """Columns of all parts by name, NaN where a part does not have one."""
+def _stack(columns: Sequence[Mapping[str, Any]], n_rows: Sequence[int]) -> dict[str, np.ndarray]:
+    """float64 columns of all parts by name, NaN where a part does not have one."""
     names = sorted({name for part in columns for name in part})
     return {
         name: np.concatenate(
-            [part.get(name, np.full(n, np.nan)) for part, n in zip(columns, n_rows, strict=True)]
+            [
+                _floats(part[name]) if name in part else np.full(n, np.nan)
+                for part, n in zip(columns, n_rows, strict=True)
+            ]
         )
         for name in names
     }

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.capture.host_copy import Captured, Rows, find_rows, host_array
+from rollout_traces.capture.host_copy import Captured
+from rollout_traces.capture.part import Rows, find_rows, host_array
 from rollout_traces.errors import BatchError
 from rollout_traces.spool.record import Record
 from rollout_traces.transcript import FLOAT_TRACKS

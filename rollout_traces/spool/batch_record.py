@@ -134,7 +134,10 @@ def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
         narrow: float16 [N].
         wide: float32 [N] that it was made from.
     """
-    infinite = (narrow.view(np.uint16) & 0x7FFF) == 0x7C00
+    bits = narrow.view(np.uint16)
+    if not len(bits) or (bits.max() < 0xFC00 and narrow.view(np.int16).max() < 0x7C00):
+        return False
+    infinite = (bits & 0x7FFF) == 0x7C00
     return bool(infinite.any()) and bool(np.isfinite(wide[infinite]).any())
 
 

@@ -7,6 +7,7 @@ waits for, is the sum of their 64-bit words.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,7 @@ class RecordBuffer:
         """
         kind = np.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        size = math.prod(shape) * kind.itemsize
         stop = self._used + -(-size // _ALIGN) * _ALIGN
         if stop > len(self._memory):
             raise ValueError(
@@ -166,7 +167,7 @@ def to_json(value: Any) -> bytes:
 
 def _array(entry: Mapping[str, Any], body: np.ndarray) -> np.ndarray:
     kind = np.dtype(entry["dtype"])
-    size = int(np.prod(entry["shape"], dtype=np.int64)) * kind.itemsize
+    size = math.prod(entry["shape"]) * kind.itemsize
     return body[entry["at"] : entry["at"] + size].view(kind).reshape(entry["shape"])
 
 

@@ -1,0 +1,142 @@
+"""One part of a hand-over: where its rows' tokens lie between the padding, and how they are copied out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.batch import ROW_FLOATS, RolloutBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Where the tokens of a padded part lie.
+
+    Attributes:
+        starts: first token of each row, B ints.
+        lengths: tokens of each row, B ints.
+        mask: bool [B, T] when some row's tokens are not contiguous, else None.
+    """
+
+    starts: list[int]
+    lengths: list[int]
+    mask: np.ndarray | None = None
+
+    def tokens_of(self, values_B_T: np.ndarray, row: int) -> np.ndarray:
+        """One row's tokens, out of [B, T]."""
+        if self.mask is not None:
+            return values_B_T[row][self.mask[row]]
+        return values_B_T[row, self.starts[row] : self.starts[row] + self.lengths[row]]
+
+    def places(self, kept: Sequence[bool]) -> list[tuple[Any, slice]]:
+        """Where the tokens of each kept row lie in a [B, T], and where they go when they are put end to end.
+
+        Args:
+            kept: B bools.
+        """
+        found: list[tuple[Any, slice]] = []
+        at = 0
+        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
+            if kept[row]:
+                where = slice(start, start + length) if self.mask is None else self.mask[row]
+                found.append(((row, where), slice(at, at + length)))
+                at += length
+        return found
+
+
+class Part:
+    """One part of a hand-over and where its tokens lie."""
+
+    def __init__(self, batch: RolloutBatch) -> None:
+        self.batch = batch
+        self.rows = find_rows(host_array(batch.attention_mask))
+        self.places: list[tuple[Any, slice]] = []
+        self.n_kept = 0
+
+    def keep(self, kept: Sequence[bool]) -> None:
+        """Decides which rows' tokens are handed over."""
+        self.places = self.rows.places(kept)
+        self.n_kept = self.places[-1][1].stop if self.places else 0
+
+    def gather(self, key: str, out: np.ndarray, fill: Any) -> None:
+        """Copies the tokens of the kept rows into `out`, end to end.
+
+        Args:
+            key: which values of them.
+            out: [n_kept], of any dtype that the values are cast to; bool where they are above 0.
+            fill: what it is filled with where the part has no such key with a value a token.
+        """
+        if not self.has_track(key):
+            out[...] = fill
+            return
+        values_B_T = host_array(getattr(self.batch, key))
+        if out.dtype == bool and values_B_T.dtype != bool:
+            zero = np.zeros((), values_B_T.dtype)
+            for source, place in self.places:
+                np.greater(values_B_T[source], zero, out=out[place])
+        else:
+            for source, place in self.places:
+                out[place] = values_B_T[source]
+
+    def has_track(self, key: str) -> bool:
+        """True when the part has a value of `key` for each token."""
+        value = getattr(self.batch, key)
+        return value is not None and len(value.shape) == 2
+
+    @cached_property
+    def row_values(self) -> dict[str, Any]:
+        """The [B] values by name; where token rewards alone are given their sums are the rewards."""
+        named = {key: getattr(self.batch, key) for key in (*ROW_FLOATS, "advantages")}
+        found = {key: value for key, value in named.items() if value is not None and len(value.shape) == 1}
+        if "rewards" not in found and self.batch.token_rewards is not None:
+            found["rewards"] = _token_reward_sums(self)
+        return found
+
+
+def find_rows(attention_mask: np.ndarray) -> Rows:
+    """Where each row's tokens lie.
+
+    Args:
+        attention_mask: [B, T], of any dtype; non-zero where there is a token.
+
+    Returns:
+        The rows; contiguous ones, as padding on either side leaves them, are described by two numbers.
+    """
+    mask = attention_mask if attention_mask.dtype == bool else attention_mask != 0
+    lengths = [int(np.count_nonzero(row)) for row in mask]
+    starts = mask.argmax(axis=1).tolist() if mask.shape[1] else lengths
+    n_rises = np.count_nonzero(mask[:, 1:] > mask[:, :-1])
+    contiguous = n_rises == sum(start > 0 for start in starts)
+    return Rows(starts, lengths, None if contiguous else mask)
+
+
+def host_array(value: Any) -> np.ndarray:
+    """A numpy array of any tensor or array, on the host; half precisions become float32.
+
+    What a numpy mask hides becomes NaN, in arrays without it 0.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach()
+        if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
+            value = value.float()
+        return value.cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        return value.filled(np.nan if value.dtype.kind == "f" else 0)
+    return np.asarray(value)
+
+
+def _token_reward_sums(part: Part) -> np.ndarray:
+    """[B] sums over each row; masked where a numpy mask hides any of the row's values."""
+    given = part.batch.token_rewards
+    values = host_array(given)
+    hidden = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
+    sums = np.ma.zeros(part.batch.n_rows, np.float64)
+    for b in range(part.batch.n_rows):
+        sums[b] = part.rows.tokens_of(values, b).sum(dtype=np.float64)
+        if hidden is not None and part.rows.tokens_of(hidden, b).any():
+            sums[b] = np.ma.masked
+    return sums
