@@ -7,12 +7,12 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.capture.device_copy import Copier, CudaCopier, Staged
+from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, Copier, CudaCopier, Staged, TooManyInFlight
 from rollout_traces.capture.host_copy import Capture, Captured
 from rollout_traces.errors import text_of
 from rollout_traces.spool.folder import DiskFull, SpoolFull
@@ -84,10 +84,13 @@ class HandOver:
         self.writer = writer
         self._warnings = warnings
         self._capture = Capture(max_bytes)
+        self._couriers_capture = Capture(max_bytes)
         self._copier = copier if copier is not None else CudaCopier()
         self._courier: ThreadPoolExecutor | None = None
         self._newest: Future[Any] | None = None
+        self._capturing = threading.Lock()
         self._lock = threading.Lock()
+        self._behind: list[Future[None]] = []
         self._retrying = threading.Lock()
         self._kept: deque[tuple[bytes, int]] = deque()
         self._kept_bytes = 0
@@ -95,7 +98,7 @@ class HandOver:
         self.last_name = ""
 
     def rollouts(self, batches: Sequence[RolloutBatch], **details: Any) -> Captured:
-        """Captures batches and writes them.
+        """Captures batches and writes them, after what still comes from a GPU but without waiting for it.
 
         Args:
             batches: the parts of one hand-over.
@@ -103,16 +106,31 @@ class HandOver:
 
         Returns:
             What was captured; its buffers are not valid any more.
+
+        Raises:
+            TooManyInFlight: too many are waiting for the GPU already.
         """
-        with self._lock:
-            captured = self._capture.take(batches, **details, room=self.writer.room())
-            if captured.n_without_tokens:
-                self._warnings.count(
-                    "rollouts_without_tokens",
-                    "no room for the tokens of a hand-over; its scalars are kept",
-                    captured.n_without_tokens,
+        with self._capturing:
+            self._behind = [writing for writing in self._behind if not writing.done()]
+            if len(self._behind) >= MAX_IN_FLIGHT:
+                raise TooManyInFlight(
+                    f"{len(self._behind)} hand-overs are waiting for one from the GPU already"
                 )
-            self._write(captured.buffers, captured.n_rows)
+            captured = self._take(self._capture, batches, details)
+            writing = self._write_in_order(captured.buffers, captured.n_rows)
+            self._behind += [writing] if writing else []
+        return captured
+
+    def _take(
+        self, capture: Capture, batches: Sequence[RolloutBatch], details: Mapping[str, Any]
+    ) -> Captured:
+        captured = capture.take(batches, **details, room=self.writer.room())
+        if captured.n_without_tokens:
+            self._warnings.count(
+                "rollouts_without_tokens",
+                "no room for the tokens of a hand-over; its scalars are kept",
+                captured.n_without_tokens,
+            )
         self._warnings.counters["rollouts_handed_over"] += captured.n_rows
         return captured
 
@@ -132,7 +150,10 @@ class HandOver:
 
         def write() -> Captured:
             try:
-                return self.rollouts(staged.arrive(), **details)
+                captured = self._take(self._couriers_capture, staged.arrive(), details)
+                with self._lock:
+                    self._write(captured.buffers, captured.n_rows)
+                return captured
             finally:
                 staged.release()
 
@@ -171,23 +192,28 @@ class HandOver:
 
     def post(self, record: Record) -> None:
         """Writes a small record without waiting for what comes from a GPU: behind that, on its thread."""
-        buffers = encode(record)
+        self._write_in_order(encode(record), 0)
+
+    def _write_in_order(self, buffers: Sequence[Any], n_rows: int) -> Future[None] | None:
+        """Writes at once where nothing comes from a GPU, else behind that, on its thread.
+
+        Returns:
+            None where it is written.
+        """
         if self._newest is None or self._newest.done():
             with self._lock:
-                self._write(buffers, 0)
-            return
+                self._write(buffers, n_rows)
+            return None
         owned = b"".join(buffers)
 
         def write() -> None:
-            with self._lock:
-                self._write([owned], 0)
+            try:
+                with self._lock:
+                    self._write([owned], n_rows)
+            except Exception as error:  # noqa: BLE001  nobody asks for this future; counted and warned
+                self._drop(n_rows, error)
 
-        self.later(write).add_done_callback(self._look_for_failure)
-
-    def _look_for_failure(self, done: Future[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            self._warnings.count("records_dropped", error)
+        return self.later(write)
 
     def retry(self) -> bool:
         """Writes what is kept in memory, as far as there is room; call it from time to time, on any thread.

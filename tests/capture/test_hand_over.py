@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, TooManyInFlight
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.spool.folder import DiskFull
 from rollout_traces.spool.record import Record, decode
@@ -52,6 +53,10 @@ def hand_over(disk):
 
 def scalars(step):
     return Record("scalars", {"step": step, "scalars": {}})
+
+
+def rollouts():
+    return RolloutBatch(**batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2)))
 
 
 class TestAFullDisk:
@@ -110,6 +115,38 @@ class TestARecordPostedWhileTheCourierWrites:
         assert disk.steps == [0, 1, 2]
         hand_over.post(scalars(3))
         assert disk.steps == [0, 1, 2, 3], "at once where there is nothing to wait for"
+
+    def test_goes_behind_rollouts_that_went_behind_it_themselves(self, disk, hand_over):
+        disk.may_write.clear()
+        hand_over.later(lambda: hand_over.put(scalars(0)))
+        caller = threading.Thread(
+            target=lambda: (
+                hand_over.rollouts([rollouts()], step=1, split="rollout"),
+                hand_over.post(scalars(2)),
+                hand_over.rollouts([rollouts()], step=3, split="rollout"),
+            )
+        )
+        caller.start()
+        caller.join(10)
+        held_up = caller.is_alive()
+        disk.may_write.set()
+        assert hand_over.wait_for_device(10)
+        assert not held_up
+        assert disk.steps == [0, 1, 2, 3]
+        hand_over.rollouts([rollouts()], step=4, split="rollout")
+        assert disk.steps == [0, 1, 2, 3, 4], "at once where there is nothing to wait for"
+
+    def test_is_refused_where_too_many_rollouts_wait_already(self, disk, hand_over):
+        disk.may_write.clear()
+        hand_over.later(lambda: hand_over.put(scalars(0)))
+        for step in range(MAX_IN_FLIGHT):
+            hand_over.rollouts([rollouts()], step=step, split="rollout")
+        with pytest.raises(TooManyInFlight, match=str(MAX_IN_FLIGHT)):
+            hand_over.rollouts([rollouts()], step=99, split="rollout")
+        disk.may_write.set()
+        assert hand_over.wait_for_device(10)
+        hand_over.rollouts([rollouts()], step=99, split="rollout")
+        assert disk.steps == [0, *range(MAX_IN_FLIGHT), 99]
 
     def test_waits_in_memory_like_any_other_while_the_disk_is_full(self, disk, hand_over):
         disk.full = True
