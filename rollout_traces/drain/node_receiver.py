@@ -48,6 +48,7 @@ class NodeReceiver:
         self._warnings = warnings
         self._lock = threading.Lock()
         self._writers: dict[str, SpoolWriter] = {}
+        self._line_of: dict[str, int] = {}
         self._newest: dict[str, tuple[str, str]] = {}
         self._lines: list[threading.Thread] = []
         self._ended = threading.Event()
@@ -94,32 +95,31 @@ class NodeReceiver:
                 line.start()
 
     def _serve(self, number: int) -> None:
-        mine: set[str] = set()
         try:
             with contextlib.closing(self._accept(number)) as link:
-                self._talk(link, mine)
+                self._talk(link, number)
         except Exception as error:  # noqa: BLE001  one node must not take the others along; counted and warned
             if not self._ended.is_set():
                 self._warnings.count("links_lost", str(error))
         finally:
             with self._lock:
-                for spool in mine:
+                for spool in self._fed_by(number):
                     self._give_up(spool)
 
-    def _talk(self, link: Link, mine: set[str]) -> None:
+    def _talk(self, link: Link, number: int) -> None:
         said = None
         while said != "bye" and not self._ended.is_set():
             meta, body = link.receive()
-            link.send(self._answer(meta, body, mine))
+            link.send(self._answer(meta, body, number))
             said = meta.get("say")
 
-    def _answer(self, meta: dict[str, Any], body: memoryview, mine: set[str]) -> dict[str, Any]:
+    def _answer(self, meta: dict[str, Any], body: memoryview, number: int) -> dict[str, Any]:
         say = meta.get("say")
         with self._lock:
             if self._ended.is_set():
                 raise LinkError("rank 0 has finished")
             if say == "here":
-                self._keep_only({_checked(spool) for spool in meta["spools"]}, mine)
+                self._keep_only({_checked(spool) for spool in meta["spools"]}, number)
                 return {}
             if say == "bye":
                 return {}
@@ -127,36 +127,40 @@ class NodeReceiver:
             if say == "stored?":
                 return {"stored": self._is_stored(spool, name)}
             if say == "record":
-                return self._take(spool, name, body, mine)
+                return self._take(spool, name, body, number)
         raise LinkError(f"a message {say!r} is not understood")
 
-    def _keep_only(self, spools: set[str], mine: set[str]) -> None:
-        for spool in mine - spools:
+    def _keep_only(self, spools: set[str], number: int) -> None:
+        for spool in self._fed_by(number) - spools:
             self._give_up(spool)
-        mine &= spools
         for spool in spools:
-            self._writer(spool, mine).count_waiting()
+            self._writer(spool, number).count_waiting()
 
-    def _writer(self, spool: str, mine: set[str]) -> SpoolWriter:
-        mine.add(spool)
+    def _fed_by(self, number: int) -> set[str]:
+        """The spools of a line; a newer line of the same node takes them over."""
+        return {spool for spool, line in self._line_of.items() if line == number}
+
+    def _writer(self, spool: str, number: int) -> SpoolWriter:
+        self._line_of[spool] = number
         if spool not in self._writers:
             self._writers[spool] = SpoolWriter(self._folder.path / spool, self._max_bytes)
         return self._writers[spool]
 
     def _give_up(self, spool: str) -> None:
+        self._line_of.pop(spool, None)
         writer = self._writers.pop(spool, None)
         if writer is not None:
             writer.close()
 
-    def _take(self, spool: str, name: str, body: memoryview, mine: set[str]) -> dict[str, Any]:
+    def _take(self, spool: str, name: str, body: memoryview, number: int) -> dict[str, Any]:
         """Writes a record, unless it came before over a line that broke before the answer."""
         if name > self._newest.get(spool, ("", ""))[0]:
             try:
-                self._newest[spool] = (name, self._writer(spool, mine).append([body]))
+                self._newest[spool] = (name, self._writer(spool, number).append([body]))
             except (SpoolFull, OSError) as error:
                 self._warnings.count("records_refused", error)
                 with contextlib.suppress(OSError):
-                    self._writer(spool, mine).count_waiting()
+                    self._writer(spool, number).count_waiting()
                 return {"taken": False, "why": str(error)}
             self._warnings.counters["records_received"] += 1
         return {"taken": True}

@@ -196,6 +196,17 @@ class TestABrokenLine:
         until(lambda: there.owner_is_gone)
         assert nodes.counters["links_lost"] == 1
 
+    def test_leaves_alone_what_a_newer_line_took_over(self, nodes):
+        lines = []
+        for number in (1, 2):
+            nodes.store.add("lines", 1)
+            lines.append(nodes.line(number, 1))
+            lines[-1].ask({"say": "here", "spools": [SPOOL]})
+        lines[0].close()
+        until(lambda: nodes.counters["links_lost"] == 1)
+        assert not SpoolReader(nodes.there.path / SPOOL).owner_is_gone
+        lines[1].ask({"say": "bye"})
+
     def test_is_what_a_node_sees_that_comes_after_rank_0_has_finished(self, nodes):
         nodes.store.add("lines", 1)
         link = nodes.line(1, 1)
