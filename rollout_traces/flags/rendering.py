@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -101,29 +103,64 @@ def _can_render(turns: Sequence[Turn]) -> bool:
     return all(role in _SPEAKERS for role in roles) and not twice and parsed
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """All of a turn that a rendering of sentinels depends on.
+
+    Attributes:
+        role: who speaks.
+        thinks: whether there is thinking.
+        calls: id and name of each call.
+        answers: of a tool's turn, the call's id and the tool's name.
+    """
+
+    role: str
+    thinks: bool
+    calls: tuple[tuple[str, str], ...]
+    answers: tuple[str, str] | None
+
+    @classmethod
+    def of(cls, turn: Turn) -> _Shape:
+        answers = (turn.tool_call_id or "call_0_0", turn.name or "tool") if turn.role == "tool" else None
+        return cls(
+            turn.role, bool(turn.thinking), tuple((call.id, call.name) for call in turn.tool_calls), answers
+        )
+
+    def message(self, index: int) -> dict[str, Any]:
+        """The turn with sentinels in place of its texts."""
+        thought = f"<think>\nXqq{index}qX\n</think>\n\n" if self.thinks else ""
+        message: dict[str, Any] = {"role": self.role, "content": f"{thought}Zqq{index}qZ"}
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": {}}}
+                for id_, name in self.calls
+            ]
+        if self.answers is not None:
+            message |= {"tool_call_id": self.answers[0], "name": self.answers[1]}
+        return message
+
+
 def _render(tokenizer: Any, turns: Sequence[Turn]) -> str | None:
-    if not getattr(tokenizer, "chat_template", None):
-        return None
+    template = getattr(tokenizer, "chat_template", None)
+    return _render_shapes(tokenizer, str(template), tuple(map(_Shape.of, turns))) if template else None
+
+
+@lru_cache(maxsize=256)
+def _render_shapes(tokenizer: Any, template: str, shapes: tuple[_Shape, ...]) -> str | None:
+    """The rollouts of a run have few shapes, and rendering takes longer than all other flags of a row.
+
+    Args:
+        tokenizer: it renders.
+        template: its template now, so that another one is another rendering.
+        shapes: the turns.
+    """
     from jinja2 import TemplateError
 
-    messages = [_sentinel_message(index, turn) for index, turn in enumerate(turns)]
+    messages = [shape.message(index) for index, shape in enumerate(shapes)]
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False))
     except TemplateError:
         return None
-
-
-def _sentinel_message(index: int, turn: Turn) -> dict[str, Any]:
-    thought = f"<think>\nXqq{index}qX\n</think>\n\n" if turn.thinking else ""
-    message: dict[str, Any] = {"role": turn.role, "content": f"{thought}Zqq{index}qZ"}
-    if turn.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {}}}
-            for call in turn.tool_calls
-        ]
-    if turn.role == "tool":
-        message |= {"tool_call_id": turn.tool_call_id or "call_0_0", "name": turn.name or "tool"}
-    return message
 
 
 class _Rendering:

@@ -134,6 +134,8 @@ def decode(data: bytes | memoryview) -> Record:
         raise RecordError(
             f"record: schema {schema}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
         )
+    if schema < 1:
+        raise RecordError("record: damaged, there is no schema 0.")
     start = _PREFIX.size + n_header
     if len(data) < start + n_body:
         raise RecordError(f"record: torn, {len(data)} of {start + n_body} bytes are there.")

@@ -229,14 +229,12 @@ def _as_pieces(raw: str, source: str, wanted: Sequence[str | None]) -> list[Any]
 def _store_ids(transcript: Transcript, store: Any) -> None:
     """One id per different token text, and the tokens that differ from it."""
     ids = transcript.tokens.input_ids.tolist()
-    first: dict[str, int] = {}
-    odd = [
-        position
-        for position, (text, token) in enumerate(zip(transcript.token_texts(), ids, strict=True))
-        if first.setdefault(text, token) != token
-    ]
-    store("piece_ids", np.asarray(list(first.values()), np.int64).astype(np.int32))
-    if odd:
+    texts = list(transcript.token_texts())
+    first = dict(zip(reversed(texts), reversed(ids), strict=True))
+    pieces = [first[text] for text in dict.fromkeys(texts)]
+    store("piece_ids", np.asarray(pieces, np.int64).astype(np.int32))
+    if len(set(zip(texts, ids, strict=True))) > len(first):
+        odd = [at for at, text in enumerate(texts) if first[text] != ids[at]]
         store("odd_positions", _narrow(np.asarray(odd)))
         store("odd_ids", np.asarray([ids[position] for position in odd], np.int64).astype(np.int32))
 

@@ -31,8 +31,19 @@ def plain(value: Any, depth: int = 0) -> Any:
     Returns:
         str, int, float, bool, None, or lists and dicts of them with string keys.
     """
-    if value is None or isinstance(value, bool):
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if value is None or kind is bool:
         return value
+    if kind is dict and depth < MAX_DEPTH:
+        return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
+    if kind is list and depth < MAX_DEPTH:
+        return [plain(item, depth + 1) for item in value]
+    return _plain_of_any_kind(value, depth)
+
+
+def _plain_of_any_kind(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (int, np.integer)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollout_traces.spool.record import Record, RecordBuffer, RecordError, decode, encode
@@ -72,6 +72,7 @@ class TestDamage:
             with pytest.raises(RecordError, match="torn"):
                 decode(data[:cut])
 
+    @example(at=4, bit=0)
     @given(at=st.integers(0, 5000), bit=st.integers(0, 7))
     def test_every_flipped_bit_is_noticed(self, at, bit):
         data = bytearray(as_bytes(make_record()))
