@@ -152,7 +152,7 @@ class RolloutBatch:
         B_T = tuple(self.input_ids.shape)
         self._move_token_rewards(B_T)
         for key in (*REQUIRED, *TOKEN_KEYS):
-            if values[key] is not None and values[key].shape != B_T:
+            if values[key] is not None:
                 self._check_token_key(key, B_T)
         for key in ROW_FLOATS:
             if values[key] is not None:
@@ -176,7 +176,7 @@ class RolloutBatch:
         """
         if self.group_ids is not None:
             return self
-        grouped = object.__new__(RolloutBatch)  # not checked again
+        grouped = object.__new__(RolloutBatch)  # it was checked when it was made
         grouped.__dict__.update(self.__dict__, group_ids=[group_id] * self.n_rows)
         return grouped
 
@@ -247,12 +247,12 @@ class RolloutBatch:
 
     def _check_token_key(self, key: str, B_T: tuple[int, ...]) -> None:
         value = getattr(self, key)
-        shape = tuple(value.shape)
-        if key == "advantages" and shape == B_T[:1]:
+        shape = value.shape
+        if shape == B_T or (key == "advantages" and shape == B_T[:1]):
             return
         expected = f"[B, T] = {B_T}" + (f" or [B] = {B_T[:1]}" if key == "advantages" else "")
         raise BatchError(
-            f"{key}: seen shape {shape}, dtype {value.dtype}. Expected {expected}, the shape of input_ids. "
+            f"{key}: seen shape {tuple(shape)}, dtype {value.dtype}. Expected {expected}, the shape of input_ids. "
             "Masks and tracks are unshifted: one value a token."
         )
 

@@ -119,6 +119,7 @@ class HandOver:
             captured = self._take(self._capture, batches, details)
             writing = self._write_in_order(captured.buffers, captured.n_rows)
             self._behind += [writing] if writing else []
+        self._warnings.counters["rollouts_handed_over"] += captured.n_rows
         return captured
 
     def _take(
@@ -131,7 +132,6 @@ class HandOver:
                 "no room for the tokens of a hand-over; its scalars are kept",
                 captured.n_without_tokens,
             )
-        self._warnings.counters["rollouts_handed_over"] += captured.n_rows
         return captured
 
     def from_device(self, batches: Sequence[RolloutBatch], **details: Any) -> Future[Captured]:
@@ -153,6 +153,7 @@ class HandOver:
                 captured = self._take(self._couriers_capture, staged.arrive(), details)
                 with self._lock:
                     self._write(captured.buffers, captured.n_rows)
+                self._warnings.counters["rollouts_handed_over"] += captured.n_rows
                 return captured
             finally:
                 staged.release()
