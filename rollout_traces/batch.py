@@ -247,12 +247,12 @@ class RolloutBatch:
 
     def _check_token_key(self, key: str, B_T: tuple[int, ...]) -> None:
         value = getattr(self, key)
-        shape = value.shape
+        shape = tuple(value.shape)
         if shape == B_T or (key == "advantages" and shape == B_T[:1]):
             return
         expected = f"[B, T] = {B_T}" + (f" or [B] = {B_T[:1]}" if key == "advantages" else "")
         raise BatchError(
-            f"{key}: seen shape {tuple(shape)}, dtype {value.dtype}. Expected {expected}, the shape of input_ids. "
+            f"{key}: seen shape {shape}, dtype {value.dtype}. Expected {expected}, the shape of input_ids. "
             "Masks and tracks are unshifted: one value a token."
         )
 
