@@ -29,6 +29,11 @@ class DecodeSettings:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.dialect is not None and not hasattr(self.dialect, "openers"):
+            raise ConfigError(
+                f"dialect: seen {self.dialect!r}. Expected a rollout_traces.decode.Dialect, or None to learn it from "
+                "the chat template."
+            )
         if self.chat_template is not None and not isinstance(self.chat_template, str):
             seen = type(self.chat_template).__name__
             raise ConfigError(f"chat_template: seen {seen}. Expected the text of a Jinja template.")

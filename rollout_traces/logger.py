@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import threading
 import time
 import weakref
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 
 from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
 from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_copy
+from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
 from rollout_traces.capture.join import join_record
@@ -33,6 +35,8 @@ from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
 from rollout_traces.station import MAX_SPOOL_BYTES, Station, StationPlan
 
+STEPS_WITH_GROUPS = 16
+"""Steps whose group numbers are kept for further calls."""
 RESUMES = ("allow", "must", "never")
 """Whether a new run may, must or must not continue one of its name."""
 DRAINS = ("process", "thread")
@@ -49,7 +53,6 @@ class RolloutHandle:
 
     batch_id: str | None
     _captured: Captured | Future[Captured] | None = None
-    _sample_ids: Sequence[Any] | None = None
     _logger: RolloutLogger | None = None
 
     def join(self, **columns: Any) -> None:
@@ -62,7 +65,7 @@ class RolloutHandle:
                 `sample_ids` when the rows come in another order.
         """
         if self._logger is not None and self._captured is not None:
-            self._logger._join(self._captured, self._sample_ids, columns)
+            self._logger._join(self._captured, columns)
 
 
 class RolloutLogger:
@@ -157,9 +160,10 @@ class RolloutLogger:
         check_keys(metric_keys)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
-        self._groups: Counter[tuple[int, str]] = Counter()
+        self._groups: dict[tuple[int, str], GroupNumbers] = {}
         self._pid = os.getpid()
         self._finished: bool | None = None
+        self._finishing = threading.Lock()
         drain_config = DrainConfig(
             max_traces=max_rollout_traces_per_step,
             selection=selection,
@@ -212,7 +216,7 @@ class RolloutLogger:
     @property
     def counters(self) -> Counter[str]:
         """What was handed over, stored, left out, dropped and refused so far; `spooled` is what waits."""
-        return self._counters + self._station.counters()
+        return Counter(self._counters) + self._station.counters()
 
     @property
     def drain(self) -> str:
@@ -242,12 +246,13 @@ class RolloutLogger:
         try:
             if split not in SPLITS:
                 raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+            awaited = [await_join] if isinstance(await_join, str) else list(await_join or ())
             key = (plain_step(step), split)
-            batches = self._parts(batch)
             batch_id = secrets.token_hex(6)
+            batches = self._parts(batch, batch_id)
             details = {
-                "first_group": first_group_of(self._rank) + self._groups[key],
-                "await_join": await_join,
+                "groups": self._groups_of(key),
+                "await_join": awaited,
                 "batch_id": batch_id,
                 "n_ranks": self._n_ranks,
             }
@@ -259,15 +264,11 @@ class RolloutLogger:
             else:
                 captured = hand_over.rollouts(batches, step=key[0], split=split, **details)
                 captured = replace(captured, buffers=[])
-            self._groups[key] += sum(part.n_rows for part in batches)
             self._station.start()
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("batches_refused", error)
             return RolloutHandle(None)
-        sample_ids = None
-        if batches and all(part.sample_ids is not None for part in batches):
-            sample_ids = [value for part in batches for value in part.sample_ids]
-        return RolloutHandle(batch_id, captured, sample_ids, self)
+        return RolloutHandle(batch_id, captured, self)
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
         """Logs numbers at a step, beside its traces.
@@ -309,11 +310,18 @@ class RolloutLogger:
             logger of the project or `rollout-traces recover` stores it; what a full disk, or a spool in memory,
             could not keep is lost, and counted as `rollouts_dropped` and `records_dropped`.
         """
-        if self._finished is None and os.getpid() == self._pid:
-            deadline = time.monotonic() + timeout
-            self._finished = self._wait("finish", timeout)
-            self._station.close(max(deadline - time.monotonic(), 1.0), stored=self._finished)
-        return bool(self._finished)
+        if os.getpid() != self._pid:
+            return bool(self._finished)
+        with self._finishing:
+            if self._finished is None:
+                started = time.monotonic()
+                self._finished = self._wait("finish", timeout)
+                try:
+                    left = max(timeout - (time.monotonic() - started), 1.0)
+                    self._station.close(left, stored=self._finished)
+                except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+                    self._warnings.count("finish_errors", error)
+        return self._finished
 
     def _check_open(self) -> None:
         """Raises BatchError where nothing can be handed over any more."""
@@ -322,7 +330,14 @@ class RolloutLogger:
         if self._finished is not None:
             raise BatchError("the logger is finished. Make a new one to log more.")
 
-    def _parts(self, batch: Any) -> list[RolloutBatch]:
+    def _groups_of(self, key: tuple[int, str]) -> GroupNumbers:
+        """The numbers of a step's groups, kept for the last few steps."""
+        groups = self._groups.setdefault(key, GroupNumbers(first_group_of(self._rank)))
+        for old in list(self._groups)[:-STEPS_WITH_GROUPS]:
+            self._groups.pop(old, None)
+        return groups
+
+    def _parts(self, batch: Any, call: str) -> list[RolloutBatch]:
         """The batches of a call; elements of a list that cannot be understood do not take their siblings."""
         self._check_open()
         if not isinstance(batch, (list, tuple)):
@@ -336,7 +351,7 @@ class RolloutLogger:
                 self._counters["trajectories_missing"] += 1
                 continue
             try:
-                parts += [part.as_group(f"part {index}") for part in RolloutBatch.from_any(element)]
+                parts += [part.as_group(f"{call} part {index}") for part in RolloutBatch.from_any(element)]
             except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
                 self._warnings.count("batches_refused", f"element {index}: {error}")
         return parts
@@ -348,20 +363,19 @@ class RolloutLogger:
     def _join(
         self,
         captured: Captured | Future[Captured],
-        sample_ids: Sequence[Any] | None,
         columns: Mapping[str, Any],
     ) -> None:
         hand_over = self._station.hand_over
         try:
             self._check_open()
             if isinstance(captured, Captured) and not any(map(on_gpu, flat(columns))):
-                hand_over.post(join_record(captured, sample_ids, columns))
+                hand_over.post(join_record(captured, columns))
             else:
                 owned = {key: owned_copy(value) for key, value in columns.items()}
 
                 def join() -> str | None:
                     known = captured if isinstance(captured, Captured) else captured.result()
-                    return hand_over.put(join_record(known, sample_ids, owned))
+                    return hand_over.put(join_record(known, owned))
 
                 hand_over.later(join).add_done_callback(self._look_for_failure)
             self._counters["joins_handed_over"] += 1

@@ -17,10 +17,11 @@ from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import Drain, DrainConfig
 from rollout_traces.drain.host import ProcessHost, ThreadHost, config_as_plain
-from rollout_traces.drain.loop import DrainLoop
+from rollout_traces.drain.loop import RANK_SPOOL, DrainLoop
 from rollout_traces.drain.node_receiver import NodeReceiver
 from rollout_traces.shared_run import Ranks, rank_spool
 from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
 from rollout_traces.spool.record import Record
@@ -224,10 +225,21 @@ class Station(Outlet):
         self._end_writing()
         self._wait_for_ranks(deadline)
         self._host.stop(min(timeout, 10.0) if stored else 0.1)
+        if isinstance(self._writer, MemorySpool):
+            self._count_lost(self._writer.take_all())
         if self._folder is not None and isinstance(self._host, ThreadHost):
             self._folder.drain_lock.release()
             self._folder.remove_if_done()
         self._sink.finish()
+
+    def _count_lost(self, records: Sequence[Record]) -> None:
+        """A spool in memory ends with its logger: what was not seen stored by then is said."""
+        why = "not stored when the logger finished, and the spool lies in memory"
+        for record in records:
+            if record.kind == ROLLOUTS:
+                self._warnings.count("rollouts_dropped", why, len(record.arrays["lengths"]))
+            elif record.kind not in ("flush", "finish"):
+                self._warnings.count("records_dropped", why)
 
     def _wait_for_ranks(self, deadline: float) -> None:
         """Drains for the other ranks until they have finished, where that takes this process."""
@@ -271,7 +283,7 @@ class Station(Outlet):
         if self._folder is None:
             return self._thread_host()
         saved = self._plan.tokenizer is None or save_tokenizer(self._plan.tokenizer, self._folder.tokenizer)
-        self._folder.write_manifest(self._manifest(has_tokenizer=saved))
+        self._declare(self._folder, self._manifest(has_tokenizer=saved))
         reason = self._why_not_a_process(tokenizer_saved=saved)
         if not self._plan.in_process:
             return self._thread_host()
@@ -279,6 +291,26 @@ class Station(Outlet):
             log.info("the drain runs in a thread: %s", reason)
             return self._thread_host()
         return ProcessHost(self._folder, self._secrets(), self._fall_back)
+
+    def _declare(self, folder: RunFolder, manifest: Manifest) -> None:
+        """Writes what the sidecar reads, unless another logger of this run did and still hands over."""
+        mine = self.reader.spool
+        others = [
+            reader
+            for reader in folder.readers()
+            if reader.spool != mine and not reader.spool.startswith(RANK_SPOOL) and not reader.owner_is_gone
+        ]
+        if not others:
+            folder.write_manifest(manifest)
+            return
+        held, wanted = folder.manifest().as_plain(), manifest.as_plain()
+        differ = [key for key in ("drain", "decoding", "has_tokenizer") if held[key] != wanted[key]]
+        if differ:
+            log.warning(
+                "another logger writes to run %s with other settings (%s): its settings hold for both.",
+                manifest.run_name,
+                ", ".join(differ),
+            )
 
     def _why_not_a_process(self, *, tokenizer_saved: bool) -> str | None:
         """Why what the drain needs cannot cross to another process; None when it can."""

@@ -116,7 +116,10 @@ class Staged:
         buffer = self._copier.device_buffer(n_bytes, self._slots[0].tensor)
         for slot in self._slots:
             place = buffer[slot.at : slot.at + slot.n_bytes].view(_torch_dtype(slot.dtype))
-            place.view(tuple(slot.tensor.shape)).copy_(slot.tensor.detach(), non_blocking=True)
+            values = slot.tensor.detach()
+            if slot.key in MASKS[1:]:
+                values = values > 0
+            place.view(tuple(slot.tensor.shape)).copy_(values, non_blocking=True)
         return self._copier.send(buffer, self._host[:n_bytes])
 
     def arrive(self) -> list[RolloutBatch]:
@@ -144,14 +147,17 @@ def on_gpu(value: Any) -> bool:
     return getattr(getattr(value, "device", None), "type", "cpu") == "cuda"
 
 
+_NOT_CARRIED = ("train_version", "pad_id")
+
+
 def any_on_gpu(batches: Sequence[RolloutBatch]) -> bool:
     """True when a part holds a tensor on a GPU."""
     return any(
         on_gpu(value)
         for batch in batches
         for given in (vars(batch), *(getattr(batch, key) for key in NAMED_FLOATS))
-        for value in given.values()
-        if value is not None
+        for key, value in given.items()
+        if value is not None and key not in _NOT_CARRIED
     )
 
 
@@ -273,8 +279,12 @@ def _carried_as(key: str, tensor: Any) -> np.dtype:
 
 
 def _owned(batch: RolloutBatch) -> RolloutBatch:
-    """A batch whose host arrays are copies: the trainer may change its own at once."""
-    change: dict[str, Any] = {}
+    """A batch whose host arrays and lists are copies: the trainer may change its own at once."""
+    change: dict[str, Any] = {
+        key: [_own_item(item) for item in value]
+        for key in ROW_LISTS
+        if isinstance(value := getattr(batch, key), (list, tuple))
+    }
     for key, name, value in _arrays(batch):
         if not on_gpu(value):
             copy = owned_copy(value)
@@ -283,6 +293,11 @@ def _owned(batch: RolloutBatch) -> RolloutBatch:
             else:
                 change.setdefault(key, {})[name] = copy
     return _with(batch, change)
+
+
+def _own_item(item: Any) -> Any:
+    """A copy of a row's list or mapping; what lies deeper is the trainer's."""
+    return list(item) if isinstance(item, list) else dict(item) if isinstance(item, dict) else item
 
 
 def _with(batch: RolloutBatch, change: dict[str, Any]) -> RolloutBatch:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
 from rollout_traces.batch import RolloutBatch
@@ -88,6 +88,7 @@ class HandOver:
         self._copier = copier if copier is not None else CudaCopier()
         self._courier: ThreadPoolExecutor | None = None
         self._newest: Future[Any] | None = None
+        self._hiring = threading.Lock()
         self._capturing = threading.Lock()
         self._lock = threading.Lock()
         self._behind: list[Future[None]] = []
@@ -125,7 +126,14 @@ class HandOver:
     def _take(
         self, capture: Capture, batches: Sequence[RolloutBatch], details: Mapping[str, Any]
     ) -> Captured:
-        captured = capture.take(batches, **details, room=self.writer.room())
+        room = self.writer.room()
+        try:
+            captured = capture.take(batches, **details, room=room)
+        except Exception:
+            good = [batch for batch in batches if self._can_be_taken(capture, batch, details)]
+            if not good:
+                raise
+            captured = capture.take(good, **details, room=room)
         if captured.n_without_tokens:
             self._warnings.count(
                 "rollouts_without_tokens",
@@ -133,6 +141,15 @@ class HandOver:
                 captured.n_without_tokens,
             )
         return captured
+
+    def _can_be_taken(self, capture: Capture, batch: RolloutBatch, details: Mapping[str, Any]) -> bool:
+        """Whether a part can be captured by itself; where not, that is counted and its siblings go on."""
+        try:
+            capture.take([batch], **details)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count("batches_refused", error)
+            return False
+        return True
 
     def from_device(self, batches: Sequence[RolloutBatch], **details: Any) -> Future[Captured]:
         """Has batches with tensors on a GPU brought here and written, without waiting for either.
@@ -162,9 +179,10 @@ class HandOver:
 
     def later(self, work: Callable[[], T]) -> Future[T]:
         """Has work done by the thread that waits for the device, after what it was given before."""
-        if self._courier is None:
-            self._courier = ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-courier")
-        self._newest = future = self._courier.submit(work)
+        with self._hiring:
+            if self._courier is None:
+                self._courier = ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-courier")
+            self._newest = future = self._courier.submit(work)
         return future
 
     def wait_for_device(self, timeout: float) -> bool:
@@ -173,13 +191,9 @@ class HandOver:
         Returns:
             False when the time was not enough.
         """
-        if self._courier is None:
+        if self._newest is None:
             return True
-        try:
-            self._courier.submit(lambda: None).result(timeout)
-        except TimeoutError:
-            return False
-        return True
+        return bool(wait([self._newest], timeout).done)
 
     def put(self, record: Record) -> str | None:
         """Writes a small record.

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
+from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.part import Part, Rows, host_array
 from rollout_traces.host_batch import HostBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
@@ -38,6 +39,7 @@ class Captured:
         n_rows: rollouts, B.
         rows: where the tokens of each part lie.
         kept: bool [B]; False where a row's tokens stayed behind.
+        sample_ids: B values by which later joins find their row; None where a part has none.
     """
 
     buffers: list[Any]
@@ -46,6 +48,7 @@ class Captured:
     n_rows: int
     rows: tuple[Rows, ...]
     kept: np.ndarray
+    sample_ids: list[Any] | None = None
 
     @property
     def n_without_tokens(self) -> int:
@@ -72,7 +75,7 @@ class Capture:
         *,
         step: int,
         split: str,
-        first_group: int = 0,
+        groups: GroupNumbers | None = None,
         room: int | None = None,
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
@@ -85,7 +88,7 @@ class Capture:
                 several parts; a single one takes each row as a group of its own.
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
-            first_group: number of the first group made up here, so that several calls of one step differ.
+            groups: the numbers of the step's groups so far; new ones when None.
             room: bytes that there is room for, where that is less than the budget; 0 leaves all tokens behind.
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
@@ -96,7 +99,7 @@ class Capture:
         """
         parts = [Part(batch) for batch in batches]
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
-        group_ids = _group_ids(batches, first_group)
+        group_ids = _group_ids(batches, groups or GroupNumbers())
         per_token = _bytes_per_token(batches)
         budget = self.max_bytes if room is None else min(self.max_bytes, room)
         kept = _rows_within(budget // per_token, lengths, group_ids, step)
@@ -134,7 +137,8 @@ class Capture:
         )
         buffers = self._buffer.finish(ROLLOUTS, meta)
         rows = tuple(part.rows for part in parts)
-        return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept)
+        sample_ids = row_lists.get("sample_ids") if all(b.sample_ids is not None for b in batches) else None
+        return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept, sample_ids)
 
     def _tokens(self, parts: Sequence[Part], N: int) -> MaskSource:
         ids = self._buffer.reserve("input_ids", np.int32, N)
@@ -176,9 +180,11 @@ class Capture:
             self._bools = np.zeros(int(N * 1.25), bool)
 
 
-def capture(batches: Sequence[RolloutBatch], *, step: int, split: str, first_group: int = 0) -> HostBatch:
+def capture(
+    batches: Sequence[RolloutBatch], *, step: int, split: str, groups: GroupNumbers | None = None
+) -> HostBatch:
     """Captures batches and reads them back at once; see `Capture.take`."""
-    captured = Capture().take(batches, step=step, split=split, first_group=first_group)
+    captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
 
 
@@ -246,7 +252,7 @@ def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.nd
         for b in range(part.batch.n_rows):
             if not kept[row] and keys[row] is None:
                 sampled = np.flatnonzero(part.rows.tokens_of(_sampled(part.batch), b))
-                ids = part.rows.tokens_of(host_array(part.batch.input_ids), b)
+                ids = part.rows.tokens_of(host_array(part.batch.input_ids, hidden=0), b)
                 keys[row] = hash_ids(ids[: int(sampled[0]) if len(sampled) else len(ids)])
             row += 1
     return keys
@@ -261,22 +267,21 @@ def _sampled(batch: RolloutBatch) -> np.ndarray:
     return host_array(batch.loss_mask) > 0
 
 
-def _group_ids(batches: Sequence[RolloutBatch], first_group: int) -> np.ndarray:
-    groups: list[Any] = []
+def _group_ids(batches: Sequence[RolloutBatch], groups: GroupNumbers) -> np.ndarray:
+    ids: list[Any] = []
+    call = groups.call()
     for index, batch in enumerate(batches):
         if batch.group_ids is not None:
-            groups.extend(_plain_list(batch.group_ids))
+            ids.extend(plain_list(batch.group_ids))
         elif len(batches) > 1:
-            groups.extend([("part", index)] * batch.n_rows)
+            ids.extend([(call, "part", index)] * batch.n_rows)
         else:
-            groups.extend(("row", row) for row in range(batch.n_rows))
-    if groups and all(isinstance(group, int) and abs(group) < 2**63 for group in groups):
-        return np.asarray(groups, np.int64)
-    codes: dict[Any, int] = {}
-    return np.asarray([first_group + codes.setdefault(group, len(codes)) for group in groups], np.int64)
+            ids.extend((call, "row", row) for row in range(batch.n_rows))
+    return groups.of(ids)
 
 
-def _plain_list(values: Any) -> list[Any]:
+def plain_list(values: Any) -> list[Any]:
+    """A list, array or tensor as a list of plain values."""
     if hasattr(values, "tolist"):
         return values.tolist()
     return [value.item() if hasattr(value, "item") else value for value in values]
@@ -342,6 +347,6 @@ def _merge_lists(batches: Sequence[RolloutBatch]) -> dict[str, list[Any]]:
         column: list[Any] = []
         for batch in batches:
             value = getattr(batch, key)
-            column.extend([None] * batch.n_rows if value is None else _plain_list(value))
+            column.extend([None] * batch.n_rows if value is None else plain_list(value))
         merged[key] = column
     return merged

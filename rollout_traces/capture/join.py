@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rollout_traces.capture.host_copy import Captured
+from rollout_traces.capture.host_copy import Captured, plain_list
 from rollout_traces.capture.part import Rows, find_rows, host_array
 from rollout_traces.errors import BatchError
 from rollout_traces.spool.record import Record
@@ -17,12 +18,11 @@ ROW_KEYS = ("advantages", "losses")
 """Keys that may be given per row, [B]."""
 
 
-def join_record(captured: Captured, sample_ids: Sequence[Any] | None, columns: Mapping[str, Any]) -> Record:
+def join_record(captured: Captured, columns: Mapping[str, Any]) -> Record:
     """The record of a join.
 
     Args:
         captured: the hand-over.
-        sample_ids: the B values its rows were given, or None.
         columns: canonical per-token float tracks, [B, T] in one array or one array a part, in the layout
             of the hand-over or of an `attention_mask` given along; `advantages` or `losses` [B];
             `sample_ids` when the rows come in another order.
@@ -34,7 +34,7 @@ def join_record(captured: Captured, sample_ids: Sequence[Any] | None, columns: M
         BatchError: a key is unknown, or a shape does not fit; the text says what was expected.
     """
     values = dict(columns)
-    order = _order(sample_ids, values.pop("sample_ids", None), captured.n_rows)
+    order = _order(captured.sample_ids, values.pop("sample_ids", None), captured.n_rows)
     mask = values.pop("attention_mask", None)
     layout = captured.rows if mask is None else tuple(find_rows(part) for part in _arrays(mask))
     arrays: dict[str, np.ndarray] = {}
@@ -82,16 +82,21 @@ def _track(
 
 
 def _order(own: Sequence[Any] | None, given: Any, n_rows: int) -> np.ndarray:
-    """int64 [B]: for each row handed over, the row it has in what is joined."""
+    """int64 [B]: for each row handed over, the row it has in what is joined; equal ids in their order."""
     if given is None:
         return np.arange(n_rows)
     if own is None:
         raise BatchError("join: sample_ids given, but the hand-over had none. Join in its order instead.")
-    places = {str(value): place for place, value in enumerate(given)}
-    missing = [value for value in own if str(value) not in places]
-    if missing:
-        raise BatchError(f"join: sample_ids lack {missing[0]!r}. Expected all {n_rows} of the hand-over.")
-    return np.asarray([places[str(value)] for value in own], np.int64)
+    places: dict[str, deque[int]] = {}
+    for place, value in enumerate(plain_list(given)):
+        places.setdefault(str(value), deque()).append(place)
+    order = []
+    for value in own:
+        left = places.get(str(value))
+        if not left:
+            raise BatchError(f"join: sample_ids lack {value!r}. Expected all {n_rows} of the hand-over.")
+        order.append(left.popleft())
+    return np.asarray(order, np.int64)
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

@@ -53,7 +53,7 @@ class Part:
 
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
-        self.rows = find_rows(host_array(batch.attention_mask))
+        self.rows = find_rows(host_array(batch.attention_mask, hidden=0))
         self.places: list[tuple[Any, slice]] = []
         self.n_kept = 0
 
@@ -73,7 +73,7 @@ class Part:
         if not self.has_track(key):
             out[...] = fill
             return
-        values_B_T = host_array(getattr(self.batch, key))
+        values_B_T = host_array(getattr(self.batch, key), hidden=fill)
         if out.dtype == bool and values_B_T.dtype != bool:
             zero = np.zeros((), values_B_T.dtype)
             for source, place in self.places:
@@ -111,13 +111,15 @@ def find_rows(attention_mask: np.ndarray) -> Rows:
     starts = mask.argmax(axis=1).tolist() if mask.shape[1] else lengths
     n_rises = np.count_nonzero(mask[:, 1:] > mask[:, :-1])
     contiguous = n_rises == sum(start > 0 for start in starts)
-    return Rows(starts, lengths, None if contiguous else mask)
+    return Rows(starts, lengths, None if contiguous else mask.copy())
 
 
-def host_array(value: Any) -> np.ndarray:
+def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:
     """A numpy array of any tensor or array, on the host; half precisions become float32.
 
-    What a numpy mask hides becomes NaN, in arrays without it 0.
+    Args:
+        value: the tensor or array.
+        hidden: what stands for the values that a numpy mask hides; integers become float32 for NaN.
     """
     if hasattr(value, "detach"):
         value = value.detach()
@@ -125,7 +127,8 @@ def host_array(value: Any) -> np.ndarray:
             value = value.float()
         return value.cpu().numpy()
     if isinstance(value, np.ma.MaskedArray):
-        return value.filled(np.nan if value.dtype.kind == "f" else 0)
+        needs_nan = isinstance(hidden, float) and value.dtype.kind != "f"
+        return np.ma.filled(value.astype(np.float32) if needs_nan else value, hidden)
     return np.asarray(value)
 
 

@@ -33,7 +33,7 @@ from rollout_traces.flags import (
 from rollout_traces.flags.base import as_arrays
 from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger import columns as ledgers
-from rollout_traces.ledger.build import build_ledger, complete_from_transcripts
+from rollout_traces.ledger.build import FROM_TRANSCRIPTS, build_ledger, complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.run_settings import RunSettings
@@ -57,6 +57,7 @@ class Sink(Protocol):
     """Where scalars and traces go, and what is known to be there already."""
 
     stored: Stored
+    sending_again: bool
 
     def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> list[str]: ...
 
@@ -141,6 +142,8 @@ class Drain:
         self._traced_prompts: dict[str, Counter[str]] = {}
         self._traced: dict[tuple[int, str], set[str]] = {}
         self._awaited: dict[str, set[str]] = {}
+        self._completed: set[str] = set()
+        self._sent_again: set[str] = set()
 
     def process(self, batches: Sequence[HostBatch], await_join: Sequence[str] = ()) -> None:
         """Stores hand-overs: their traces now, their part of the step's digest when the step closes.
@@ -155,6 +158,8 @@ class Drain:
         """
         for key in [key for key in self._open if key[0] < batches[0].step]:
             self._close(key)
+        if self.sink.sending_again:
+            self._sent_again.update(batch.batch_id for batch in batches)
         ready = []
         for batch in batches:
             if batch.batch_id in self.sink.stored.digested:
@@ -173,6 +178,8 @@ class Drain:
 
     def _part(self, batch: HostBatch) -> StepPart:
         """A hand-over with its ledger and the flags that need no text."""
+        if self._redaction is not None:
+            batch = self._redaction.labels(batch)
         ledger = build_ledger(batch, self.config.settings)
         population = Population(batch, ledger, self.config.flag_parameters, self.config.settings)
         flags = flag_population(population, errors=self.flag_errors)
@@ -182,6 +189,7 @@ class Drain:
     def _complete(self, batch: HostBatch) -> None:
         """Writes the traces that a stored digest speaks of and the store does not hold."""
         stored = self.sink.stored
+        self._completed.add(batch.batch_id)
         expected = stored.chosen_in_digest(batch.batch_id)
         if any(uid not in stored.uids for uid in expected):
             self._write_traces(self._part(batch), _stored_choice(batch, expected))
@@ -197,7 +205,7 @@ class Drain:
                 if part.batch.batch_id == batch_id:
                     parts[index] = self._joined(part, tracks, row_floats)
                     return
-        if batch_id in self.sink.stored.digested:
+        if batch_id in self._completed:  # drained again together with its hand-over: the stored digest has it
             return
         self.counters["joins_too_late"] += 1
         log.warning(
@@ -213,8 +221,8 @@ class Drain:
         self, part: StepPart, tracks: Mapping[str, np.ndarray], row_floats: Mapping[str, Any]
     ) -> StepPart:
         batch = part.batch.joined(tracks, row_floats)
-        known = ("flags", "selected_by", "selected_probability", "trace_uid")
-        kept = {name: part.ledger.get(name) for name in known}
+        known = ("flags", "selected_by", "selected_probability", "trace_uid", *FROM_TRANSCRIPTS)
+        kept = {name: part.ledger.get(name) for name in known if name in part.ledger.columns}
         ledger = build_ledger(batch, self.config.settings).with_columns(**kept)
         part = replace(part, batch=batch, ledger=ledger)
         awaited = self._awaited.get(batch.batch_id)
@@ -236,6 +244,9 @@ class Drain:
     def _close(self, key: tuple[int, str]) -> None:
         step, split = key
         parts = self._open[key]
+        if not self.config.ledger and self._is_counted(step, split, parts):
+            del self._open[key]
+            return
         for index, part in enumerate(parts):
             if part.batch.batch_id in self._awaited:
                 self.counters["joins_missed"] += 1
@@ -253,6 +264,17 @@ class Drain:
                 exc_info=True,
             )
             self._write_bare_digest(step, split, parts)
+
+    def _is_counted(self, step: int, split: str, parts: Sequence[StepPart]) -> bool:
+        """Without a digest, which names its hand-overs: the step's totals tell that an earlier drain closed it."""
+        if any(part.batch.batch_id not in self._sent_again for part in parts):
+            return False
+        try:
+            return self.sink.stored.has_totals(step, split)
+        except Exception as error:  # noqa: BLE001  the store may be locked or away: better twice than never; counted
+            self.counters["store_unreadable"] += 1
+            log.warning("it is unknown whether step %d of %s was closed before: %r", step, split, error)
+            return False
 
     def _write_step(self, step: int, split: str, parts: Sequence[StepPart]) -> None:
         closed = ClosedStep.of(parts, self._tokenizer)
@@ -327,7 +349,7 @@ class Drain:
             return part
         transcripts = self._decode(batch, [item.row for item in chosen if batch.has_tokens[item.row]])
         chosen = [item for item in chosen if item.row in transcripts]
-        hide: dict[int, Callable[[Any], Any]] = {}
+        hide: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         if self._redaction is not None:
             for row, transcript in transcripts.items():
                 transcripts[row], hide[row] = self._redaction.apply(transcript)
@@ -465,5 +487,5 @@ def _with_selection(ledger: Ledger, chosen: Sequence[Any], flags: Mapping[int, S
     )
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _as_it_is(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return fields

@@ -284,10 +284,24 @@ class DrainLoop:
             for place, item in self._drained.items()
             if not item.step_is_open and all(map(self.sink.is_stored, item.tokens))
         ]
-        self._let_go(gone)
+        self._let_go(self._without_early_flushes(gone))
         if idle and self._n_unconfirmed():
             self._send_again()
         return bool(gone)
+
+    def _without_early_flushes(self, places: Sequence[Place]) -> list[Place]:
+        """A `flush` stays until what came before it in its spool is stored: it has to close those steps again."""
+        left = set(self._drained) - set(places)
+        first_left: dict[str, str] = {}
+        for name, spool in left:
+            if self._drained[(name, spool)].kind not in ("flush", "finish"):
+                first_left[spool] = min(name, first_left.get(spool, name))
+        return [
+            (name, spool)
+            for name, spool in places
+            if self._drained[(name, spool)].kind not in ("flush", "finish")
+            or name < first_left.get(spool, f"{name}~")
+        ]
 
     def _let_go(self, places: Sequence[Place]) -> None:
         """Counts, says and removes what is stored, in this order: whoever sees a record gone sees it counted."""

@@ -141,7 +141,7 @@ class NodeReceiver:
         return {spool for spool, line in self._line_of.items() if line == number}
 
     def _writer(self, spool: str, number: int) -> SpoolWriter:
-        self._line_of[spool] = number
+        self._line_of[spool] = max(number, self._line_of.get(spool, 0))
         if spool not in self._writers:
             self._writers[spool] = SpoolWriter(self._folder.path / spool, self._max_bytes)
         return self._writers[spool]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.host_batch import HostBatch
 from rollout_traces.transcript import ToolCall, Transcript, Turn
 
 Redact = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -17,6 +19,7 @@ Redact = Callable[[Mapping[str, Any]], Sequence[str]]
 (ground truths, answers, extras) it sees as messages of the role `metadata`."""
 HIDDEN = "█"
 """Stands for each hidden character."""
+_LABELS = ("sources", "engine_ids", "discard_reasons", "stop_reasons", "sample_ids")
 
 
 class Redaction:
@@ -31,7 +34,9 @@ class Redaction:
         self._hook = hook
         self._counters = counters
 
-    def apply(self, transcript: Transcript) -> tuple[Transcript, Callable[[Any], Any]]:
+    def apply(
+        self, transcript: Transcript
+    ) -> tuple[Transcript, Callable[[Mapping[str, Any]], dict[str, Any]]]:
         """Hides what the hook names.
 
         A piece that is in a message but not in the raw text of its turn (it was unescaped, say) hides the
@@ -42,7 +47,7 @@ class Redaction:
 
         Returns:
             The transcript with hidden characters as `HIDDEN` and their token ids as -1, and a function
-            that hides the same pieces in any other value that goes with it.
+            that hides the same pieces in the fields that go with it.
         """
         pieces: set[str] = set()
         turns = []
@@ -65,9 +70,51 @@ class Redaction:
             turns=tuple(turns),
             tokens=tokens,
             warnings=tuple(hide(list(transcript.warnings))),
-            given_messages=None if given is None else tuple(hide([dict(message) for message in given])),
+            tools=tuple(self._hide_beside(hide, list(transcript.tools))),
+            given_messages=None if given is None else tuple(self._hide_given(hide, one) for one in given),
         )
-        return changed, lambda value: self._hide_beside(hide, value)
+        return changed, lambda fields: self._hide_fields(hide, fields)
+
+    def labels(self, batch: HostBatch) -> HostBatch:
+        """Hides in what rows are named and sorted by.
+
+        Prompt keys given by the trainer, often the prompts, become digests: equal ones stay equal.
+
+        Args:
+            batch: the hand-over.
+        """
+        lists = dict(batch.row_lists)
+        for key in _LABELS:
+            if lists.get(key) is not None:
+                lists[key] = self._hide_beside(_Hider(set()), list(lists[key]))
+        if lists.get("prompt_keys") is not None:
+            lists["prompt_keys"] = [
+                None
+                if key is None
+                else hashlib.blake2b(str(key).encode("utf-8", "replace"), digest_size=8).hexdigest()
+                for key in lists["prompt_keys"]
+            ]
+        return replace(batch, row_lists=lists)
+
+    def _hide_fields(self, hide: _Hider, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Hides in a trace's own fields: their names are ours, but for what extras are called."""
+        hidden = {}
+        for name, value in fields.items():
+            ours, slash, theirs = name.partition("/")
+            named = ours + slash + (self._hide_beside(hide, theirs) if theirs else "")
+            hidden[named] = self._hide_beside(hide, value)
+        return hidden
+
+    def _hide_given(self, hide: _Hider, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Hides in a message as the trainer gave it: what the hook names in the whole of it, and in each text."""
+        content = message.get("content")
+        text = content if isinstance(content, str) else "" if content is None else str(content)
+        try:
+            named = {str(piece) for piece in self._hook({**message, "content": text}) if piece}
+        except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
+            self._counters["redact_errors"] += 1
+            return {"role": str(message.get("role")), "content": HIDDEN}
+        return dict(self._hide_beside(hide, _Hider(named)(dict(message))))
 
     def _hide_beside(self, hide: _Hider, value: Any) -> Any:
         """Hides in what goes with a rollout: the rollout's pieces, and what the hook names in it."""
@@ -79,7 +126,9 @@ class Redaction:
                 return HIDDEN * len(value)
             return hide(_Hider(named)(value))
         if isinstance(value, Mapping):
-            return {key: self._hide_beside(hide, item) for key, item in value.items()}
+            return {
+                self._hide_beside(hide, key): self._hide_beside(hide, item) for key, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self._hide_beside(hide, item) for item in value]
         return value

@@ -31,6 +31,10 @@ STOP_REASONS = {
 """What engines call the same thing; other reasons keep their name in lower case."""
 
 
+FROM_TRANSCRIPTS = ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors")
+"""Columns that a decoded row knows better."""
+
+
 def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledger:
     """Fills every column that the hand-over allows without decoding.
 
@@ -107,7 +111,7 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
     """
     if not transcripts:
         return ledger
-    columns = {name: ledger.get(name).copy() for name in ("n_turns", *_FROM_TEXT)}
+    columns = {name: ledger.get(name).copy() for name in FROM_TRANSCRIPTS}
     for row, transcript in transcripts.items():
         if transcript.source != "mask":
             columns["n_turns"][row] = sum(turn.role == "assistant" for turn in transcript.turns)
@@ -117,9 +121,6 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
     return ledger.with_columns(
         **{name: column for name, column in columns.items() if (column != NULL_INT).any()}
     )
-
-
-_FROM_TEXT = ("n_thinking", "n_tool_calls", "n_tool_errors")
 
 
 def thinking_tokens(transcript: Transcript) -> int:

@@ -72,7 +72,7 @@ def choose(policy: SelectionPolicy, request: SelectionRequest) -> list[Selected]
         request = replace(request, limit=n)
     chosen: dict[int, Selected] = {}
     for answer in _answers(policy, request):
-        selected = answer if isinstance(answer, Selected) else _from_row_number(policy, answer)
+        selected = _checked(policy, answer)
         if not 0 <= selected.row < n:
             raise ConfigError(
                 f"selection {_name(policy)}: seen row {selected.row}. Expected rows from 0 to {n - 1}."
@@ -90,14 +90,18 @@ def _answers(policy: SelectionPolicy, request: SelectionRequest) -> Iterable[Any
     return answers
 
 
-def _from_row_number(policy: SelectionPolicy, answer: Any) -> Selected:
+def _checked(policy: SelectionPolicy, answer: Any) -> Selected:
     try:
-        row = int(answer)
+        given = answer if isinstance(answer, Selected) else Selected(answer, _name(policy), 1.0)
+        row = int(given.row)
+        if row != given.row:
+            raise ValueError(f"row {given.row!r} is no row number")
+        return Selected(row, str(given.selected_by), float(given.probability))
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"selection {_name(policy)}: seen {type(answer).__name__} as a row. Expected a row number or Selected."
+            f"selection {_name(policy)}: seen {answer!r} ({type(answer).__name__}). Expected a row number, or Selected with a row number, a "
+            "reason and a probability."
         ) from error
-    return Selected(row, _name(policy), 1.0)
 
 
 def _name(policy: SelectionPolicy) -> str:

@@ -32,9 +32,9 @@ class DiskUse:
     def _look(self) -> int:
         import trackio.utils
 
-        root = Path(trackio.utils.TRACKIO_DIR)
-        files = list(root.glob(f"{self._project}.db*"))
-        for folder in (root / "media" / self._project, root / "traces" / self._project):
+        root, name = Path(trackio.utils.TRACKIO_DIR), trackio.utils.canonical_project_name(self._project)
+        files = list(root.glob(f"{name}.db*"))
+        for folder in (root / "media" / name, root / "traces" / name):
             files += folder.rglob("*")
         return sum(_size(path) for path in files)
 

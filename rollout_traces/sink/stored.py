@@ -153,6 +153,20 @@ class Stored:
             }
         return newest
 
+    def has_totals(self, step: int, split: str) -> bool:
+        """True when a step's totals are stored: it was closed.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        pattern = _quoted(f"%{orjson.dumps(f'{split}/total/samples').decode()}%")
+        return bool(
+            self._ask(
+                f"SELECT 1 AS found FROM metrics WHERE run_id = {_quoted(self.run_id)} AND step = {int(step)} "
+                f"AND CAST(metrics AS TEXT) LIKE {pattern} LIMIT 1"
+            )
+        )
+
     def expect(self, step: int, values: Mapping[str, Any]) -> int:
         """Looks out for scalars from now on.
 

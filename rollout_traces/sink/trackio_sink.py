@@ -8,6 +8,7 @@ in lists, paced, and read back.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from rollout_traces.sink.disk_use import DiskUse
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.trace.conversion import TraceRecord
 from rollout_traces.trace.sanitize import plain
+
+log = logging.getLogger("rollout_traces")
 
 HISTOGRAM_BINS = 32
 QUEUE_LIMIT = 8
@@ -86,6 +89,14 @@ class TrackioSink:
 
         run = run if run is not None else context_vars.current_run.get()
         if run is not None:
+            if run.project != project:
+                log.warning(
+                    "project: asked for %r, but this process writes to run %s of %r: so do its rollouts. Finish that "
+                    "run first, or give `run=`.",
+                    project,
+                    run.name,
+                    run.project,
+                )
             return cls(run, owned=False)
         run = trackio.init(
             project=project,
@@ -224,7 +235,7 @@ class TrackioSink:
 
 
 def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in plain(scalars).items() if value is not None}
+    return {str(key): value for key, value in plain(scalars).items() if isinstance(value, (int, float))}
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:

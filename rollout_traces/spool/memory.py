@@ -65,12 +65,21 @@ class MemorySpool:
 
     def read(self, name: str) -> Record:
         """Reads a record."""
-        return decode(self._records[name])
+        data = self._records.get(name)
+        if data is None:
+            raise FileNotFoundError(f"record {name} is not there any more")
+        return decode(data)
 
     def remove(self, name: str) -> None:
         """Lets a stored record go."""
         with self._lock:
             self._waiting -= len(self._records.pop(name, b""))
+
+    def take_all(self) -> list[Record]:
+        """Lets everything go that still waits."""
+        with self._lock:
+            records, self._records, self._waiting = self._records, {}, 0
+        return [decode(data) for data in records.values()]
 
     def set_aside(self, name: str) -> None:
         """Lets a record go that cannot be drained."""

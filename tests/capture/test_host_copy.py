@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Capture, capture
 from rollout_traces.host_batch import concatenate
 from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
@@ -181,7 +182,7 @@ class TestGroups:
     def test_a_list_without_ids_is_one_group_a_part(self):
         rng = np.random.default_rng(9)
         parts = [RolloutBatch(**make_arrays(rng, B)) for B in (2, 3)]
-        host = capture(parts, step=1, split="rollout", first_group=10)
+        host = capture(parts, step=1, split="rollout", groups=GroupNumbers(10))
         assert host.group_ids.tolist() == [10, 10, 11, 11, 11]
 
     def test_ids_of_any_kind_become_numbers(self):

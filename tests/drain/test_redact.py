@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.drain.redact import HIDDEN, Redaction
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.builders import make_transcript
@@ -74,6 +77,44 @@ class TestDoubt:
         assert set(changed.raw) == {HIDDEN} and set(changed.turns[1].content) == {HIDDEN}
         assert (changed.tokens.input_ids == -1).all()
         assert counters["redact_errors"] == 2
+
+
+class TestWhatTheTrainerGaveAlong:
+    def test_is_shown_to_the_hook_too(self):
+        given = (
+            {"role": "system", "content": f"key {SECRET}"},
+            {"role": "user", "metadata": {"api": SECRET}},
+        )
+        tools = ({"type": "function", "function": {"name": "login", "description": f"use {SECRET}"}},)
+        transcript = replace(
+            make_transcript([("user", "a"), ("assistant", "b")]), given_messages=given, tools=tools
+        )
+        changed, hide, _ = apply(transcript)
+        assert SECRET not in str(changed.given_messages) + str(changed.tools)
+        assert [message["role"] for message in changed.given_messages] == ["system", "user"]
+        fields = hide({"reward_status": "ok", f"extra/{SECRET}": 1, "timings": {f"call {SECRET}": 0.5}})
+        assert SECRET not in str(fields) and fields["reward_status"] == "ok"
+
+    def test_a_given_message_without_text_has_an_empty_one_for_the_hook(self):
+        given = ({"role": "assistant", "content": None, "tool_calls": [{"arguments": SECRET}]},)
+        transcript = replace(make_transcript([("user", "a")]), given_messages=given)
+        changed, _, counters = apply(transcript, lambda m: [SECRET] * (SECRET in m["content"]))
+        assert SECRET not in str(changed.given_messages) and not counters["redact_errors"]
+
+    def test_names_rows_by_what_says_nothing(self):
+        arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=2, group_size=2))
+        arrays["prompt_keys"] = [f"the prompt {SECRET}"] * 2 + ["another", None]
+        arrays["sources"] = [f"env of {SECRET}", "a", "b", "c"]
+        batch = Redaction(names_secret, Counter()).labels(
+            capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        )
+        keys = batch.row_lists["prompt_keys"]
+        assert keys[0] == keys[1] != keys[2] and keys[3] is None and "prompt" not in keys[0]
+        assert SECRET not in str(batch.row_lists["sources"]) and batch.row_lists["sources"][1:] == [
+            "a",
+            "b",
+            "c",
+        ]
 
 
 class TestEndToEnd:

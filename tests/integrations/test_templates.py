@@ -119,7 +119,12 @@ class TestSettings:
     def test_what_json_cannot_hold_stays_in_this_process(self):
         assert DecodeSettings(chat_template_kwargs={"now": object()}).as_plain() is None
         assert DecodeSettings(chat_template_kwargs={"ids": (1, 2)}).as_plain() is None
-        assert DecodeSettings(dialect=object()).as_plain() is None  # type: ignore[arg-type]
+        assert DecodeSettings(dialect=SimpleNamespace(openers=())).as_plain() is None  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("dialect", ["qwen3", object()])
+    def test_a_dialect_that_is_none_is_refused(self, dialect):
+        with pytest.raises(ConfigError, match=r"dialect: seen .*Expected a rollout_traces.decode.Dialect"):
+            DecodeSettings(dialect)
 
     def test_plain_values_come_back_after_json(self):
         dialect = Dialect(openers=(Opener("user", "<u>"),), header=("<", ">"), terminators=("x",))
