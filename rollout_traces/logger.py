@@ -317,7 +317,7 @@ class RolloutLogger:
                 started = time.monotonic()
                 self._finished = self._wait("finish", timeout)
                 try:
-                    left = max(timeout - (time.monotonic() - started), 1.0)
+                    left = max(float(timeout or 0.0) - (time.monotonic() - started), 1.0)
                     self._station.close(left, stored=self._finished)
                 except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
                     self._warnings.count("finish_errors", error)

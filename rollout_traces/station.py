@@ -227,6 +227,7 @@ class Station(Outlet):
         self._host.stop(min(timeout, 10.0) if stored else 0.1)
         if isinstance(self._writer, MemorySpool):
             self._count_lost(self._writer.take_all())
+            self._last_counters = self._drain_counts()
         if self._folder is not None and isinstance(self._host, ThreadHost):
             self._folder.drain_lock.release()
             self._folder.remove_if_done()

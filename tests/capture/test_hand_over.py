@@ -160,6 +160,27 @@ class TestARecordPostedWhileTheCourierWrites:
         assert disk.steps == [0]
 
 
+class TestAPartThatCannotBeCaptured:
+    def test_does_not_take_its_siblings(self, disk, hand_over):
+        bad = RolloutBatch(
+            **batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2)) | {"group_ids": [[1], [2]]}
+        )
+        captured = hand_over.rollouts([rollouts(), bad, rollouts()], step=1, split="rollout")
+        counters = hand_over._warnings.counters
+        assert (captured.n_rows, counters["rollouts_handed_over"], counters["batches_refused"]) == (4, 4, 1)
+        with pytest.raises(TypeError):
+            hand_over.rollouts([bad], step=2, split="rollout")
+        assert disk.steps == [1]
+
+
+class TestWaitingForTheDevice:
+    def test_needs_no_thread_that_works(self, hand_over):
+        assert hand_over.wait_for_device(0)
+        hand_over.later(lambda: None)
+        hand_over._courier.shutdown()
+        assert hand_over.wait_for_device(1)
+
+
 class TestASpoolNearItsLimit:
     def test_takes_the_groups_that_there_is_room_for(self, disk, hand_over):
         arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=4, group_size=2))

@@ -189,6 +189,32 @@ class TestGroups:
         batch = RolloutBatch(**make_arrays(np.random.default_rng(9)), group_ids=["b", "a", "b"])
         assert capture([batch], step=1, split="rollout").group_ids.tolist() == [0, 1, 0]
 
+    def test_an_id_has_one_number_in_all_calls_of_a_step(self):
+        rng, groups = np.random.default_rng(9), GroupNumbers()
+
+        def numbers(**given):
+            batch = RolloutBatch(**make_arrays(rng, 4), **given)
+            return capture([batch], step=1, split="rollout", groups=groups).group_ids.tolist()
+
+        assert numbers(group_ids=[4, 4, 5, 5]) == [4, 4, 5, 5]
+        assert numbers() == [0, 1, 2, 3]
+        assert numbers() == [6, 7, 8, 9], "rows without ids are told apart from all before"
+        assert numbers(group_ids=["a", "a", "b", 4]) == [10, 10, 11, 4]
+        assert numbers(group_ids=["b", 0, -1, 2**70]) == [11, 12, -1, 13]
+        assert numbers(group_ids=[-7, -7, -9, -1]) == [14, 14, 15, -1]
+
+
+class TestWhatIsHidden:
+    def test_by_a_numpy_mask_is_not_sampled_and_no_token(self):
+        arrays = make_arrays(np.random.default_rng(9), 2, 4)
+        arrays["attention_mask"] = np.ma.masked_array(np.ones((2, 4), int), [[0, 0, 0, 1]] * 2)
+        arrays["versions"] = np.ma.masked_array(np.full((2, 4), 3), [[1, 0, 0, 0]] * 2)
+        arrays["advantages"] = np.ma.masked_array(np.ones((2, 4), int), [[0, 1, 0, 0]] * 2)
+        host = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        assert np.diff(host.offsets).tolist() == [3, 3]
+        assert host.tracks["versions"].tolist() == [-1, 3, 3] * 2
+        np.testing.assert_array_equal(host.tracks["advantages"], [1, np.nan, 1] * 2)
+
 
 class TestBudget:
     def make(self, n_groups=20):

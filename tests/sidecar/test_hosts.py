@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 
 import numpy as np
@@ -132,6 +133,52 @@ class TestTheRun:
         if logger.drain == "process":
             assert scalar_steps(trackio_dir, "mine") == {0: 1}
 
+    def test_a_run_of_another_project_is_said(self, make_logger, caplog):
+        import trackio
+
+        run = trackio.init(project="another", name="trainers", embed=False)
+        logger = make_logger()
+        assert logger.run is run
+        assert "asked for 'p', but this process writes to run trainers of 'another'" in caplog.text
+
+    def test_a_second_logger_does_not_change_the_firsts_settings(self, make_logger, trackio_dir, caplog):
+        first = make_logger()
+        second = make_logger(ledger=False, max_rollout_traces_per_step=1)
+        assert "other settings (drain): its settings hold for both" in caplog.text
+        first.log_rollouts(make_batch(), step=1)
+        second.log_rollouts(make_batch(), step=2)
+        assert second.finish(60) and first.finish(60)
+        if first.drain == "process":
+            assert len(ledger_uids(trackio_dir)) == 12
+
+
+class TestFinishing:
+    def test_at_the_same_time_from_many_threads_is_finishing_once(self, make_logger):
+        logger = make_logger()
+        logger.log_rollouts(make_batch(), step=1)
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(logger.finish(60))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert answers == [True] * 6 and not logger.counters["finish_errors"]
+
+    def test_without_a_time_is_contained(self, make_logger):
+        logger = make_logger()
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(None) is False
+        assert logger.counters["flush_errors"] == 1
+
+    def test_says_what_a_spool_in_memory_loses(self, make_logger):
+        logger = make_logger(redact=lambda message: [])
+        for step in range(40):
+            logger.log_rollouts(make_batch(), step=step)
+        assert not logger.finish(0.01)
+        counters = logger.counters
+        assert counters["rollouts_dropped"] + counters["rollouts_stored"] >= 40 * 6
+        assert counters["rollouts_dropped"] and not counters["spooled"]
+
 
 class TestResuming:
     def test_a_run_goes_on_where_it_was_left(self, make_logger, trackio_dir):
@@ -185,6 +232,27 @@ class TestJoins:
             "select json_extract(metadata, '$.advantage') from traces where key = 'rollout/trajectories'",
         )
         assert len(found) == 4 and all(value is not None for (value,) in found)
+
+    def test_one_that_comes_after_its_step_is_counted_as_too_late(self, make_logger, trackio_dir):
+        logger = make_logger()
+        handle = logger.log_rollouts(make_batch(), step=1)
+        assert logger.flush(60)
+        handle.join(losses=np.ones(6))
+        assert logger.flush(60)
+        assert logger.counters["joins_too_late"] == 1
+
+    def test_what_only_the_text_told_stays(self, make_logger, trackio_dir):
+        batch = make_batch()
+        logger = make_logger(selection="all")
+        for step in (1, 2):
+            handle = logger.log_rollouts(batch, step=step)
+            if step == 2:
+                time.sleep(1.5)
+                handle.join(new_logprobs=np.asarray(batch["logprobs"]))
+        assert logger.finish(60)
+        [(_, plain), (_, joined)] = ledgers(trackio_dir)
+        for name in ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors"):
+            assert joined.get(name).tolist() == plain.get(name).tolist(), name
 
     def test_what_never_comes_is_awaited_until_the_next_step_only(self, make_logger, trackio_dir):
         logger = make_logger()
