@@ -145,6 +145,11 @@ class RolloutBatch:
                     f"Expected an array [B, T]; required keys are {', '.join(REQUIRED)}."
                 )
         values = self.__dict__
+        for key in ("train_version", "pad_id"):
+            if isinstance(values[key], (str, bytes, list, tuple, dict)):
+                raise BatchError(
+                    f"{key}: seen {values[key]!r}. Expected an int, or None where it is unknown."
+                )
         for key in _ARRAYS:
             if values[key] is not None:
                 values[key] = _as_array(key, values[key])

@@ -20,7 +20,7 @@ from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_c
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
-from rollout_traces.capture.join import join_record
+from rollout_traces.capture.join import JOINABLE, join_record
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.decode_settings import DecodeSettings
 from rollout_traces.drain.drain import DrainConfig
@@ -247,6 +247,13 @@ class RolloutLogger:
             if split not in SPLITS:
                 raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
             awaited = [await_join] if isinstance(await_join, str) else list(await_join or ())
+            unknown = [name for name in awaited if name not in JOINABLE]
+            if unknown:
+                self._warnings.count(
+                    "keys_misspelt",
+                    f"await_join: {unknown[0]!r} cannot be joined, and is not awaited. Expected some of {', '.join(JOINABLE)}.",
+                )
+                awaited = [name for name in awaited if name in JOINABLE]
             key = (plain_step(step), split)
             batch_id = secrets.token_hex(6)
             batches = self._parts(batch, batch_id)
@@ -279,6 +286,10 @@ class RolloutLogger:
         """
         try:
             self._check_open()
+            if not isinstance(scalars, Mapping):
+                raise BatchError(
+                    f"scalars: seen {type(scalars).__name__}. Expected a mapping from key to number."
+                )
             self._station.hand_over.post(
                 Record("scalars", {"scalars": dict(scalars), "step": plain_step(step)})
             )

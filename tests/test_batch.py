@@ -8,6 +8,7 @@ import torch
 
 from rollout_traces.batch import RolloutBatch, misspelt_keys
 from rollout_traces.errors import BatchError
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 
 def arrays(B: int = 2, T: int = 5, **more):
@@ -17,6 +18,12 @@ def arrays(B: int = 2, T: int = 5, **more):
         "loss_mask": torch.ones(B, T),
         **more,
     }
+
+
+def test_a_version_that_is_no_number_is_refused():
+    arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2))
+    with pytest.raises(BatchError, match=r"train_version: seen 'v1'\. Expected an int"):
+        RolloutBatch(**{**arrays, "train_version": "v1"})
 
 
 class TestRequiredKeys:

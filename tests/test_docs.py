@@ -12,6 +12,7 @@ import typer.core
 import typer.main
 
 from rollout_traces.cli import build_app
+from tests.generator import tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -55,6 +56,24 @@ class TestPages:
         for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if not link.startswith(("http://", "https://", "mailto:")):
                 assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
+
+
+class TestSnippets:
+    def test_the_one_on_tool_calls_runs(self):
+        tokenizer = tiny_tokenizer("qwen3")
+        tools = [
+            {
+                "type": "function",
+                "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}},
+            }
+        ]
+        body = 'sum</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+        page = (ROOT / "docs" / "tool-calls.md").read_text()
+        snippet = re.search(r"```python\n(.*?)```", page, re.S)
+        names = {"tokenizer": tokenizer, "tools": tools, "body": body}
+        exec(snippet[1], names)
+        parsed = names["parsed"]
+        assert (parsed.thinking, [call.name for call in parsed.calls]) == ("sum", ["add"])
 
 
 class TestHelp:

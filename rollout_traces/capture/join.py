@@ -18,6 +18,10 @@ ROW_KEYS = ("advantages", "losses")
 """Keys that may be given per row, [B]."""
 
 
+JOINABLE = tuple(dict.fromkeys((*FLOAT_TRACKS, *ROW_KEYS)))
+"""Keys that may come later."""
+
+
 def join_record(captured: Captured, columns: Mapping[str, Any]) -> Record:
     """The record of a join.
 

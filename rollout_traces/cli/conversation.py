@@ -34,7 +34,9 @@ class RenderedTurn(NamedTuple):
 def turns_of(transcript: Transcript, raw: bool) -> Iterator[RenderedTurn]:
     """Renders every turn; with `raw` its markers too."""
     for turn in transcript.turns:
-        counts = f"{len(turn)} tokens" + (f", {turn.n_sampled} sampled" if turn.n_sampled else "")
+        counts = f"{len(turn)} token{'s' * (len(turn) != 1)}" + (
+            f", {turn.n_sampled} sampled" if turn.n_sampled else ""
+        )
         versions = ", ".join(f"{version}" for version, _ in turn.versions)
         heading = f"{turn.role}{' ' + turn.name if turn.name else ''} · {counts}"
         heading += f" · version {versions}" if versions else ""

@@ -55,7 +55,8 @@ def doctor(
         typer.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
     else:
         _print(findings)
-        if tokenizer is not None:
+        checked = findings.get("Tokenizer", [])
+        if tokenizer is not None and not any(item.status == "fail" for item in checked):
             _print_sample(tokenizer, kwargs)
     if any(item.status == "fail" for items in findings.values() for item in items):
         raise typer.Exit(1)

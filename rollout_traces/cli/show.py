@@ -65,7 +65,7 @@ def _serve(
         )
         raise typer.Exit(1) from error
     from rollout_traces.inspector.guard import is_loopback
-    from rollout_traces.inspector.server import ServerOptions, build_server, free_port
+    from rollout_traces.inspector.server import ServerOptions, build_server, checked_port, free_port
     from rollout_traces.inspector.workspace import Workspace
 
     workspace = Workspace(server_url=server_url, space=space, projects=(project,) if project else ())
@@ -83,7 +83,7 @@ def _serve(
     options = ServerOptions(
         host=host, allow_hosts=allow_hosts, root_path=root_path, mount_trackio=workspace.has_dashboard
     )
-    chosen = port or free_port(host)
+    chosen = free_port(host) if port is None else checked_port(host, port)
     app = build_server(workspace, options)
     address = page_address(host, chosen, root_path, project)
     typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")

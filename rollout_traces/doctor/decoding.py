@@ -98,7 +98,14 @@ def decoding(examination: Examination) -> Iterator[Finding]:
     if examination.tokenizer is None:
         yield Finding("tokenizer", "note", "not given", "--tokenizer PATH shows what its template teaches.")
         return
-    tokenizer = load_tokenizer(examination.tokenizer)
+    try:
+        tokenizer = load_tokenizer(examination.tokenizer)
+    except (OSError, ValueError) as error:
+        why = str(error).split("\n")[0]
+        yield Finding(
+            "tokenizer", "fail", f"{examination.tokenizer}: {why}", "Expected a folder with a tokenizer.json."
+        )
+        return
     kwargs = examination.chat_template_kwargs
     sample = sample_conversation(tokenizer, kwargs) if tokenizer.chat_template else None
     if sample is None:

@@ -52,6 +52,11 @@ def config(examination: Examination) -> Iterator[Finding]:
     if examination.config is None:
         yield Finding("config", "note", "not given", "--config PATH shows what it would log.")
         return
+    if not examination.config.is_file():
+        yield Finding(
+            "config", "fail", f"{examination.config} is no file", "Expected a trainer's YAML config."
+        )
+        return
     import yaml
 
     loaded = yaml.safe_load(examination.config.read_text()) or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.assets import Asset, bundle, trackio_images
 from rollout_traces.inspector.guard import Guard, HostPolicy
 
@@ -80,18 +82,44 @@ def free_port(host: str, first: int = FIRST_PORT) -> int:
     """The first port from `first` upwards that nobody listens on.
 
     Raises:
-        OSError: a hundred ports in a row are taken.
+        ConfigError: the host is not this machine's, or a hundred ports in a row are taken.
     """
     for port in range(first, first + 100):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
+        error = _why_not_bound(host, port)
+        if error is None:
             return port
-    raise OSError(f"no free port between {first} and {first + 99} on {host}; name one with --port")
+        if error.errno != errno.EADDRINUSE:
+            raise ConfigError(
+                f"--host {host}: this machine cannot listen there ({error.strerror})."
+            ) from error
+    raise ConfigError(f"no free port between {first} and {first + 99} on {host}; name one with --port.")
+
+
+def checked_port(host: str, port: int) -> int:
+    """A port that was asked for.
+
+    Raises:
+        ConfigError: it is none, or nobody can listen on it now.
+    """
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"--port: seen {port}. Expected 1 to 65535.")
+    error = _why_not_bound(host, port)
+    if error is not None:
+        raise ConfigError(
+            f"--port {port} on {host}: {error.strerror}. Name another, or leave it out."
+        ) from error
+    return port
+
+
+def _why_not_bound(host: str, port: int) -> OSError | None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error
+    return None
 
 
 def _add_assets(app: FastAPI) -> None:

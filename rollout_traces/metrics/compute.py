@@ -86,6 +86,7 @@ def missing_inputs(
     *,
     keys: str | Sequence[str] = FULL,
     settings: RunSettings | None = None,
+    tool_use: Mapping[int, ToolUse] | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """Which families are off, and what they lack.
 
@@ -94,11 +95,12 @@ def missing_inputs(
         ledger: as for `rollout_metrics`.
         keys: families without a key among these are not reported.
         settings: what the run declares.
+        tool_use: as for `rollout_metrics`.
 
     Returns:
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
-    view = step_view(batch, ledger, "rollout", settings, None, None)
+    view = step_view(batch, ledger, "rollout", settings, tool_use, None)
     wanted = KeyFilter(keys)
     reasons = {spec.name: missing_for(spec, view) for spec in FAMILIES.values() if wanted.may_want(spec)}
     return {name: why for name, why in reasons.items() if why}

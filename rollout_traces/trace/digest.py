@@ -151,7 +151,13 @@ def _stacked(parts: Sequence[StepPart], name: str) -> dict[int, Any]:
 
 def _off_text(step: ClosedStep, config: Any) -> str:
     """The metrics that were asked for and are off, each with what it lacks."""
-    missing = missing_inputs(step.batch, step.rows, keys=config.metric_keys, settings=config.settings)
+    missing = missing_inputs(
+        step.batch,
+        step.rows,
+        keys=config.metric_keys,
+        settings=config.settings,
+        tool_use=_stacked(step.parts, "tool_use"),
+    )
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 
 

@@ -36,6 +36,18 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert orjson.loads(result.output)["Installed"][0]["subject"] == "python"
 
+    def test_what_is_not_there_is_named_without_a_traceback(self, tmp_path, trackio_dir):
+        missing = str(tmp_path / "nope")
+        options = ["doctor", "--tokenizer", missing, "--config", f"{missing}.yaml"]
+        result = CliRunner().invoke(build_app(["doctor"]), [*options, "--json"])
+        found = orjson.loads(result.output)
+        assert result.exit_code == 1
+        [tokenizer] = found["Tokenizer"]
+        assert missing in tokenizer["seen"] and "tokenizer.json" in tokenizer["advice"]
+        assert any(f"{missing}.yaml is no file" in item["seen"] for items in found.values() for item in items)
+        said = CliRunner().invoke(build_app(["doctor"]), options)
+        assert isinstance(said.exception, SystemExit) and "Please report this" not in said.output
+
     def test_a_tokenizer_shows_what_its_template_teaches(self, tmp_path, trackio_dir):
         tiny_tokenizer("qwen3").save_pretrained(tmp_path / "tokenizer")
         result = CliRunner().invoke(

@@ -6,8 +6,11 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from rollout_traces.cli.show import page_address
-from rollout_traces.inspector.server import free_port
+from rollout_traces.errors import ConfigError
+from rollout_traces.inspector.server import checked_port, free_port
 from tests.inspector.conftest import ROOT, Served, environment
 
 
@@ -51,6 +54,17 @@ class TestPorts:
             taken.listen()
             port = taken.getsockname()[1]
             assert free_port("127.0.0.1", port) > port
+            with pytest.raises(ConfigError, match=f"--port {port} on 127.0.0.1"):
+                checked_port("127.0.0.1", port)
+
+    def test_one_that_was_asked_for_and_is_none_is_refused(self):
+        for port in (0, 99_999, -1):
+            with pytest.raises(ConfigError, match=f"seen {port}. Expected 1 to 65535"):
+                checked_port("127.0.0.1", port)
+
+    def test_of_another_machine_are_no_ports_of_this_one(self):
+        with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1: this machine cannot listen there"):
+            free_port("192.0.2.1")
 
 
 class TestAddress:

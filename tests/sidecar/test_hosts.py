@@ -56,6 +56,16 @@ class TestStoring:
         assert len(traced) == 12 and set(traced.values()) == {1} and set(traced) <= set(expected)
         assert scalar_steps(trackio_dir, "train/loss") == {0: 1, 1: 1, 2: 1}
 
+    def test_a_digest_does_not_miss_what_it_has(self, make_logger, trackio_dir):
+        logger = make_logger()
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.flush(60)
+        [(off,)] = rows(
+            trackio_dir,
+            "select json_extract(metadata, '$.metrics_off') from traces where key = 'rollout/steps'",
+        )
+        assert "tool_use" not in (off or "")
+
     def test_the_counters_say_what_became_of_it(self, make_logger):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
@@ -233,6 +243,13 @@ class TestJoins:
             "select json_extract(metadata, '$.advantage') from traces where key = 'rollout/trajectories'",
         )
         assert len(found) == 4 and all(value is not None for (value,) in found)
+
+    def test_that_no_key_stands_for_are_said_and_not_awaited(self, make_logger, trackio_dir):
+        logger = make_logger()
+        logger.log_rollouts(make_batch(), step=1, await_join=("advantage", "losses"))
+        logger.log_scalars([1, 2], step=1)
+        assert logger.counters["keys_misspelt"] == 1 and logger.counters["scalars_refused"] == 1
+        assert logger.flush(60) and logger.counters["joins_missed"] == 1
 
     def test_one_that_comes_after_its_step_is_counted_as_too_late(self, make_logger, trackio_dir):
         logger = make_logger()

@@ -83,8 +83,10 @@ function load(now, wanted, { quiet = false } = {}) {
     spreadFor = "";
     drawSide(now);
   }, error => {
-    if (error.start !== undefined) filterBar.error(error);
-    else { data = null; replace(slot, notice("error", "The table could not be read", error.message)); }
+    if (error.start !== undefined) {
+      filterBar.error(error);
+      if (!data) replace(slot, notice("info", "The filter or the order cannot be read", error.message.split("\n")[0]));
+    } else { data = null; replace(slot, notice("error", "The table could not be read", error.message)); }
   });
 }
 

@@ -82,7 +82,9 @@ export class TranscriptView {
         : button("rendered", () => change({ rendered: !look.rendered }), { title: "Markdown and formulas drawn, or as plain text (m)", "aria-pressed": String(look.rendered), testid: "rendered" }),
       h("span", { class: "rt-transcript-end" },
         button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }), button("expand all", () => this.collapseAll(false), { class: "rt-ghost" })));
-    const missing = look.overlay && !this.painted ? h("div", { class: "rt-legend" }, `This rollout carries nothing for “${OVERLAYS.find(each => each.key === look.overlay)?.label || look.overlay}”: its trainer did not hand it over per token.`) : null;
+    const known = OVERLAYS.find(each => each.key === look.overlay);
+    const why = known ? `This rollout carries nothing for “${known.label}”: its trainer did not hand it over per token.` : `There is no overlay “${look.overlay}”. There are: ${OVERLAYS.map(each => each.key).join(", ")}.`;
+    const missing = look.overlay && !this.painted ? h("div", { class: "rt-legend" }, why) : null;
     replace(this.legendSlot, mode === "tokens" && this.painted ? legend(this.painted) : missing);
   }
 
