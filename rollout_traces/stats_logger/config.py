@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.environment import read_environment
 from rollout_traces.errors import ConfigError
 from rollout_traces.typed_value import typed_value
+
+log = logging.getLogger("rollout_traces")
 
 SECTION = "stats_logger"
 
@@ -197,8 +201,15 @@ class StatsLoggerConfig:
 
 
 def _build(kind: type[Config], where: str, values: Mapping[str, Any]) -> Config:
-    """A config dataclass from a mapping; fields of the trainer's own that it does not have are passed over."""
+    """A config dataclass from a mapping; fields of the trainer's own that it does not have are passed over.
+
+    One that looks like a field it has is warned about: a misspelt cap would otherwise mean no traces.
+    """
     hints = typing.get_type_hints(kind)
+    for key in values:
+        meant = None if key in hints else _nearest(str(key), [name for name in hints if name not in values])
+        if meant is not None:
+            log.warning("%s.%s: no such setting, it is left out. Meant %s?", where, key, meant)
     known: dict[str, Any] = {}
     for item in fields(kind):  # type: ignore[arg-type]
         if item.name not in values:
@@ -212,6 +223,10 @@ def _build(kind: type[Config], where: str, values: Mapping[str, Any]) -> Config:
         else:
             known[item.name] = typed_value(name, value, hint)
     return kind(**known)
+
+
+def _nearest(key: str, names: Sequence[str]) -> str | None:
+    return next(iter(get_close_matches(key, names, n=1, cutoff=0.85)), None)
 
 
 def _as_mapping(name: str, config: Any) -> Mapping[str, Any]:

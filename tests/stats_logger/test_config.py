@@ -24,6 +24,15 @@ def test_the_defaults_log_nowhere():
     assert config.trackio.max_rollout_traces_per_step == 0 and config.trackio.private is True
 
 
+def test_a_field_that_looks_like_another_is_warned_about(caplog):
+    read({"trackio": {"max_rollout_trace_per_step": 3, "trainers_own": 1}, "consol": True, "seed": 1})
+    assert [record.getMessage() for record in caplog.records] == [
+        "stats_logger.consol: no such setting, it is left out. Meant console?",
+        "stats_logger.trackio.max_rollout_trace_per_step: no such setting, it is left out. Meant "
+        "max_rollout_traces_per_step?",
+    ]
+
+
 def test_a_mapping_a_section_and_a_dataclass_say_the_same():
     section = {"experiment_name": "gsm8k", "trackio": {"mode": "local", "max_rollout_traces_per_step": 32}}
 

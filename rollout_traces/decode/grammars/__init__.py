@@ -26,7 +26,6 @@ __all__ = [
     "Span",
     "grammars_for",
     "parameters_by_tool",
-    "parameters_by_tool",
     "parse_assistant",
     "parse_tool_definitions",
 ]
