@@ -130,6 +130,8 @@ class HandOver:
         try:
             captured = capture.take(batches, **details, room=room)
         except Exception:
+            if len(batches) == 1:
+                raise
             good = [batch for batch in batches if self._can_be_taken(capture, batch, details)]
             if not good:
                 raise

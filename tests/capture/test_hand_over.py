@@ -170,6 +170,7 @@ class TestAPartThatCannotBeCaptured:
         assert (captured.n_rows, counters["rollouts_handed_over"], counters["batches_refused"]) == (4, 4, 1)
         with pytest.raises(TypeError):
             hand_over.rollouts([bad], step=2, split="rollout")
+        assert counters["batches_refused"] == 1, "whoever is told counts it"
         assert disk.steps == [1]
 
 
