@@ -19,6 +19,7 @@ from rollout_traces.drain.drain import Drain, DrainConfig
 from rollout_traces.drain.host import ProcessHost, ThreadHost, config_as_plain
 from rollout_traces.drain.loop import RANK_SPOOL, DrainLoop
 from rollout_traces.drain.node_receiver import NodeReceiver
+from rollout_traces.errors import StoreError
 from rollout_traces.shared_run import Ranks, rank_spool
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.batch_record import ROLLOUTS
@@ -301,10 +302,15 @@ class Station(Outlet):
             for reader in folder.readers()
             if reader.spool != mine and not reader.spool.startswith(RANK_SPOOL) and not reader.owner_is_gone
         ]
-        if not others:
+        try:
+            held = folder.manifest().as_plain() if others else None
+        except StoreError as error:  # the other is just beginning, or its manifest is damaged
+            log.info("%s", error)
+            held = None
+        if held is None:
             folder.write_manifest(manifest)
             return
-        held, wanted = folder.manifest().as_plain(), manifest.as_plain()
+        wanted = manifest.as_plain()
         differ = [key for key in ("drain", "decoding", "has_tokenizer") if held[key] != wanted[key]]
         if differ:
             log.warning(

@@ -8,7 +8,7 @@ travels to pinned memory on a stream of its own. Another thread waits for it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -26,6 +26,8 @@ from rollout_traces.batch import (
 from rollout_traces.transcript import INT_TRACKS
 
 _ALIGN = 64
+_ABOVE_ZERO = ("loss_mask", "response_mask")
+"""Masks that hold where they are above 0, as on the host; the attention mask does where it is not 0."""
 MAX_IN_FLIGHT = 8
 """Hand-overs that may be on their way to pinned memory."""
 
@@ -117,7 +119,7 @@ class Staged:
         for slot in self._slots:
             place = buffer[slot.at : slot.at + slot.n_bytes].view(_torch_dtype(slot.dtype))
             values = slot.tensor.detach()
-            if slot.key in MASKS[1:]:
+            if slot.key in _ABOVE_ZERO:
                 values = values > 0
             place.view(tuple(slot.tensor.shape)).copy_(values, non_blocking=True)
         return self._copier.send(buffer, self._host[:n_bytes])
@@ -147,17 +149,13 @@ def on_gpu(value: Any) -> bool:
     return getattr(getattr(value, "device", None), "type", "cpu") == "cuda"
 
 
-_NOT_CARRIED = ("train_version", "pad_id")
-
-
 def any_on_gpu(batches: Sequence[RolloutBatch]) -> bool:
     """True when a part holds a tensor on a GPU."""
     return any(
         on_gpu(value)
         for batch in batches
-        for given in (vars(batch), *(getattr(batch, key) for key in NAMED_FLOATS))
-        for key, value in given.items()
-        if value is not None and key not in _NOT_CARRIED
+        for values in (_plain_values(batch), *(getattr(batch, key).values() for key in NAMED_FLOATS))
+        for value in values
     )
 
 
@@ -243,6 +241,11 @@ class CudaCopier:
 
 
 _PLAIN = tuple(dict.fromkeys((*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS, *ROW_LISTS)))
+
+
+def _plain_values(batch: RolloutBatch) -> Iterator[Any]:
+    given = vars(batch)
+    return (given[key] for key in _PLAIN if given[key] is not None)
 
 
 def _arrays(batch: RolloutBatch) -> list[tuple[str, str | None, Any]]:

@@ -300,7 +300,8 @@ class DrainLoop:
             (name, spool)
             for name, spool in places
             if self._drained[(name, spool)].kind not in ("flush", "finish")
-            or name < first_left.get(spool, f"{name}~")
+            or spool not in first_left
+            or name < first_left[spool]
         ]
 
     def _let_go(self, places: Sequence[Place]) -> None:

@@ -66,6 +66,14 @@ class ClosedStep:
         rows = ledger.concatenate([part.ledger for part in parts])
         return cls(parts, batch, settle_step(batch, rows) if len(parts) > 1 else rows, tokenizer)
 
+    def metric_inputs(self, config: Any) -> dict[str, Any]:
+        """What the step's metrics are computed from beside its rows."""
+        return {
+            "keys": config.metric_keys,
+            "settings": config.settings,
+            "tool_use": _stacked(self.parts, "tool_use"),
+        }
+
     def flags_off(self, config: Any) -> dict[str, tuple[str, ...]]:
         """The flags that cannot be looked for, and what each lacks."""
         return off_flags(self.batch, parameters=config.flag_parameters, tokenizer=self.tokenizer)
@@ -81,13 +89,7 @@ def scalars_of(step: ClosedStep, config: Any) -> dict[str, float]:
     Returns:
         Values by key, the split in front.
     """
-    metrics = rollout_metrics(
-        step.batch,
-        step.rows,
-        keys=config.metric_keys,
-        settings=config.settings,
-        tool_use=_stacked(step.parts, "tool_use"),
-    )
+    metrics = rollout_metrics(step.batch, step.rows, **step.metric_inputs(config))
     return metrics | flag_metrics(
         _stacked(step.parts, "flags"),
         step.rows.n_rows,
@@ -151,13 +153,7 @@ def _stacked(parts: Sequence[StepPart], name: str) -> dict[int, Any]:
 
 def _off_text(step: ClosedStep, config: Any) -> str:
     """The metrics that were asked for and are off, each with what it lacks."""
-    missing = missing_inputs(
-        step.batch,
-        step.rows,
-        keys=config.metric_keys,
-        settings=config.settings,
-        tool_use=_stacked(step.parts, "tool_use"),
-    )
+    missing = missing_inputs(step.batch, step.rows, **step.metric_inputs(config))
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 
 

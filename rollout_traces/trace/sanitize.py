@@ -31,21 +31,10 @@ def plain(value: Any, depth: int = 0) -> Any:
     Returns:
         str, int, float, bool, None, or lists and dicts of them with string keys.
     """
-    kind = type(value)
-    if kind is str:
-        return _text(value)
-    if value is None or kind is bool:
-        return value
-    if kind is dict and depth < MAX_DEPTH:
-        return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
-    if kind is list and depth < MAX_DEPTH:
-        return [plain(item, depth + 1) for item in value]
-    return _plain_of_any_kind(value, depth)
-
-
-def _plain_of_any_kind(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _text(value)
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, (int, np.integer)):
         return int(value) if -_INT64 <= int(value) < _INT64 else str(int(value))
     if isinstance(value, (float, np.floating)):
@@ -54,7 +43,7 @@ def _plain_of_any_kind(value: Any, depth: int) -> Any:
         return bool(value)
     if depth >= MAX_DEPTH:
         return _text(text_of(value))
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # dict first: the test for any mapping is slow
         return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, depth + 1) for item in value]
