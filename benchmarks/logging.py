@@ -33,7 +33,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=12, help="steps of the hand-over benchmark")
     parser.add_argument("--burst", type=int, default=300, help="steps of 256 traces each, back to back")
-    parser.add_argument("--wide", default="4096x8192", help="rollouts x tokens of the batch that is too large")
+    parser.add_argument(
+        "--wide", default="4096x8192", help="rollouts x tokens of the batch that is too large"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}

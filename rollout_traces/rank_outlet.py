@@ -13,6 +13,7 @@ from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.drain.node_link import Link, LinkError, own_store
 from rollout_traces.drain.node_receiver import NodeReceiver
 from rollout_traces.drain.node_sender import NodeSender
+from rollout_traces.errors import StoreError
 from rollout_traces.shared_run import (
     Ranks,
     Word,
@@ -24,7 +25,7 @@ from rollout_traces.shared_run import (
     tell_node,
 )
 from rollout_traces.spool.folder import SpoolWriter
-from rollout_traces.spool.run_folder import Manifest, RunFolder, spool_root
+from rollout_traces.spool.run_folder import Manifest, RunFolder, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.station import LINGER, Outlet, Station, StationPlan, unique
 
@@ -162,7 +163,7 @@ def _node_outlet(
     try:
         folder = _folder_of_node(ranks, word, plan)
         outlet = NodeOutlet(folder, ranks.rank, plan, warnings, lambda: _next_line(ranks, key))
-    except OSError as error:
+    except (OSError, StoreError) as error:
         tell_node(ranks, key, None)
         log.warning(
             "rank %d logs a run of its own: its node has no place for a spool (%s)", ranks.rank, error
@@ -177,9 +178,8 @@ def _folder_of_node(ranks: Ranks, word: Word, plan: StationPlan) -> RunFolder:
     import trackio.utils
 
     manifest = Manifest.from_plain(word.manifest or {})
-    root = spool_root(Path(trackio.utils.TRACKIO_DIR))
-    folder = RunFolder.of(root, manifest.project, f"{manifest.run_id}-on-{ranks.node}")
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    run_id = f"{manifest.run_id}-on-{ranks.node}"
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), manifest.project, run_id)
     if not folder.drain_lock.acquire():
         raise OSError(f"another process drains {folder.path}")
     saved = plan.tokenizer is not None and save_tokenizer(plan.tokenizer, folder.tokenizer)

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "ranks", "terminal_text", "transcript"),
+    ("private_files",),
     ("typed_value", "batch", "host_batch", "run_settings"),
     ("environment",),
     ("spool",),
@@ -51,6 +52,7 @@ READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "private_files",
     "terminal_text",
     "transcript",
     "run_settings",
@@ -73,6 +75,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     "inspector.assets": {"trackio"},
     "inspector.server": {"trackio.server.build_starlette_app_only"},
     "rank_outlet": {"trackio.utils"},
+    "sidecar": {"trackio.utils"},
     "station": {"trackio.utils"},
 }
 """What modules outside `sink/` import of Trackio: its folder, its dashboard; nothing that writes."""
