@@ -11,7 +11,7 @@ from rollout_traces.cli.tables import print_table
 from rollout_traces.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from rollout_traces.drain.recovery import Left
+    from rollout_traces.worker.recovery import Left
 
 
 def register(app: typer.Typer) -> None:
@@ -37,8 +37,8 @@ def recover_spools(
 
     Example: rollout-traces recover -p gsm8k
     """
-    from rollout_traces.drain.named_targets import NamedTargets
-    from rollout_traces.drain.recovery import find_left, recover
+    from rollout_traces.worker.named_targets import NamedTargets
+    from rollout_traces.worker.recovery import find_left, recover
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:
@@ -52,7 +52,7 @@ def recover_spools(
                 left.run_name,
                 left.n_records,
                 left.manifest.remote or "this machine",
-                "its trainer or drain is alive" if left.in_use else "left behind",
+                "its trainer or worker is alive" if left.in_use else "left behind",
                 str(left.folder.path),
             )
             for left in found
