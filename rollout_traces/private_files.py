@@ -28,7 +28,7 @@ def make_folder(folder: Path) -> None:
     """
     missing = []
     at = folder
-    while not at.exists():
+    while not os.path.lexists(at):
         missing.append(at)
         at = at.parent
     for path in reversed(missing):
@@ -46,8 +46,8 @@ def take_folder(folder: Path, top: Path) -> None:
         StoreError: a folder on the way is a link or another user's.
         OSError: the folder cannot be made.
     """
-    make_folder(folder)
     for path in _way(folder, top):
+        make_folder(path)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
