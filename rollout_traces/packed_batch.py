@@ -45,6 +45,7 @@ class PackedBatch:
         notes: one sentence each for what was coerced or could not be understood.
         not_given: `tracks/<name>` or `row_floats/<name>` -> bool [B], True for the rows that came without
             it while others have it; NaN of all other rows is what was given.
+        attempt: id of the run's attempt, ordered by time; empty in data of version 0.1.
     """
 
     batch_id: str
@@ -68,6 +69,7 @@ class PackedBatch:
     handed_over_at: float = 0.0
     notes: tuple[str, ...] = ()
     not_given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    attempt: str = ""
 
     @property
     def n_rows(self) -> int:

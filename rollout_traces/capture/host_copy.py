@@ -80,6 +80,8 @@ class Capture:
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
         n_ranks: int = 1,
+        attempt: str = "",
+        announced: bool = False,
     ) -> Captured:
         """Copies batches without their padding.
 
@@ -93,6 +95,8 @@ class Capture:
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
             n_ranks: ranks that hand over to the same run.
+            attempt: id of the run's attempt.
+            announced: the trainer's hook announces when the step is over; nothing else closes it while it runs.
 
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
@@ -134,6 +138,8 @@ class Capture:
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
+            attempt=attempt,
+            announced=announced,
         )
         buffers = self._buffer.finish(ROLLOUTS, meta)
         rows = tuple(part.rows for part in parts)
