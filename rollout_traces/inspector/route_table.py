@@ -41,7 +41,7 @@ def walked(app: Starlette) -> Iterator[tuple[str, str, BaseRoute]]:
 
 def samples(rule: Rule) -> list[str]:
     """Paths that a rule speaks of: one for every alternative that it names."""
-    path = rule.path.replace(PATH, "x").replace(NAME, "x").replace("\\.", ".").replace("/?", "")
+    path = rule.path.replace(PATH, "x").replace(NAME, "x").replace("\\.", ".").replace("/?", "(?:|/)")
     choices = [match[1].split("|") for match in _CHOICE.finditer(path)]
     frame = _CHOICE.sub("\x00", path).split("\x00")
     return [
@@ -70,14 +70,16 @@ def table() -> str:
             lines.append(f"| `{shown}` | {rule.method} | {rule.who} | {origin} | {rule.purpose} |")
     closed = sorted(
         {
-            f"{method} {path}"
+            f"{method} {path.rstrip('/')}"
             for path, methods, _ in walked(app)
             for method in methods.split()
             if method not in ("HEAD", "OPTIONS") and (path, method) not in reached
         }
     )
     listed = ", ".join(f"`{route}`" for route in closed)
-    return "\n".join([*lines, "", f"Routes of Gradio and Trackio that are there and not served (404): {listed}."])
+    return "\n".join(
+        [*lines, "", f"Routes of Gradio and Trackio that are there and not served (404): {listed}."]
+    )
 
 
 def main() -> None:
@@ -102,7 +104,10 @@ def _first(routes: list[BaseRoute], path: str, method: str, prefix: str) -> str 
         if isinstance(route, Mount):
             if not route.path or (path + "/").startswith(route.path + "/"):
                 found = _first(
-                    list(route.routes or ()), path.removeprefix(route.path) or "/", method, prefix + route.path
+                    list(route.routes or ()),
+                    path.removeprefix(route.path) or "/",
+                    method,
+                    prefix + route.path,
                 )
                 if found is not None:
                     return found
@@ -122,7 +127,7 @@ def _flat(routes: list[BaseRoute]) -> Iterator[BaseRoute]:
 
 
 def _shown(rule: Rule) -> list[str]:
-    path = rule.path.replace(PATH, "{path}").replace(NAME, "{name}").replace("\\.", ".").replace("/?", "/")
+    path = rule.path.replace(PATH, "{path}").replace(NAME, "{name}").replace("\\.", ".").replace("/?", "")
     return [_CHOICE.sub(lambda match: "{" + match[1].replace("|", ", ") + "}", path)]
 
 
