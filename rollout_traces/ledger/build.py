@@ -274,7 +274,7 @@ def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: HostBatch) 
     cut = clipped(in_loss, settings)
     if cut is None:
         return _nan(batch)
-    return ratio(in_loss.segments.sum(cut[0] | cut[1]), in_loss.segments.counts)
+    return ratio(in_loss.segments.sum(cut.low | cut.high), in_loss.segments.sum(cut.known))
 
 
 def _success(batch: HostBatch, settings: RunSettings) -> np.ndarray:

@@ -17,7 +17,7 @@ from rollout_traces.drain.sample_table import (
     update_mass_proxies,
     write_table,
 )
-from rollout_traces.metrics.groups import GroupIndex
+from rollout_traces.ledger.groups import GroupIndex
 from tests.builders import make_transcript
 from tests.metrics.builders import make_ledger
 
