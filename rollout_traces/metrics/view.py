@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.ledger.rewards import known_rewards, reward_failed
 from rollout_traces.metrics.tool_use import ToolUse
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 
 UNKNOWN_STALENESS = np.iinfo(np.int64).min
 """The staleness of a token whose version is unknown."""
@@ -36,7 +36,7 @@ class StepView:
     """
 
     ledger: Ledger
-    batch: HostBatch | None = None
+    batch: PackedBatch | None = None
     settings: RunSettings = field(default_factory=RunSettings)
     tool_use: Mapping[int, ToolUse] = field(default_factory=dict)
     group_scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class StepView:
         ledger = self.ledger.take(np.flatnonzero(rows))
         return StepView(ledger, None, self.settings, not_given=not_given, whole=self.whole or self)
 
-    def _tokens(self) -> HostBatch:
+    def _tokens(self) -> PackedBatch:
         if self.batch is None:
             raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
         return self.batch
