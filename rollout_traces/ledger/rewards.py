@@ -40,12 +40,25 @@ def tied_groups(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> 
         bool [K].
     """
     known = np.isfinite(rewards)
-    low, high = groups.min(rewards), groups.max(rewards)
-    with np.errstate(invalid="ignore"):
-        equal = high - low <= TIE_TOLERANCE * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
+    equal = _equal(groups.min(rewards), groups.max(rewards))
     complete = groups.all(known | failed)
     several = groups.count(known) >= 2
     return (groups.sizes >= 2) & complete & ((several & equal) | groups.all(failed))
+
+
+def tie_decided(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """bool [K]: groups of two or more of which it is known whether they are tied; arguments as for `tied_groups`.
+
+    Either they are, or two of their known rewards differ.
+    """
+    low, high = groups.min(rewards), groups.max(rewards)
+    several = groups.count(np.isfinite(rewards)) >= 2
+    return tied_groups(groups, rewards, failed) | (several & ~_equal(low, high))
+
+
+def _equal(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return high - low <= TIE_TOLERANCE * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
 
 
 def tied(rewards: Sequence[float | None], failed: Sequence[bool] | None = None) -> bool:
