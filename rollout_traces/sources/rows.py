@@ -60,10 +60,10 @@ class RolloutRow:
     step: int
     split: str = "rollout"
     line: int | None = None
-    input_ids: Sequence[int] | None = None
+    input_ids: Any = None
     loss_mask: Sequence[Any] | None = None
     response_mask: Sequence[Any] | None = None
-    tracks: dict[str, Sequence[Any]] = field(default_factory=dict)
+    tracks: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] | None = None
     n_prompt_messages: int | None = None
     prompt_text: str | None = None
@@ -71,8 +71,8 @@ class RolloutRow:
     tools: list[Any] | None = None
     reward: float | None = None
     raw_reward: float | None = None
-    components: dict[str, float | None] = field(default_factory=dict)
-    metrics: dict[str, float | None] = field(default_factory=dict)
+    components: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     advantage: float | None = None
     group: Any = None
     prompt_key: str | None = None
@@ -87,7 +87,7 @@ class RolloutRow:
     reward_status: str | None = None
     stop_reason: str | None = None
     discard_reason: str | None = None
-    timings: dict[str, float] | None = None
+    timings: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     train_version: int | None = None
 

@@ -68,7 +68,6 @@ def row_of(value: dict[str, Any], step: int | None, split: str, line: int | None
     reward = next((value[key] for key in _REWARDS if key in value), None)
     group = next((value[key] for key in _GROUPS if isinstance(value.get(key), (str, int))), None)
     messages, n_prompt = _conversation(value)
-    known = dict(_first(value, name, keys) for name, keys in _TEXTS.items())
     return RolloutRow(
         step=said if said is not None else step or 0,
         split=split_of(value["split"]) if isinstance(value.get("split"), str) else split,
@@ -86,15 +85,13 @@ def row_of(value: dict[str, Any], step: int | None, split: str, line: int | None
         success=value.get("success") if isinstance(value.get("success"), (bool, int)) else None,
         metrics=numbers(value, but=tuple(_KNOWN)),
         extras={k: v for k, v in scalars(value, but=tuple(_KNOWN)).items() if isinstance(v, str)},
-        **known,
+        source=_first(value, ("source", "data_source", "dataset")),
+        stop_reason=_first(value, ("stop_reason", "finish_reason")),
     )
 
 
-_TEXTS = {"source": ("source", "data_source", "dataset"), "stop_reason": ("stop_reason", "finish_reason")}
-
-
-def _first(value: dict[str, Any], name: str, keys: tuple[str, ...]) -> tuple[str, str | None]:
-    return name, next((value[key] for key in keys if isinstance(value.get(key), str)), None)
+def _first(value: dict[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((value[key] for key in keys if isinstance(value.get(key), str)), None)
 
 
 def _conversation(value: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, int | None]:

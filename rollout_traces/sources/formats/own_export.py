@@ -33,7 +33,7 @@ class OwnExport(Format):
             return None
         else:
             columns = set(head.keys)
-        lacks = (
+        lacks: tuple[str, ...] = (
             () if "input_ids" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
         )
         if "messages" not in columns:

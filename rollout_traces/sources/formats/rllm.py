@@ -94,7 +94,7 @@ def _row(
         ground_truth=(episode.get("task") or {}).get("ground_truth")
         if isinstance(episode.get("task"), Mapping)
         else None,
-        timings=numbers(episode.get("timing")) or None,  # type: ignore[arg-type]
+        timings=numbers(episode.get("timing")) or None,
         extras=scalars(episode.get("metadata")),
     )
 

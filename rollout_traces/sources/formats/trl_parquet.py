@@ -77,7 +77,7 @@ def row_of(value: Mapping[str, Any], numeric: list[str], step: int, line: int) -
     components = {name: number(value.get(name)) for name in numeric}
     known = [v for v in components.values() if v is not None and v == v]
     return RolloutRow(
-        step=int(value.get("step") if value.get("step") is not None else step),
+        step=int(value["step"]) if value.get("step") is not None else step,
         line=line,
         messages=[*before, *reply] or None,
         n_prompt_messages=len(before),

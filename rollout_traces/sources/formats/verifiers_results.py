@@ -58,7 +58,7 @@ class VerifiersResults(Format):
                     source=value.get("task") if isinstance(value.get("task"), str) else None,
                     ground_truth=value.get("answer") or None,
                     stop_reason="length" if value.get("is_truncated") else value.get("stop_condition"),
-                    timings=numbers(timing) or None if isinstance(timing, dict) else None,  # type: ignore[arg-type]
+                    timings=numbers(timing) or None if isinstance(timing, dict) else None,
                     extras=scalars(value.get("info")),
                 ),
                 record.stop,

@@ -107,11 +107,12 @@ def paths_of(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         if parent is not None and not (isinstance(parent, int) and 0 <= parent < len(nodes)):
             raise ValueError(f"a node's parent is {parent!r} of {len(nodes)} nodes")
     inner = {parent for parent in parents if parent is not None}
-    paths = []
+    paths: list[list[int]] = []
     for leaf in range(len(nodes)):
         if leaf in inner:
             continue
-        path, at = [], leaf
+        path: list[int] = []
+        at: int | None = leaf
         while at is not None:
             path.append(at)
             if len(path) > len(nodes):
