@@ -208,6 +208,29 @@ class RolloutBatch:
         return cls(**known)
 
     @classmethod
+    def from_prompt_response(
+        cls, prompt_ids: Sequence[Any], response_ids: Sequence[Any], **columns: Any
+    ) -> RolloutBatch:
+        """Joins prompts and responses of differing lengths into one right-padded batch.
+
+        Args:
+            prompt_ids: B sequences of token ids.
+            response_ids: B sequences of token ids, what the policy sampled and what came between.
+            **columns: further fields of the batch. Those of a token hold B sequences, one value a response
+                token, or None for a row where it is unknown; without `loss_mask` every response token is in the
+                loss. Those of a row are passed on as they are.
+
+        Returns:
+            The batch [B, T], T the longest prompt and response together.
+
+        Raises:
+            BatchError: a row's values are not one a response token; the text names the key, the row and both
+                lengths. Else as in the class.
+        """
+        joined = join_prompt_response(prompt_ids, response_ids, columns)
+        return cls(**joined)
+
+    @classmethod
     def from_any(cls, data: Any) -> list[RolloutBatch]:
         """Builds the batches that a logging call was given.
 
@@ -274,6 +297,58 @@ class RolloutBatch:
             for name, column in value.items()
             if column is not None
         }
+
+
+def join_prompt_response(
+    prompt_ids: Sequence[Any], response_ids: Sequence[Any], columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields of a `RolloutBatch` from prompts and responses; see `RolloutBatch.from_prompt_response`."""
+    if len(prompt_ids) != len(response_ids):
+        raise BatchError(
+            f"prompt_ids: {len(prompt_ids)} rows, response_ids: {len(response_ids)}. Expected one prompt a response."
+        )
+    starts = [len(row) for row in prompt_ids]
+    stops = [start + len(row) for start, row in zip(starts, response_ids, strict=True)]
+    shape = (len(starts), max(stops, default=0))
+    ids, attention = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    for b, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
+        ids[b, : starts[b]], ids[b, starts[b] : stops[b]] = prompt, response
+        attention[b, : stops[b]] = True
+    given = {"loss_mask": [[1] * len(row) for row in response_ids], **columns}
+    tracks = {
+        key: _behind_prompts(key, given[key], starts, stops, shape)
+        for key in ("loss_mask", *TOKEN_KEYS)
+        if given.get(key) is not None and not _is_one_a_row(key, given[key])
+    }
+    return {**given, "input_ids": ids, "attention_mask": attention, **tracks}
+
+
+def _is_one_a_row(key: str, values: Any) -> bool:
+    """Whether `advantages` are given one a row and not one a token."""
+    return key == "advantages" and not any(hasattr(row, "__len__") for row in values if row is not None)
+
+
+def _behind_prompts(
+    key: str, rows: Sequence[Any], starts: Sequence[int], stops: Sequence[int], shape: tuple[int, int]
+) -> Any:
+    """B sequences of response values as an array [B, T]; unknown outside the responses."""
+    if len(rows) != shape[0]:
+        raise BatchError(f"{key}: {len(rows)} rows. Expected {shape[0]}, one a response.")
+    if key in MASKS:
+        array: Any = np.zeros(shape, bool)
+    elif key in ("versions", "turn_ids"):
+        array = np.full(shape, -1, np.int64)
+    else:
+        array = np.ma.masked_array(np.full(shape, np.nan, np.float32), mask=True)
+    for b, row in enumerate(rows):
+        if row is None:
+            continue
+        if len(row) != stops[b] - starts[b]:
+            raise BatchError(
+                f"{key}: row {b} has {len(row)} values. Expected {stops[b] - starts[b]}, one a response token."
+            )
+        array[b, starts[b] : stops[b]] = row
+    return array
 
 
 FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))
