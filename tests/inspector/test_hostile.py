@@ -102,7 +102,11 @@ class TestRepetitiveText:
         for position in slow:  # once more, for a machine that was busy; ordinary text says how busy it is
             ordinary = longest_task(visit, list(REPEATED).index("words"))[1]
             tries = [longest_task(visit, position, other=0 if position else 1)[1] for _ in range(4)]
-            assert min(tries) <= max(LONGEST_TASK_MS, 4 * ordinary), (list(longest)[position], tries, ordinary)
+            assert min(tries) <= max(LONGEST_TASK_MS, 4 * ordinary), (
+                list(longest)[position],
+                tries,
+                ordinary,
+            )
 
     def test_what_takes_too_long_is_plain_text_until_it_is_asked_for(self, visit):
         visit.page.add_init_script(
