@@ -39,7 +39,7 @@ class PackedBatch:
         tracks: further per-token arrays [N] by canonical name; integers as int32, floats as float32
             with the non-finite values they came with.
         n_tokens: int64 [B]; tokens of the row, also where `has_tokens` is False.
-        has_tokens: bool [B]; False where a byte budget left the row's tokens behind.
+        has_tokens: bool [B]; False where a byte budget left the row's tokens behind, or it came without any.
         group_ids: int64 [B]; equal = answers to the same prompt in this step.
         row_floats: name -> float64 [B] (`rewards`, `raw_rewards`, `advantages` given per row), NaN = unknown.
         reward_components: name -> float64 [B].

@@ -107,7 +107,7 @@ def reward_outlier(
     family="group",
     severity="warn",
     meaning="completions of the group are equal or nearly so",
-    needs=("group_ids",),
+    needs=("tokens", "group_ids"),
 )
 def duplicate_completions(
     population: Population,

@@ -63,6 +63,8 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
         "sample": positions_in_group(group),
         "prompt_key": prompt_keys,
         "source": text_column(batch, "sources", str),
+        "episode": text_column(batch, "episode_ids", str),
+        "parent": text_column(batch, "parents", str),
         "discard_reason": text_column(batch, "discard_reasons", str),
         "reward": batch.row_floats.get("rewards", _nan(batch)),
         "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
@@ -126,7 +128,8 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
             columns["n_turns"][row] = sum(turn.role == "assistant" for turn in transcript.turns)
             columns["n_tool_calls"][row] = sum(len(turn.tool_calls) for turn in transcript.turns)
             columns["n_tool_errors"][row] = sum(map(tool_failed, transcript.turns))
-        columns["n_thinking"][row] = thinking_tokens(transcript)
+        if len(transcript.tokens):
+            columns["n_thinking"][row] = thinking_tokens(transcript)
     return ledger.with_columns(
         **{name: column for name, column in columns.items() if (column != NULL_INT).any()}
     )
@@ -234,7 +237,12 @@ def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]
         "n_environment": np.diff(batch.offsets) - n_prompt - n_sampled,
         "n_turns": Segments(n_sampled).sum(turn_starts(batch)[sampled.positions]),
     }
-    return {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    for row in np.flatnonzero(~batch.has_tokens).tolist():
+        messages = batch.row_value("messages", row)
+        if messages:
+            known["n_turns"][row] = sum(message.get("role") == "assistant" for message in messages)
+    return known
 
 
 def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:

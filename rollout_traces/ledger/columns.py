@@ -50,6 +50,10 @@ COLUMNS = (
     Column("prompt_key", "text", "what makes rollouts of different steps answers to the same prompt"),
     Column("source", "text", "environment or data set"),
     Column("engine", "text", "the engine that sampled it"),
+    Column(
+        "episode", "text", "rows of one run of an environment share it: branches, compactions, sub-agents"
+    ),
+    Column("parent", "text", "sample id of the row of the same episode that this one left"),
     Column("trained", "int", "1 when the row has tokens in the loss and was not discarded"),
     Column("discard_reason", "text", "why the trainer left it out; unknown = used"),
     Column("reward", "float", "the reward"),
