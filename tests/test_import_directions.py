@@ -30,6 +30,7 @@ ORDER = (
     ("worker",),
     ("logger",),
     ("stats", "integrations"),
+    ("sources",),
     ("store",),
     ("export",),
     ("inspector",),
