@@ -13,7 +13,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Match, Mount, Route
 
-from rollout_traces.inspector.routes import NAME, PATH, Rule, rules
+from rollout_traces.inspector.routes import NAME, PATH, Rule
 
 BEGIN, END = "<!-- routes: begin -->", "<!-- routes: end -->"
 _CHOICE = re.compile(r"\(\?:([^()]*)\)")
