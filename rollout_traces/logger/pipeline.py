@@ -16,6 +16,7 @@ from typing import Any
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
@@ -392,7 +393,7 @@ class LoggerPipeline(SpoolClient):
 
     def _decoder(self) -> Any:
         if self._plan.tokenizer is None:
-            return None
+            return MessagesDecoder()
         return self._plan.decoding.decoder(self._plan.tokenizer)
 
     def _fall_back(self, why: str) -> None:

@@ -114,7 +114,7 @@ class StepProcessor:
 
     Args:
         sink: where it goes.
-        decoder: `TranscriptDecoder`, or None when there is no tokenizer: no traces then.
+        decoder: `TranscriptDecoder`, or `MessagesDecoder` when there is no tokenizer; None: no traces.
         config: what to keep.
         counters: counts by name, shared with whoever shows them.
         redact: sees a message and returns the pieces of its text to hide, or None.
@@ -354,8 +354,11 @@ class StepProcessor:
         batch = part.batch
         if self.decoder is None or not chosen:
             return part
-        transcripts = self._decode(batch, [item.row for item in chosen if batch.has_tokens[item.row]])
+        readable = self.decoder.readable(batch)
+        transcripts = self._decode(batch, [item.row for item in chosen if readable[item.row]])
         chosen = [item for item in chosen if item.row in transcripts]
+        if not chosen:
+            return part
         hide: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         if self._redaction is not None:
             for row, transcript in transcripts.items():
