@@ -69,6 +69,11 @@ class HookLogger:
             raise ConfigError(self._failure)
         return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
 
+    def close_step(self, step: int, split: str) -> None:
+        """Says that a step's rollouts have all been handed over; nothing where none were logged."""
+        if self.logger is not None:
+            self.logger.close_step(step, split)
+
     def _make_logger(self) -> None:
         try:
             self.logger = RolloutLogger(**{**self._from_trainer(), **self.options})
