@@ -18,7 +18,7 @@ import numpy as np
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.part import Part, Rows, host_array
-from rollout_traces.host_batch import HostBatch, hash_ids
+from rollout_traces.packed_batch import PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
@@ -182,7 +182,7 @@ class Capture:
 
 def capture(
     batches: Sequence[RolloutBatch], *, step: int, split: str, groups: GroupNumbers | None = None
-) -> HostBatch:
+) -> PackedBatch:
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.flags.runs import Runs
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 
 Severity = Literal["error", "warn", "info"]
@@ -59,7 +59,7 @@ class Population:
         settings: what the run declares; the reward range is read.
     """
 
-    batch: HostBatch
+    batch: PackedBatch
     ledger: Ledger
     parameters: Mapping[str, Any] = field(default_factory=dict)
     settings: RunSettings = field(default_factory=RunSettings)
@@ -101,7 +101,7 @@ class TracedRow:
     """
 
     transcript: Transcript
-    batch: HostBatch
+    batch: PackedBatch
     row: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None

@@ -95,13 +95,13 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     splits=("rollout",),
 )
 def untrained_sampled(
-    population: Population, *, least: Annotated[int, "tokens of a row from which it fires"] = 1
+    population: Population, *, min_tokens: Annotated[int, "tokens of a row from which it fires"] = 1
 ) -> dict[int, list[Flag]]:
     """Response mask 1 and loss mask 0, in rows with some loss mask 1."""
     batch = population.batch
     left_out = batch.response_mask & ~batch.loss_mask
     counts = batch.sum_rows(left_out)
-    fires = (counts >= least) & (population.n_loss > 0)
+    fires = (counts >= min_tokens) & (population.n_loss > 0)
     left_out &= np.repeat(fires, np.diff(batch.offsets))
     return _one_flag_a_row(
         "untrained_sampled", Runs.of(left_out, batch.offsets), "sampled but not in the loss"

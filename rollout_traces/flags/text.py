@@ -179,7 +179,7 @@ def gibberish(
     script_share: Annotated[
         float, "of a turn's letters that may be of a script absent from the prompt"
     ] = 0.2,
-    least: Annotated[int, "broken characters, or letters of that script, from which it fires"] = 8,
+    min_characters: Annotated[int, "broken characters, or letters of that script, from which it fires"] = 8,
 ) -> Iterator[Flag]:
     """Shares of U+FFFD among characters and of foreign scripts among letters; Greek never counts."""
     transcript = row.transcript
@@ -190,7 +190,7 @@ def gibberish(
             continue
         points = code_points(turn.raw)
         broken = points == _REPLACEMENT
-        if broken.sum() >= least and broken.mean() > replacement_share:
+        if broken.sum() >= min_characters and broken.mean() > replacement_share:
             text = f"{broken.sum()} of {len(points)} characters of the turn are broken (U+FFFD)."
             yield _at_characters("gibberish", text, transcript, index, broken)
             continue
@@ -200,7 +200,7 @@ def gibberish(
             prompt = np.bincount(script_codes(code_points("".join(at_prompt))), minlength=len(NAMES))[1:]
         foreign = np.where(prompt == 0, counts, 0)
         script = int(np.argmax(foreign))
-        if foreign[script] >= least and foreign[script] > script_share * counts.sum():
+        if foreign[script] >= min_characters and foreign[script] > script_share * counts.sum():
             text = (
                 f"{foreign[script]} of {counts.sum()} letters of the turn are {NAMES[script + 1]}, "
                 "which the prompt does not use."

@@ -34,7 +34,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 DEFAULT_CAP = 32
 _logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)

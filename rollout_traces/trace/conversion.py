@@ -24,13 +24,13 @@ SCHEMA_VERSION = 1
 TRAJECTORIES = "trajectories"
 """Traces of rollouts are logged under `<split>/trajectories`."""
 STEPS = "steps"
-"""The digest of a step is logged under `<split>/steps`."""
+"""The step summary of a step is logged under `<split>/steps`."""
 TRACK_KEY = "token_track"
 """On the root span: the packed transcript."""
 DETAILS_KEY = "rollout_traces"
 """On the root span: what a person reads on request: flags with their sentences, extras, timings."""
 LEDGER_KEY = "ledger"
-"""On a digest's root span: the packed ledger."""
+"""On a step summary's root span: the packed ledger."""
 PREVIEW = 120
 """Characters of a tool call or result that a span previews; the whole stands in the messages."""
 
@@ -165,14 +165,14 @@ def read_details(record: TraceRecord) -> dict[str, Any]:
     return next((dict(span[DETAILS_KEY]) for span in record.spans if span.get(DETAILS_KEY)), {})
 
 
-def digest_trace(
+def step_summary_trace(
     ledger: Ledger,
     *,
     summary: Sequence[Mapping[str, Any]],
     metadata: Mapping[str, Any],
     details: Mapping[str, Any] | None = None,
 ) -> TraceRecord:
-    """Builds the digest of a step and split.
+    """Builds the step summary of a step and split.
 
     Args:
         ledger: every row of the step.
@@ -191,7 +191,7 @@ def digest_trace(
 
 
 def read_ledger(record: TraceRecord) -> Ledger | None:
-    """The ledger that a digest carries, None for other traces.
+    """The ledger that a step summary carries, None for other traces.
 
     Raises:
         StoreError: the packed data is damaged or of a newer schema.

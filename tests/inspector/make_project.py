@@ -64,7 +64,7 @@ def live_plan(first_step: int, steps: int) -> RunPlan:
 
 
 def log_run(plan: RunPlan) -> None:
-    """Logs a run with the real logger; the thread drain starts no further process."""
+    """Logs a run with the real logger; the thread worker starts no further process."""
     import rollout_traces as rt
     from tests.generator import BatchPlan, tiny_tokenizer
 
@@ -75,7 +75,7 @@ def log_run(plan: RunPlan) -> None:
         tokenizer=tokenizer,
         max_rollout_traces_per_step=16,
         reward_range=(0.0, 1.0),
-        drain="thread",
+        worker="thread",
     )
     if plan.hostile:
         log_hostile()
