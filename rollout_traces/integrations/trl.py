@@ -141,7 +141,9 @@ def _extras(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]] | None
         if name not in GROUND_TRUTH_COLUMNS
         and all(value is None or isinstance(value, (str, int, float, bool)) for value in values)
     }
-    return [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)] if shown else None
+    return (
+        [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)] if shown else None
+    )
 
 
 def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any) -> TrainerCallback:

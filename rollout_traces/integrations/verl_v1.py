@@ -31,7 +31,7 @@ from rollout_traces.integrations.base import (
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.integrations.verl import NO_DUMP, ground_truths_of, run_settings_of, split_extras
-from rollout_traces.logger import RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 MODULE = "verl.trainer.ppo.v1.trainer_base"
 RESPONSE_FIELDS = {
@@ -247,7 +247,9 @@ class _Observer:
         keys = [keys[b] for b in present]
         data = _queue().kv_batch_get(keys=keys, partition_id=partition, select_fields=list(FIELDS))
         version = step - 1 if split == "rollout" else None
-        fetched = Fetched(keys, [tags[b] for b in present], {name: data.get(name) for name in data.keys()}, version)  # noqa: SIM118
+        fetched = Fetched(
+            keys, [tags[b] for b in present], {name: data.get(name) for name in data.keys()}, version
+        )  # noqa: SIM118
         self.hook.log_rollouts(batches_from(fetched), step=step, split=split)
 
 
@@ -258,9 +260,14 @@ def _queue() -> Any:
 
 
 def _rows(values: Any) -> list[Any]:
-    """A field's rows: ragged or padded tensors as arrays, whatever else as it is."""
-    if hasattr(values, "unbind") and hasattr(values, "dtype"):
-        return [row.detach().float().cpu().numpy() if row.is_floating_point() else row.cpu().numpy() for row in values.unbind()]
+    """A field's rows: those of ragged or padded tensors as arrays, whatever else as it is."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return [
+            row.float().numpy() if row.is_floating_point() else row.numpy()
+            for row in values.detach().cpu().unbind()
+        ]
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 

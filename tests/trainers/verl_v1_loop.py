@@ -97,7 +97,10 @@ class Loops:
         )
         field = output.as_dict()
         field.update(
-            uid=uid, data_source="demo", reward_model={"style": "rule", "ground_truth": "42"}, raw_prompt=prompt
+            uid=uid,
+            data_source="demo",
+            reward_model={"style": "rule", "ground_truth": "42"},
+            raw_prompt=prompt,
         )
         field["loss_mask"] = field["response_mask"]
         field["input_ids"] = torch.cat([field["prompts"], field["responses"]])
@@ -135,7 +138,9 @@ class Trainer(PPOTrainer):
     def _prompts(self, n: int):
         from verl.utils import tensordict_utils
 
-        rows = [{"raw_prompt": [{"role": "user", "content": f"What is 6*7? v{i}"}], "index": i} for i in range(n)]
+        rows = [
+            {"raw_prompt": [{"role": "user", "content": f"What is 6*7? v{i}"}], "index": i} for i in range(n)
+        ]
         columns = {name: objects([row[name] for row in rows]) for name in rows[0]}
         columns["uid"] = objects([f"{self.global_steps}x{i}" for i in range(n)])
         batch = tensordict_utils.get_tensordict(columns)
@@ -151,12 +156,17 @@ class Trainer(PPOTrainer):
 
     def _advantages(self, batch) -> dict:
         data = transfer_queue.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages", "rollout_log_probs"]
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            select_fields=["advantages", "rollout_log_probs"],
         )
         return {
             key: (advantage.numpy(), logprob.numpy())
             for key, advantage, logprob in zip(
-                batch.keys, data.get("advantages").unbind(), data.get("rollout_log_probs").unbind(), strict=True
+                batch.keys,
+                data.get("advantages").unbind(),
+                data.get("rollout_log_probs").unbind(),
+                strict=True,
             )
         }
 
@@ -223,20 +233,28 @@ def check(trainer: Trainer, written: dict[str, dict]) -> None:
             if split == "rollout":
                 advantages, logprobs = trainer.kept[key]
                 sampled = track.response_mask[-n:]
-                np.testing.assert_allclose(track.floats["logprobs"][-n:][sampled], logprobs[sampled], atol=1e-3)
-                np.testing.assert_allclose(track.floats["advantages"][-n:][sampled], advantages[sampled], atol=2e-3)
+                np.testing.assert_allclose(
+                    track.tracks["logprobs"][-n:][sampled], logprobs[sampled], atol=1e-3
+                )
+                np.testing.assert_allclose(
+                    track.tracks["advantages"][-n:][sampled], advantages[sampled], atol=2e-3
+                )
                 assert meta["version_min"] == meta["version_max"] == step - 1 == meta["train_version"]
             groups.setdefault(f"{step}:{field['uid']}", set()).add(meta["group"])
             compared += 1
         assert all(len(group) == 1 for group in groups.values()), groups
     assert compared == len(written), (compared, len(written))
-    print(f"verl v1: {compared} of {len(written)} rows equal in ids, masks, rewards, advantages, groups and step")
+    print(
+        f"verl v1: {compared} of {len(written)} rows equal in ids, masks, rewards, advantages, groups and step"
+    )
 
 
 def main() -> None:
     """Trains four steps with two validations, and checks."""
     start = time.time()
-    assert getattr(PPOTrainer.__init__, "_rollout_traces", False), "verl's plugin did not hook its default trainer"
+    assert getattr(PPOTrainer.__init__, "_rollout_traces", False), (
+        "verl's plugin did not hook its default trainer"
+    )
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     transfer_queue.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     try:
