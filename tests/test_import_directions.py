@@ -30,6 +30,7 @@ ORDER = (
     ("worker",),
     ("logger",),
     ("stats", "integrations"),
+    ("sources",),
     ("store",),
     ("export",),
     ("inspector",),
@@ -69,11 +70,29 @@ TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
     "inspector.assets": {"trackio"},
-    "inspector.server": {"trackio.server.build_starlette_app_only"},
+    "inspector.trackio_mount": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.asgi_app.upload_handler",
+        "trackio.asgi_app.version_handler",
+        "trackio.cas",
+        "trackio.frontend_config.resolve_frontend_dir",
+        "trackio.frontend_server.ASSETS_DIR",
+        "trackio.frontend_server._inject_base_script",
+        "trackio.frontend_server._prefix_absolute_refs",
+        "trackio.server",
+        "trackio.server.assert_can_stage_upload",
+        "trackio.sqlite_storage.SQLiteStorage",
+        "trackio.utils",
+    },
+    "inspector.trackio_reads": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.sqlite_storage.SQLiteStorage",
+    },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
 }
-"""What modules outside `sink/` import of Trackio: its folder, its dashboard; nothing that writes."""
+"""What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
+writes, but for its own functions that take what runs send, behind a token of theirs."""
 WRITES = {"init", "log", "finish", "alert", "sync", "save", "delete_run", "delete_project", "import_csv"}
 """Names by which Trackio or a run of it is written to."""
 OTHER_TRACKERS = "stats"

@@ -18,7 +18,7 @@ import numpy as np
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.part import Part, Rows, host_array
-from rollout_traces.packed_batch import PackedBatch, hash_ids
+from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
@@ -80,6 +80,8 @@ class Capture:
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
         n_ranks: int = 1,
+        attempt: str = "",
+        announced: bool = False,
     ) -> Captured:
         """Copies batches without their padding.
 
@@ -93,6 +95,8 @@ class Capture:
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
             n_ranks: ranks that hand over to the same run.
+            attempt: id of the run's attempt.
+            announced: the trainer's hook announces when the step is over; nothing else closes it while it runs.
 
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
@@ -107,7 +111,7 @@ class Capture:
         N = int(lengths[kept].sum())
         columns: dict[str, np.ndarray] = {
             "lengths": lengths.astype(np.uint32),
-            "has_tokens": kept.astype(np.uint8),
+            "has_tokens": (kept & ~_text_alone(batches, lengths)).astype(np.uint8),
             "group_ids": group_ids,
             **_float_columns(parts),
         }
@@ -134,6 +138,8 @@ class Capture:
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
+            attempt=attempt,
+            announced=announced,
         )
         buffers = self._buffer.finish(ROLLOUTS, meta)
         rows = tuple(part.rows for part in parts)
@@ -144,11 +150,11 @@ class Capture:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
-        present = [
-            all(getattr(p.batch, key) is not None for p in parts) for key in ("response_mask", "versions")
-        ]
-        given = present[0] and bool(parts)
-        if given:
+        sources = [_mask_source(part.batch) for part in parts]
+        mixed = len(set(sources)) > 1
+        if mixed:
+            self._mixed_response_mask(parts, sources, N)
+        elif sources and sources[0] == "given":
             self._mask(parts, "response_mask", N)
         for key in INT_TRACKS:
             if any(getattr(part.batch, key) is not None for part in parts):
@@ -156,9 +162,22 @@ class Capture:
         for key in FLOAT_TRACKS:
             if any(part.has_track(key) for part in parts):
                 self._float_track(parts, key, N)
-        if given:
-            return "given"
-        return "versions" if present[1] and parts else "loss_mask"
+        return "given" if mixed else sources[0] if sources else "loss_mask"
+
+    def _mixed_response_mask(self, parts: Sequence[Part], sources: Sequence[MaskSource], N: int) -> None:
+        """The response mask where parts know it from different columns: each from its own."""
+        bools = self._bools[:N]
+        at = 0
+        for part, source in zip(parts, sources, strict=True):
+            inside = bools[at : at + part.n_kept]
+            if source == "versions":
+                versions = np.empty(part.n_kept, np.int64)
+                part.gather("versions", versions, -1)
+                np.greater_equal(versions, 0, out=inside)
+            else:
+                part.gather("response_mask" if source == "given" else "loss_mask", inside, False)
+            at += part.n_kept
+        self._buffer.reserve("response_mask", np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
     def _mask(self, parts: Sequence[Part], key: str, N: int) -> None:
         bools = self._bools[:N]
@@ -186,6 +205,18 @@ def capture(
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
+
+
+def _text_alone(batches: Sequence[RolloutBatch], lengths: np.ndarray) -> np.ndarray:
+    """bool [B]: rows that came with messages and without a token."""
+    if lengths.all():
+        return np.zeros(len(lengths), bool)
+    given = [
+        value
+        for batch in batches
+        for value in (batch.messages if batch.messages is not None else [None] * batch.n_rows)
+    ]
+    return (lengths == 0) & np.asarray([bool(messages) for messages in given], bool)
 
 
 def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
@@ -298,17 +329,40 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
     return found
 
 
+def _mask_source(batch: RolloutBatch) -> MaskSource:
+    """What a part's response mask comes from."""
+    if batch.response_mask is not None:
+        return "given"
+    return "versions" if batch.versions is not None else "loss_mask"
+
+
 def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
-    """Row numbers by `tracks/<name>` and `row_floats/<name>`: rows without what others have, or with None."""
-    tracks = [{key: getattr(p.batch, key) for key in FLOAT_TRACKS if p.has_track(key)} for p in parts]
+    """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
+    given = {
+        "tracks": [{k: getattr(p.batch, k) for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
+        "row_floats": [part.row_values for part in parts],
+        **{kind: [getattr(part.batch, kind) for part in parts] for kind in NAMED_FLOATS},
+        "row_lists": [_lists_partly_given(part.batch) for part in parts],
+    }
     found = {}
-    for kind, given in (("tracks", tracks), ("row_floats", [part.row_values for part in parts])):
-        for name in sorted({name for values in given for name in values}):
-            columns = [values.get(name) for values in given]
+    for kind, of_parts in given.items():
+        for name in sorted({name for values in of_parts for name in values}):
+            columns = [values.get(name) for values in of_parts]
             if any(column is None or isinstance(column, np.ma.MaskedArray) for column in columns):
                 rows = [_without(column, p.batch.n_rows) for column, p in zip(columns, parts, strict=True)]
                 found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
+    sources = [_mask_source(part.batch) for part in parts]
+    if len(set(sources)) > 1:
+        assumed = [
+            np.full(p.batch.n_rows, source == "loss_mask") for p, source in zip(parts, sources, strict=True)
+        ]
+        found[ASSUMED_MASK] = np.flatnonzero(np.concatenate(assumed)).tolist()
     return {key: rows for key, rows in found.items() if rows}
+
+
+def _lists_partly_given(batch: RolloutBatch) -> dict[str, Any]:
+    named = {key: getattr(batch, key) for key in PARTLY_GIVEN}
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def _without(value: Any, n_rows: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from rollout_traces.decode.content import Reader, pair_results
 from rollout_traces.decode.detokenizer import Detokenized, Detokenizer
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
 from rollout_traces.decode.markers import Markers, Row
+from rollout_traces.decode.messages import row_from_messages, rows_with_messages
 from rollout_traces.decode.probe import learn
 from rollout_traces.decode.segment import segment
 from rollout_traces.decode.spans import (
@@ -115,6 +116,10 @@ class TranscriptDecoder:
         text = self.detokenizer.detokenize(arrays.input_ids)
         return self._transcript(arrays, text, messages, tools, stop_reason)
 
+    def readable(self, packed_batch: PackedBatch) -> np.ndarray:
+        """bool [B]: the rows that a transcript can be made of: of tokens, else of messages."""
+        return packed_batch.has_tokens | rows_with_messages(packed_batch)
+
     def decode_batch(self, packed_batch: PackedBatch, rows: Sequence[int]) -> list[Transcript]:
         """Decodes rows of a hand-over.
 
@@ -133,6 +138,9 @@ class TranscriptDecoder:
         first = 0
         for b, where in zip(rows, slices, strict=True):
             n = where.stop - where.start
+            if not packed_batch.has_tokens[b] and packed_batch.row_value("messages", int(b)):
+                transcripts.append(row_from_messages(packed_batch, int(b)))
+                continue
             starts = whole.starts[first : first + n + 1]
             text = Detokenized(whole.data[int(starts[0]) : int(starts[-1])], starts - starts[0])
             first += n

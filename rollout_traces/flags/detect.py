@@ -186,6 +186,8 @@ def _row_number(row: int, population: Population) -> int:
 
 
 def _with_turn(flag: Flag, transcript: Transcript) -> Flag:
+    if not len(transcript.tokens):
+        return replace(flag, start=None, stop=None)
     if flag.turn is not None or flag.start is None:
         return flag
     turns = enumerate(transcript.turns)

@@ -187,7 +187,10 @@ def missing_inputs(
 
 
 def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
-    """The names that `needs` may speak of, as far as they are there; `group_ids` are where two rows share one."""
+    """The names that `needs` may speak of, as far as they are there.
+
+    `group_ids` are where two rows share one, `tokens` where any row has some.
+    """
     present = {*batch.tracks, *batch.row_floats, *batch.row_lists}
     if len(set(batch.group_ids.tolist())) < batch.n_rows:
         present.add("group_ids")
@@ -197,6 +200,8 @@ def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer:
         present.add("train_version")
     if tokenizer is not None:
         present.add("tokenizer")
+    if batch.has_tokens.any():
+        present.add("tokens")
     return frozenset(present | {name for name, value in parameters.items() if value is not None})
 
 

@@ -16,8 +16,10 @@ from typing import Any
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
+from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
@@ -80,9 +82,13 @@ class SpoolClient:
         spool: what is written to.
         warnings: where what happens is counted.
         max_bytes: budget of one hand-over.
+        attempts: the run's.
     """
 
-    def __init__(self, spool: SpoolWriter | MemorySpool, warnings: Warnings, max_bytes: int) -> None:
+    def __init__(
+        self, spool: SpoolWriter | MemorySpool, warnings: Warnings, max_bytes: int, attempts: Attempts
+    ) -> None:
+        self.attempts = attempts
         self._writer = spool
         self._warnings = warnings
         self._stopped = threading.Event()
@@ -113,6 +119,22 @@ class SpoolClient:
             self._last_counters = self._worker_counts()
         waiting = len(self.reader.names())
         return Counter(self._last_counters) + Counter({"spooled": waiting})
+
+    def wait_spooled(self, timeout: float) -> bool:
+        """Waits until everything handed over is in the spool; no step is closed.
+
+        Returns:
+            False when the time was not enough.
+        """
+        deadline = time.monotonic() + timeout
+        if not self.hand_over.wait_for_device(timeout):
+            return False
+        self.start()
+        while not self.hand_over.retry():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def wait_stored(self, kind: str, timeout: float) -> bool:
         """Hands over a `flush` or `finish` and waits until all up to it is stored.
@@ -190,7 +212,7 @@ class LoggerPipeline(SpoolClient):
         self._folder: RunFolder | None = None
         self._worker_counters: Counter[str] = Counter()
         spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
-        super().__init__(spool, warnings, plan.max_bytes)
+        super().__init__(spool, warnings, plan.max_bytes, attempts_of(sink.run.id))
         self._worker: WorkerThread | WorkerProcess = self._make_worker()
 
     @property
@@ -371,7 +393,7 @@ class LoggerPipeline(SpoolClient):
 
     def _decoder(self) -> Any:
         if self._plan.tokenizer is None:
-            return None
+            return MessagesDecoder()
         return self._plan.decoding.decoder(self._plan.tokenizer)
 
     def _fall_back(self, why: str) -> None:

@@ -114,7 +114,7 @@ class StepProcessor:
 
     Args:
         sink: where it goes.
-        decoder: `TranscriptDecoder`, or None when there is no tokenizer: no traces then.
+        decoder: `TranscriptDecoder`, or `MessagesDecoder` when there is no tokenizer; None: no traces.
         config: what to keep.
         counters: counts by name, shared with whoever shows them.
         redact: sees a message and returns the pieces of its text to hide, or None.
@@ -213,6 +213,11 @@ class StepProcessor:
         log.warning(
             "join: hand-over %s is not open any more. Join before the next step's rollouts.", batch_id
         )
+
+    def close_step(self, step: int, split: str) -> None:
+        """Writes the step summary and metrics of one step; nothing where it is not open."""
+        if (step, split) in self._open:
+            self._close((step, split))
 
     def close_steps(self) -> None:
         """Writes the step summaries and metrics of all steps that are still open."""
@@ -349,8 +354,11 @@ class StepProcessor:
         batch = part.batch
         if self.decoder is None or not chosen:
             return part
-        transcripts = self._decode(batch, [item.row for item in chosen if batch.has_tokens[item.row]])
+        readable = self.decoder.readable(batch)
+        transcripts = self._decode(batch, [item.row for item in chosen if readable[item.row]])
         chosen = [item for item in chosen if item.row in transcripts]
+        if not chosen:
+            return part
         hide: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         if self._redaction is not None:
             for row, transcript in transcripts.items():

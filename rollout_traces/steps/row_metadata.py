@@ -13,12 +13,14 @@ def extra_metadata(batch: PackedBatch, ledger: Ledger, row: int) -> dict[str, An
     """Metadata of a row beside what its ledger says."""
     group = ledger.get("group")
     extras = batch.row_value("extras", row)
-    extras = extras if isinstance(extras, Mapping) else {}
+    extras = dict(extras) if isinstance(extras, Mapping) else {}
+    came_without_tokens = not batch.has_tokens[row] and not batch.n_tokens[row]
     return {
-        "n_tokens": int(batch.n_tokens[row]),
+        "n_tokens": None if came_without_tokens else int(batch.n_tokens[row]),
+        "ids_from": "unobserved" if came_without_tokens else extras.pop("ids_from", None),
         "group_size": int((group == group[row]).sum()),
         "train_version": batch.train_version,
-        "response_mask_from": batch.response_mask_source,
+        "response_mask_from": None if came_without_tokens else batch.response_mask_source,
         "population": batch.n_rows,
         "parsed_answer": _short(batch.row_value("parsed_answers", row)),
         "ground_truth": _short(batch.row_value("ground_truths", row)),

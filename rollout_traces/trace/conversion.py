@@ -46,6 +46,9 @@ METADATA = {
     "group_size": "rollouts in the group",
     "prompt_key": "what makes rollouts of different steps answers to the same prompt",
     "source": "environment or data set",
+    "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
+    "parent": "sample id of the row of the same episode that this one left",
+    "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
     "reward": "the reward",
     "raw_reward": "the reward before shaping or scaling",
     "reward_status": "ok, timeout or error, where the trainer says",
@@ -225,7 +228,7 @@ def _summary(metadata: Mapping[str, Any]) -> str:
 def _turn_spans(transcript: Transcript) -> list[dict[str, Any]]:
     spans = []
     for index, turn in enumerate(transcript.turns):
-        if turn.role == "assistant" and turn.n_sampled:
+        if turn.role == "assistant" and (turn.n_sampled or not len(transcript.tokens)):
             spans.append(_generation_span(index, turn))
         elif turn.role == "tool":
             spans.append(_tool_span(index, turn, transcript.turns[:index]))
@@ -237,10 +240,11 @@ def _generation_span(index: int, turn: Turn) -> dict[str, Any]:
     span: dict[str, Any] = {
         "id": f"turn-{index}",
         "parent_id": "rollout",
-        "name": f"assistant, {turn.n_sampled} tokens",
+        "name": f"assistant, {turn.n_sampled} tokens" if turn.n_sampled else "assistant",
         "kind": "generation",
-        "usage": {"input_tokens": turn.start, "output_tokens": turn.n_sampled},
     }
+    if turn.n_sampled:
+        span["usage"] = {"input_tokens": turn.start, "output_tokens": turn.n_sampled}
     if versions:
         span["model"] = "policy version " + ", ".join(map(str, versions))
     return span

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.sink.trackio_sink import TrackioSink
@@ -120,13 +121,13 @@ def open_sink(manifest: RunManifest) -> TrackioSink:
 
 
 def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
-    """The decoder of the run's tokenizer, None when it has none.
+    """The decoder of the run's tokenizer; without one, what reads rows that came with messages.
 
     Raises:
         StoreError: the tokenizer does not come back as it was.
     """
     if not manifest.has_tokenizer:
-        return None
+        return MessagesDecoder()
     from rollout_traces.spool.tokenizer_files import load_tokenizer
 
     return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
