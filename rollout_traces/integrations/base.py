@@ -153,7 +153,7 @@ INTEGRATIONS: tuple[Integration, ...] = (
         trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer", "tokenizer"),
     ),
     Integration(
-        name="verl-v1",
+        name="verl_v1",
         distribution="verl",
         supported=">=0.9.1,<0.10",
         hook_points=(

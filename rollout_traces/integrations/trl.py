@@ -295,6 +295,7 @@ class _Observer(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
+        self.hook.start_training()
         contained("trl")(_align_steps)(self.trainer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

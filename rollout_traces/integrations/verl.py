@@ -214,6 +214,7 @@ class _Observer:
 
         @functools.wraps(fit)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.hook.start_training()
             try:
                 return fit(*args, **kwargs)
             finally:

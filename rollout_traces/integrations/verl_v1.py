@@ -100,6 +100,7 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
             sample_metrics=numbers,
             group_ids=rows["uid"] if "uid" in rows else [key.rsplit("_", 2)[0] for key in fetched.keys],
             sample_ids=list(fetched.keys),
+            episode_ids=[key.rpartition("_")[0] for key in fetched.keys],
             sources=rows.get("data_source"),
             ground_truths=ground_truths_of(rows.get("reward_model")),
             extras=words,
@@ -117,7 +118,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    integration = integration_named("verl-v1")
+    integration = integration_named("verl_v1")
     warn_if_unsupported(integration)
     settings = HookSettings.from_environment().over(options)
     if getattr(trainer, "_rollout_traces", None) is not None:
@@ -137,7 +138,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every trainer of `verl.trainer.ppo.v1` built from now on log."""
-    if not has_hook_points(integration_named("verl-v1"), MODULE):
+    if not has_hook_points(integration_named("verl_v1"), MODULE):
         return
     from verl.trainer.ppo.v1 import trainer_base
 
@@ -148,7 +149,7 @@ def install() -> None:
     @functools.wraps(original)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        contained("verl-v1")(attach)(self)
+        contained("verl_v1")(attach)(self)
 
     build._rollout_traces = True  # type: ignore[attr-defined]
     trainer_base.PPOTrainer.__init__ = build
@@ -166,7 +167,7 @@ class _QueueSeenInValidation:
         observer = _validating.get()
         if observer is not None:
             given = arguments_of(self._queue.kv_clear, args, kwargs)
-            contained("verl-v1")(observer.on_validation)(given)
+            contained("verl_v1")(observer.on_validation)(given)
         return self._queue.kv_clear(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -178,7 +179,7 @@ class _Observer:
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         self.trainer = trainer
-        self.hook = HookLogger("verl-v1", logger, options, lambda: run_settings_of(trainer))
+        self.hook = HookLogger("verl_v1", logger, options, lambda: run_settings_of(trainer))
 
     def ask_for_dumps(self) -> None:
         """Makes verl call `_log_rollout_data` also where no dump was asked for."""
@@ -195,7 +196,7 @@ class _Observer:
         @functools.wraps(dump)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             given = arguments_of(dump, args, kwargs)
-            contained("verl-v1")(self.on_rollouts)(given)
+            contained("verl_v1")(self.on_rollouts)(given)
             return None if given.get("rollout_data_dir") == NO_DUMP else dump(*args, **kwargs)
 
         return wrapped
@@ -210,7 +211,7 @@ class _Observer:
                 return validate(*args, **kwargs)
             finally:
                 _validating.reset(token)
-                contained("verl-v1")(self.hook.close_step)(int(self.trainer.global_steps), "eval-rollout")
+                contained("verl_v1")(self.hook.close_step)(int(self.trainer.global_steps), "eval-rollout")
 
         return wrapped
 
@@ -219,6 +220,7 @@ class _Observer:
 
         @functools.wraps(fit)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.hook.start_training()
             try:
                 return fit(*args, **kwargs)
             finally:
@@ -247,9 +249,7 @@ class _Observer:
         keys = [keys[b] for b in present]
         data = _queue().kv_batch_get(keys=keys, partition_id=partition, select_fields=list(FIELDS))
         version = step - 1 if split == "rollout" else None
-        fetched = Fetched(
-            keys, [tags[b] for b in present], {name: data.get(name) for name in data.keys()}, version
-        )  # noqa: SIM118
+        fetched = Fetched(keys, [tags[b] for b in present], dict(data.items()), version)
         self.hook.log_rollouts(batches_from(fetched), step=step, split=split)
 
 

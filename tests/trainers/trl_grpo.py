@@ -333,7 +333,9 @@ def check_evaluation(project: str, trainer: GRPOTrainer) -> None:
     )
     assert seen and found == seen, (found, seen)
     assert sorted(stored(project, "eval-rollout")) == metric_steps(project, "eval/reward")
-    print(f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards, at the steps of its eval/reward")
+    print(
+        f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards, at the steps of its eval/reward"
+    )
 
 
 def main() -> None:
@@ -341,8 +343,13 @@ def main() -> None:
     for project, options in {
         "trl-plain": {"tools": [], "cap": 16, "eval_strategy": "steps", "eval_steps": 2, "evaluated": 1},
         "trl-wide-eval": {
-            **{"tools": [], "cap": 100, "eval_strategy": "steps", "eval_steps": 3, "evaluated": 4},
-            **{"per_device_eval_batch_size": 32, "log_completions": True},
+            "tools": [],
+            "cap": 100,
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "evaluated": 4,
+            "per_device_eval_batch_size": 32,
+            "log_completions": True,
         },
         "trl-twins": {"tools": [], "twins": True, "log_completions": True},
         "trl-tools": {"tools": [multiply]},

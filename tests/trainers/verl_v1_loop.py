@@ -16,25 +16,24 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from verl_loop import ARGUMENTS, FOLDER, SCHEMA, Calculator, Server  # noqa: E402  sets the environment first
+import numpy as np
+import orjson
+import ray
+import torch
+import transfer_queue
+import verl
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import agent_loop
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.tools.schemas import OpenAIFunctionToolSchema
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl_loop import ARGUMENTS, FOLDER, SCHEMA, Calculator, Server
 
-import numpy as np  # noqa: E402
-import orjson  # noqa: E402
-import ray  # noqa: E402
-import torch  # noqa: E402
-import transfer_queue  # noqa: E402
-import verl  # noqa: E402
-from hydra import compose, initialize_config_dir  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
-from verl.experimental.agent_loop import agent_loop  # noqa: E402
-from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop  # noqa: E402
-from verl.tools.schemas import OpenAIFunctionToolSchema  # noqa: E402
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # noqa: E402
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict  # noqa: E402
-
-from rollout_traces.integrations.verl import NO_DUMP  # noqa: E402
-from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
-from tests.generator import tiny_tokenizer  # noqa: E402
+from rollout_traces.integrations.verl import NO_DUMP
+from rollout_traces.trace.conversion import TraceRecord, read_transcript
+from tests.generator import tiny_tokenizer
 
 STEPS, PROMPTS, SAMPLES = 4, 32, 4
 OVERRIDES = [
