@@ -157,7 +157,7 @@ class PackedBatch:
 
 def hash_ids(ids: np.ndarray) -> str:
     """16 hex characters that identify a sequence of token ids."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").data, digest_size=8).hexdigest()
 
 
 def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript"),
+    ("private_files",),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -50,6 +51,7 @@ READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "private_files",
     "terminal_text",
     "transcript",
     "settings",
@@ -69,6 +71,7 @@ MAY_IMPORT_INSPECTOR = ("cli.show",)
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
+    "worker.main": {"trackio.utils"},
     "inspector.assets": {"trackio"},
     "inspector.trackio_mount": {
         "trackio.asgi_app._invoke_handler",
