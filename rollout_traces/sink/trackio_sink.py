@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ QUEUE_BYTES = 16 << 20
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
 """Log calls that may, however small."""
+_made_here: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Runs that this process created for a logger."""
 Token = str | int
 """What was logged: a trace's uid, or the signature of scalars."""
 
@@ -74,7 +77,8 @@ class TrackioSink:
     ) -> TrackioSink:
         """Joins the given or the current Trackio run, and creates one only when there is none.
 
-        A second `trackio.init` in a process would finish the trainer's own run.
+        A second `trackio.init` in a process would finish the trainer's own run. One that was created here goes
+        on beside a second one of another name.
 
         Args:
             project: project name.
@@ -92,12 +96,16 @@ class TrackioSink:
         import trackio
         from trackio import context_vars
 
-        run = run if run is not None else context_vars.current_run.get()
-        if run is not None:
-            if run.project != project:
+        current = context_vars.current_run.get()
+        if run is None and current in _made_here and not _is_asked_for(current, project, name):
+            context_vars.current_run.set(None)
+        elif run is not None or current is not None:
+            run = run if run is not None else current
+            if not _is_asked_for(run, project, name):
                 log.warning(
-                    "project: asked for %r, but this process writes to run %s of %r: so do its rollouts. Finish that "
+                    "asked for run %s of %r, but this process writes to run %s of %r: so do its rollouts. Finish that "
                     "run first, or give `run=`.",
+                    name or "(any)",
                     project,
                     run.name,
                     run.project,
@@ -116,6 +124,7 @@ class TrackioSink:
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
+        _made_here.add(run)
         if run_id is not None:
             run.id = run_id
         return cls(run, owned=True)
@@ -265,6 +274,10 @@ def _has_bins(values: np.ndarray) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.diff(np.linspace(low, high, HISTOGRAM_BINS + 1))
     return bool(np.isfinite(steps).all() and (steps > 0).all())
+
+
+def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
+    return bool(run.project == project and name in (None, run.name))
 
 
 def _n_bytes(value: Any) -> int:
