@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.run_report import HookReport, lines
 from tests.integrations.test_run import run
