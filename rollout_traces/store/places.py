@@ -6,11 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from rollout_traces.errors import ConfigError
 from rollout_traces.private_files import why_not_believed
+from rollout_traces.settings.names import check_name, file_stem
 
-LONGEST_NAME = 200
-"""Characters of a project's name; a file's has at most 255 bytes, and Trackio puts suffixes behind it."""
 DATABASE_SUFFIX = ".db"
 INDEX_SUFFIX = ".sqlite3"
 """Not Trackio's suffix: it takes every `*.db` in its folder for a project."""
@@ -25,25 +23,13 @@ def trackio_dir() -> Path:
     return Path(home).expanduser() / "trackio"
 
 
-def file_stem(project: str) -> str:
-    """A project's name as Trackio writes it in file names.
+def database_path(project: str, folder: Path | None = None) -> Path:
+    """The database file of a project.
 
     Raises:
         ConfigError: it is no name that a file can have.
     """
-    if not isinstance(project, str):
-        raise ConfigError(f"project: seen {type(project).__name__}, expected a name.")
-    if len(project) > LONGEST_NAME or any("\ud800" <= c <= "\udfff" for c in project):
-        shown = project[:40].encode("ascii", "backslashreplace").decode()
-        raise ConfigError(
-            f"project: seen {len(project)} characters, {shown!r}. Expected a name of at most {LONGEST_NAME} that can be written as UTF-8."
-        )
-    kept = "".join(c for c in project if c.isalnum() or c in ("-", "_")).rstrip()
-    return kept or "default"
-
-
-def database_path(project: str, folder: Path | None = None) -> Path:
-    """The database file of a project."""
+    check_name("project", project)
     return (folder or trackio_dir()) / f"{file_stem(project)}{DATABASE_SUFFIX}"
 
 
