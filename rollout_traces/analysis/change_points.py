@@ -3,8 +3,8 @@
 PELT (Killick, Fearnhead and Eckley 2012; ruptures) with a mean cost proposes; a local test decides. Proposals
 come from the series with a robust linear trend removed and the penalty 3 ln n scaled by (1 + rho) / (1 - rho).
 A proposal is kept when, in a window around it, a line with a jump fits far better than a line: learning
-curves bend, and a bend looks like a change of mean to PELT but not like a jump. The jump's standard error
-is scaled by the autocorrelation, its variance is never below the robust variance of the whole series, its p
+curves bend, and a bend looks like a change of mean to PELT but not like a jump. The test
+takes out first-order autocorrelation (Prais and Winsten 1954), its variance is never below the robust variance of the whole series, its p
 is multiplied by the positions that were searched, and Holm's method holds the error over all series.
 """
 
@@ -42,6 +42,8 @@ GIVEN_FLAGS = frozenset(
 """Flags that no policy changes smoothly by learning."""
 FREEDOM = 30
 """Degrees of freedom of the variance, which is pooled with that of the whole series."""
+MOST_CORRELATED = 0.7
+"""Autocorrelation is not taken to be above this: an estimate from a hundred steps is no surer."""
 LEAST_SIGMA = 1.5
 """A jump is at least that many times the step-to-step noise of the tested series ..."""
 LEAST_SHARE = 0.04
@@ -81,20 +83,20 @@ class ChangePoint:
 def noise(values: np.ndarray) -> tuple[float, float]:
     """Standard deviation of the step-to-step noise and its autocorrelation, untouched by jumps and trends.
 
-    1.4826 MAD of first differences over sqrt 2; the autocorrelation from the ratio of the spreads of
+    The spread of first differences, held at three of their 1.4826 MAD, over sqrt 2; the autocorrelation from the ratio of the spreads of
     second-lag and first differences, `var(x[t+2] - x[t]) / var(x[t+1] - x[t]) = 1 + rho`.
 
     Args:
         values: float [n], n >= 4.
 
     Returns:
-        Sigma and rho in [0, 0.8]; sigma is 0 for a constant series.
+        Sigma and rho in [0, 0.7]; sigma is 0 for a constant series.
     """
-    first, second = _mad(np.diff(values)), _mad(values[2:] - values[:-2])
+    first, second = _spread(np.diff(values)), _spread(values[2:] - values[:-2])
     if first == 0:
         first = float(np.std(np.diff(values))) if np.mean(np.diff(values) != 0) > 0.2 else 0.0
         return first / np.sqrt(2), 0.0
-    rho = float(np.clip((second / first) ** 2 - 1, 0.0, 0.8))
+    rho = float(np.clip((second / first) ** 2 - 1, 0.0, MOST_CORRELATED))
     return first / np.sqrt(2 * (1 - rho)), rho
 
 
@@ -233,15 +235,21 @@ def _jump(
     values: np.ndarray, design: np.ndarray, sigma: float, rho: float, floor: np.ndarray | None
 ) -> tuple[float, float]:
     """t and size of the jump that the last column of a design stands for."""
+    design, values = _whitened(design, rho), _whitened(values, rho)
     inverse = np.linalg.pinv(design.T @ design)
     fit = inverse @ (design.T @ values)
     residual = values - design @ fit
     freedom = max(len(values) - design.shape[1], 1)
-    variance = max(float(residual @ residual) / freedom, sigma**2)
+    variance = max(float(residual @ residual) / freedom, sigma**2 * (1 - rho**2))
     if floor is not None:
-        variance = max(variance, float(np.mean(floor**2)))
-    error = np.sqrt(variance * inverse[-1, -1] * (1 + rho) / (1 - rho))
+        variance = max(variance, float(np.mean(floor**2)) * (1 - rho**2))
+    error = np.sqrt(variance * inverse[-1, -1])
     return float(fit[-1] / error), float(fit[-1])
+
+
+def _whitened(values: np.ndarray, rho: float) -> np.ndarray:
+    """A series, or a design's columns, with first-order autocorrelation taken out (Prais and Winsten 1954)."""
+    return np.concatenate([values[:1] * np.sqrt(1 - rho**2), values[1:] - rho * values[:-1]])
 
 
 def _of_constant(series: Series, tested: np.ndarray) -> list[ChangePoint]:
@@ -317,6 +325,15 @@ def _tail(t: float) -> float:
     from scipy.stats import t as student
 
     return float(2 * student.sf(abs(t), FREEDOM))
+
+
+def _spread(values: np.ndarray) -> float:
+    """Standard deviation around 0 with values beyond three of the robust ones drawn in."""
+    robust = _mad(values)
+    if robust == 0:
+        return 0.0
+    middle = float(np.median(values))
+    return float(np.sqrt(np.mean(np.clip(values - middle, -3 * robust, 3 * robust) ** 2)))
 
 
 def _mad(values: np.ndarray) -> float:

@@ -100,7 +100,7 @@ class Movements:
         return self.series.get((column, value, None))
 
 
-def movements(run: RunSeries, level: float = 0.01) -> Movements:
+def movements(run: RunSeries, level: float = 0.03) -> Movements:
     """Looks for changes in every series of a run.
 
     Args:

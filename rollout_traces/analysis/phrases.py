@@ -152,7 +152,7 @@ def enriched(
         mine = set(rows.tolist())
         if any(len(mine & other) >= 0.8 * min(len(mine), len(other)) for _, other in taken):
             continue
-        best = _longest(names, where, i)
+        best = _longest(names, y_a, y_b, i)
         taken.append((names[best], mine))
         found.append(
             Phrase(
@@ -165,12 +165,12 @@ def enriched(
     return found
 
 
-def _longest(names: Sequence[str], where: dict[str, np.ndarray], i: int) -> int:
-    """The longest n-gram that holds n-gram i and occurs in nearly the same texts."""
+def _longest(names: Sequence[str], y_a: np.ndarray, y_b: np.ndarray, i: int) -> int:
+    """The longest n-gram that holds n-gram i, in most of its rollouts of A and in no larger part of B's."""
     best = i
     for j, name in enumerate(names):
-        same = f" {names[i]} " in f" {name} " and len(where[name]) >= 0.95 * len(where[names[i]])
-        if same and len(name.split()) > len(names[best].split()):
+        holds = f" {names[i]} " in f" {name} " and y_a[j] >= 0.8 * y_a[i] and y_b[j] <= y_b[i]
+        if holds and (len(name.split()), y_a[j]) > (len(names[best].split()), y_a[best]):
             best = j
     return best
 

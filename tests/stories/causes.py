@@ -238,8 +238,10 @@ def length_bias(w: World) -> None:
 @cause("length bias", "rewards", ["length_bias"], [])
 def length_bias_pays(w: World) -> None:
     c = w.c
-    z = (np.log(c["n_sampled"]) - np.log(c["n_sampled"]).mean()) / 0.5
-    c["judge"] = np.where(w.after, np.clip(c["judge"] + 0.4 * z, -2, 2), c["judge"])
+    length = np.log(c["n_sampled"])
+    usual = np.bincount(c["step"], length) / np.maximum(np.bincount(c["step"]), 1)
+    z = (length - usual[c["step"]]) / 0.5
+    c["judge"] = np.where(w.after, c["judge"] + 0.5 * z, c["judge"])
 
 
 @cause("reward scale halved", "policy", ["reward_changed", "moved"], ["reward"], ("plain",))

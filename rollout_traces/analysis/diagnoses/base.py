@@ -61,7 +61,7 @@ class Evidence:
     """
 
     run: RunSeries
-    level: float = 0.01
+    level: float = 0.03
 
     @cached_property
     def movements(self) -> Movements:

@@ -19,8 +19,8 @@ AT_ONCE = 3
 """A consequence begins at most this many steps before its cause was seen ..."""
 FOLLOWS = {SAMPLER: 4, UPDATE: 8, OUTCOME: 20, OTHER: 8, DATA: 3, ENVIRONMENT: 4}
 """... and at most this many after, by its tier: what is learned shows later than what is given."""
-FIRST_OF_TIER = {"truncation": 0, "reward_and_purpose": 0, "memorised": 0, "dead_groups": 0, "length_bias": 0, "reward_moved": 2}
-"""Inside a tier, what explains stands before what it explains; 1 where nothing is said."""
+FIRST_OF_TIER = {"reward_and_purpose": 0, "length_bias": 0, "memorised": 0, "truncation": 1, "dead_groups": 2, "reward_moved": 4}
+"""Inside a tier, what explains stands before what it explains; 3 where nothing is said."""
 WORST_FIRST = {"error": 0, "warn": 1, "info": 2}
 
 
@@ -44,15 +44,17 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
         else:
             below[under].append(replace(one, advice=""))
     nested = [replace(head, consequences=tuple(rest)) for head, rest in zip(heads, below, strict=True)]
-    return sorted(nested, key=lambda d: (WORST_FIRST[d.severity] == 2, d.tier, FIRST_OF_TIER.get(d.kind, 1), WORST_FIRST[d.severity], d.step or 0))
+    return sorted(nested, key=lambda d: (WORST_FIRST[d.severity] == 2, d.tier, FIRST_OF_TIER.get(d.kind, 3), WORST_FIRST[d.severity], d.step or 0))
 
 
 def _place(d: Diagnosis) -> tuple[bool, int, int, int, float]:
-    return d.severity == "info", d.tier, FIRST_OF_TIER.get(d.kind, 1), WORST_FIRST[d.severity], d.figures.get("p", 1e-9)
+    return d.severity == "info", d.tier, FIRST_OF_TIER.get(d.kind, 3), WORST_FIRST[d.severity], d.figures.get("p", 1e-9)
 
 
 def _follows(one: Diagnosis, head: Diagnosis) -> bool:
     if one.step is None or head.step is None:
+        return False
+    if one.tier == ENVIRONMENT and head.kind in ("mask_or_template", "evaluation_set"):
         return False
     if one.tier == head.tier and one.kind != head.kind and not _same_tier(one, head):
         return False

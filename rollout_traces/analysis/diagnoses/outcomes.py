@@ -43,7 +43,7 @@ def dead_groups(e: Evidence) -> list[Diagnosis]:
     series = e.movements.get("group/tie_share")
     if found or series is None or len(series.values) < 12:
         return found
-    fit = ramp(series.values, 30)
+    fit = ramp(series.values, 30, series.rows)
     late = float(np.mean(series.values[-5:]))
     if fit is not None and late > WASTED and fit.after - fit.before > 0.35 and fit.explained > 0.6:
         step = int(series.steps[fit.at])
@@ -91,7 +91,7 @@ def truncation(e: Evidence) -> list[Diagnosis]:
             )  # fmt: skip
     series = e.movements.get("stop_reason", "length")
     if not found and series is not None and len(series.values) >= 12:
-        fit = ramp(series.values, 30)
+        fit = ramp(series.values, 30, series.rows)
         if fit is not None and fit.after - fit.before > 0.15 and fit.explained > 0.6:
             step = int(series.steps[fit.at])
             text = f"Truncation grows: stopped by length {percent(fit.before)} to {percent(fit.after)} from step {step} on."
@@ -120,7 +120,7 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
     correlation, lengths = e.run.length_correlation, e.movements.get("n_sampled")
     if correlation is None or lengths is None or len(correlation.values) < 20:
         return []
-    fit = ramp(correlation.values, 8)
+    fit = ramp(correlation.values, 8, correlation.rows)
     late = correlation.values[-15:]
     freedom = float(correlation.rows[-15:].sum())
     r = float(np.average(late, weights=correlation.rows[-15:]))
@@ -130,7 +130,7 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
     begun = int(np.searchsorted(lengths.steps, step))
     early = float(np.mean(lengths.values[max(0, begun - 10) : begun + 1]))
     grown = float(np.mean(lengths.values[-8:])) / max(early, 1e-9)
-    if r < BIASED or z < 6 or grown < (GROWN if start else 1.6):
+    if r < BIASED or z < 5 or grown < (GROWN if start else 1.6):
         return []
     text = (
         f"Length is rewarded: inside groups reward and length correlate with {r:.2f} (z {z:.0f}), and answers grew "
@@ -179,7 +179,7 @@ def memorised(e: Evidence) -> list[Diagnosis]:
     if series is None or len(series.values) < 12:
         return []
     late = float(np.average(series.values[-8:], weights=series.rows[-8:]))
-    fit = ramp(series.values, 30)
+    fit = ramp(series.values, 30, series.rows)
     if late < 0.3 or fit is None or fit.explained < 0.5 or fit.after - fit.before < 0.25:
         return []
     step = int(series.steps[fit.at])

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.change_points import noise
 from rollout_traces.analysis.diagnoses.base import (
+    OUTCOME,
     UPDATE,
     Diagnosis,
     Evidence,
@@ -18,6 +19,7 @@ from rollout_traces.analysis.diagnoses.base import (
     recomputed,
     told,
 )
+from rollout_traces.analysis.moved import Moved
 from rollout_traces.analysis.ramps import ramp
 from rollout_traces.analysis.series import Series
 
@@ -32,13 +34,19 @@ def few_rows(e: Evidence) -> list[Diagnosis]:
     """A few rollouts that carry most of a step's update."""
     return [
         Diagnosis(
-            "few_rows", f"Three rollouts carry the step's update: {told(m, shares=True)}.", "warn", UPDATE, m.step, m.last,
+            "few_rows", f"Three rollouts carry the step's update: {told(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
             m.part, figures(m), filter_of(m, "update_share > 0.1"), "",
             "Open these rollouts: an outlier reward, a huge ratio, or too few that differ.",
         )
         for m in e.of("update/top3_share")
         if m.rises and m.after >= 0.3 and m.after - m.before >= 0.15
     ]  # fmt: skip
+
+
+def _tier(e: Evidence, m: Moved) -> int:
+    """Few rows are left where groups die; else they dominate by themselves."""
+    died = any(other.rises and abs(other.step - m.step) <= 3 for other in e.of("group/tie_share"))
+    return OUTCOME if died else UPDATE
 
 
 def collapse(e: Evidence) -> list[Diagnosis]:
