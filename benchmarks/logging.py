@@ -90,13 +90,13 @@ def hand_over_from_gpu(n_steps: int) -> None:
 
 
 def stalls() -> None:
-    """The longest that a busy Python thread had to wait while the drain worked."""
+    """The longest that a busy Python thread had to wait while the worker worked."""
     tokenizer, steps = tokenizer_and_steps(2)
     print(f"longest stall of a busy main thread while {CAP} traces a step are made, 6 steps")
     quiet = longest_stall(lambda: time.sleep(4))
     print(f"  nothing else     {quiet:6.1f} ms")
-    for drain in ("process", "thread"):
-        logger = make_logger(tokenizer, f"stall-{drain}", drain=drain)
+    for worker in ("process", "thread"):
+        logger = make_logger(tokenizer, f"stall-{worker}", worker=worker)
         logger.log_rollouts(steps[0], step=0)
         logger.flush(120)
 
@@ -106,7 +106,7 @@ def stalls() -> None:
                 time.sleep(0.3)
             logger.flush(120)
 
-        print(f"  drain={drain:<9}  {longest_stall(work):6.1f} ms")
+        print(f"  worker={worker:<9}  {longest_stall(work):6.1f} ms")
         logger.finish(120)
 
 
@@ -126,10 +126,10 @@ def burst(n_steps: int, folder: Path) -> None:
     done = logger.finish(600)
     seconds = time.monotonic() - started
     stored = count_traces(folder, "burst")
-    peak_trainer, peak_sidecar = memory.stop()
+    peak_trainer, peak_worker = memory.stop()
     print(f"  handed over in {handed_over:.1f} s, finish() said {done} after {seconds:.0f} s")
     print(f"  stored {stored} of {n_steps * 256} traces, {stored / seconds:.0f} a second")
-    print(f"  peak memory: trainer {peak_trainer:.0f} MB, sidecar {peak_sidecar:.0f} MB")
+    print(f"  peak memory: trainer {peak_trainer:.0f} MB, worker {peak_worker:.0f} MB")
 
 
 def ledger_size() -> None:
@@ -186,7 +186,7 @@ class Baseline:
 
 
 class PeakMemory:
-    """Peak resident memory of this process and of its sidecars, watched from a thread."""
+    """Peak resident memory of this process and of its worker processes, watched from a thread."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()

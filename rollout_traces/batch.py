@@ -43,6 +43,8 @@ ROW_LISTS = (
     "ground_truths",
     "timings",
     "extras",
+    "episode_ids",
+    "parents",
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
@@ -54,6 +56,9 @@ class RolloutBatch:
 
     A row's tokens are `input_ids[b][attention_mask[b]]`, and `loss_mask[b, t]` speaks of
     `input_ids[b, t]`. Masks may be bool, int or float; ids int32 or int64.
+
+    A row that attends to no token and has `messages` came without tokens: its conversation is kept, and
+    what speaks of tokens is unobserved. `from_messages` makes a batch of such rows.
 
     Attributes:
         input_ids: int [B, T].
@@ -92,6 +97,9 @@ class RolloutBatch:
         ground_truths: B values.
         timings: B mappings name -> seconds.
         extras: B mappings of scalars to show beside the row.
+        episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
+            compactions, sub-agents, retries), and count once in groups and pass rates.
+        parents: B sample ids of the row of the same episode that this one left; None at the first.
         train_version: the policy version being trained; without it staleness is unknown.
         pad_id: the padding token, for what cannot tell it otherwise.
 
@@ -134,6 +142,8 @@ class RolloutBatch:
     ground_truths: Any = None
     timings: Any = None
     extras: Any = None
+    episode_ids: Any = None
+    parents: Any = None
     train_version: int | None = None
     pad_id: int | None = None
 
@@ -173,6 +183,26 @@ class RolloutBatch:
         """Number of rollouts, B."""
         return int(self.input_ids.shape[0])
 
+    @classmethod
+    def from_messages(cls, messages: Sequence[Sequence[Mapping[str, Any]]], **columns: Any) -> RolloutBatch:
+        """A batch of B rollouts without tokens.
+
+        Args:
+            messages: B conversations, each a list of OpenAI-style messages.
+            **columns: any field [B] of the class: `rewards`, `group_ids`, `stop_reasons`, ...
+
+        Returns:
+            The batch, T = 0.
+
+        Raises:
+            BatchError: see the class.
+        """
+        nothing = np.zeros((len(messages), 0), np.int32)
+        masks = nothing.astype(bool)
+        return cls(
+            input_ids=nothing, attention_mask=masks, loss_mask=masks, messages=list(messages), **columns
+        )
+
     def as_group(self, group_id: str) -> RolloutBatch:
         """The same rollouts as one group, unless they say which groups they are of.
 
@@ -206,6 +236,29 @@ class RolloutBatch:
                 f"{', '.join(sorted(map(str, data))) or 'none'}. Expected {', '.join(REQUIRED)} as arrays [B, T]."
             )
         return cls(**known)
+
+    @classmethod
+    def from_prompt_response(
+        cls, prompt_ids: Sequence[Any], response_ids: Sequence[Any], **columns: Any
+    ) -> RolloutBatch:
+        """Joins prompts and responses of differing lengths into one right-padded batch.
+
+        Args:
+            prompt_ids: B sequences of token ids.
+            response_ids: B sequences of token ids, what the policy sampled and what came between.
+            **columns: further fields of the batch. Those of a token hold B sequences, one value a response
+                token, or None for a row where it is unknown; without `loss_mask` every response token is in the
+                loss. Those of a row are passed on as they are.
+
+        Returns:
+            The batch [B, T], T the longest prompt and response together.
+
+        Raises:
+            BatchError: a row's values are not one a response token; the text names the key, the row and both
+                lengths. Else as in the class.
+        """
+        joined = join_prompt_response(prompt_ids, response_ids, columns)
+        return cls(**joined)
 
     @classmethod
     def from_any(cls, data: Any) -> list[RolloutBatch]:
@@ -274,6 +327,58 @@ class RolloutBatch:
             for name, column in value.items()
             if column is not None
         }
+
+
+def join_prompt_response(
+    prompt_ids: Sequence[Any], response_ids: Sequence[Any], columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields of a `RolloutBatch` from prompts and responses; see `RolloutBatch.from_prompt_response`."""
+    if len(prompt_ids) != len(response_ids):
+        raise BatchError(
+            f"prompt_ids: {len(prompt_ids)} rows, response_ids: {len(response_ids)}. Expected one prompt a response."
+        )
+    starts = [len(row) for row in prompt_ids]
+    stops = [start + len(row) for start, row in zip(starts, response_ids, strict=True)]
+    shape = (len(starts), max(stops, default=0))
+    ids, attention = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    for b, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
+        ids[b, : starts[b]], ids[b, starts[b] : stops[b]] = prompt, response
+        attention[b, : stops[b]] = True
+    given = {"loss_mask": [[1] * len(row) for row in response_ids], **columns}
+    tracks = {
+        key: _behind_prompts(key, given[key], starts, stops, shape)
+        for key in ("loss_mask", *TOKEN_KEYS)
+        if given.get(key) is not None and not _is_one_a_row(key, given[key])
+    }
+    return {**given, "input_ids": ids, "attention_mask": attention, **tracks}
+
+
+def _is_one_a_row(key: str, values: Any) -> bool:
+    """Whether `advantages` are given one a row and not one a token."""
+    return key == "advantages" and not any(hasattr(row, "__len__") for row in values if row is not None)
+
+
+def _behind_prompts(
+    key: str, rows: Sequence[Any], starts: Sequence[int], stops: Sequence[int], shape: tuple[int, int]
+) -> Any:
+    """B sequences of response values as an array [B, T]; unknown outside the responses."""
+    if len(rows) != shape[0]:
+        raise BatchError(f"{key}: {len(rows)} rows. Expected {shape[0]}, one a response.")
+    if key in MASKS:
+        array: Any = np.zeros(shape, bool)
+    elif key in ("versions", "turn_ids"):
+        array = np.full(shape, -1, np.int64)
+    else:
+        array = np.ma.masked_array(np.full(shape, np.nan, np.float32), mask=True)
+    for b, row in enumerate(rows):
+        if row is None:
+            continue
+        if len(row) != stops[b] - starts[b]:
+            raise BatchError(
+                f"{key}: row {b} has {len(row)} values. Expected {stops[b] - starts[b]}, one a response token."
+            )
+        array[b, starts[b] : stops[b]] = row
+    return array
 
 
 FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))

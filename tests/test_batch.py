@@ -94,6 +94,36 @@ class TestCoercion:
             RolloutBatch(**arrays(messages=flat))
 
 
+class TestFromPromptResponse:
+    def test_responses_lie_behind_their_prompts_and_the_rest_is_unknown(self):
+        batch = RolloutBatch.from_prompt_response(
+            [[1, 2], [3]],
+            [[4, 5, 6], [7]],
+            loss_mask=[[1, 0, 1], [1]],
+            logprobs=[[-1.0, -2.0, -3.0], None],
+            versions=[[4, 4, 4], [5]],
+            rewards=[1.0, 0.0],
+        )
+        assert batch.input_ids.tolist() == [[1, 2, 4, 5, 6], [3, 7, 0, 0, 0]]
+        assert batch.attention_mask.sum(1).tolist() == [5, 2]
+        assert batch.loss_mask.astype(int).tolist() == [[0, 0, 1, 0, 1], [0, 1, 0, 0, 0]]
+        assert batch.versions.tolist() == [[-1, -1, 4, 4, 4], [-1, 5, -1, -1, -1]]
+        assert batch.logprobs.tolist() == [[None, None, -1.0, -2.0, -3.0], [None] * 5]
+
+    def test_without_a_mask_every_response_token_is_in_the_loss(self):
+        batch = RolloutBatch.from_prompt_response([[1], []], [[2, 3], [4]], advantages=[0.5, -0.5])
+        assert batch.loss_mask.astype(int).tolist() == [[0, 1, 1], [1, 0, 0]]
+        assert batch.advantages.tolist() == [0.5, -0.5]
+
+    def test_a_track_of_another_length_names_the_row_and_both_lengths(self):
+        with pytest.raises(BatchError, match=r"logprobs: row 1 has 2 values. Expected 1"):
+            RolloutBatch.from_prompt_response([[1], [1]], [[2, 3], [4]], logprobs=[[0, 0], [0, 0]])
+
+    def test_a_missing_response_is_refused(self):
+        with pytest.raises(BatchError, match="prompt_ids: 2 rows, response_ids: 1"):
+            RolloutBatch.from_prompt_response([[1], [1]], [[2]])
+
+
 class TestFromAny:
     def test_a_list_of_dicts_gives_a_batch_each_and_passes_over_dropped_trajectories(self):
         assert [b.n_rows for b in RolloutBatch.from_any([arrays(B=3), None, arrays(B=1)])] == [3, 1]

@@ -18,7 +18,7 @@ import numpy as np
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.part import Part, Rows, host_array
-from rollout_traces.host_batch import HostBatch, hash_ids
+from rollout_traces.packed_batch import PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
@@ -107,7 +107,7 @@ class Capture:
         N = int(lengths[kept].sum())
         columns: dict[str, np.ndarray] = {
             "lengths": lengths.astype(np.uint32),
-            "has_tokens": kept.astype(np.uint8),
+            "has_tokens": (kept & ~_text_alone(batches, lengths)).astype(np.uint8),
             "group_ids": group_ids,
             **_float_columns(parts),
         }
@@ -182,10 +182,22 @@ class Capture:
 
 def capture(
     batches: Sequence[RolloutBatch], *, step: int, split: str, groups: GroupNumbers | None = None
-) -> HostBatch:
+) -> PackedBatch:
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
+
+
+def _text_alone(batches: Sequence[RolloutBatch], lengths: np.ndarray) -> np.ndarray:
+    """bool [B]: rows that came with messages and without a token."""
+    if lengths.all():
+        return np.zeros(len(lengths), bool)
+    given = [
+        value
+        for batch in batches
+        for value in (batch.messages if batch.messages is not None else [None] * batch.n_rows)
+    ]
+    return (lengths == 0) & np.asarray([bool(messages) for messages in given], bool)
 
 
 def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:

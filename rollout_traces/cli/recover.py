@@ -22,7 +22,7 @@ def recover_spools(
 
     Example: rollout-traces recover -p gsm8k
     """
-    from rollout_traces.drain.recovery import find_left, recover
+    from rollout_traces.worker.recovery import find_left, recover
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:
@@ -35,7 +35,7 @@ def recover_spools(
                 left.project,
                 left.run_name,
                 left.n_records,
-                "its trainer or drain is alive" if left.in_use else "left behind",
+                "its trainer or worker is alive" if left.in_use else "left behind",
                 str(left.folder.path),
             )
             for left in found

@@ -114,8 +114,8 @@ def _index(workspace: object, project: str) -> None:
 
 
 def _recover(project: str | None) -> None:
-    """Drains what a killed trainer left behind, in the background; the page shows it as it comes."""
-    from rollout_traces.drain.recovery import recover_in_background
+    """Processes what a killed trainer left behind, in the background; the page shows it as it comes."""
+    from rollout_traces.worker.recovery import recover_in_background
 
     for left in recover_in_background(project):
         typer.echo(f"Recovering {left.n_records} records of {left.project}, run {left.run_name}.")

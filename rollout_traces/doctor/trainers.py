@@ -43,8 +43,8 @@ def trainers(examination: Examination) -> Iterator[Finding]:
 @check("Config")
 def config(examination: Examination) -> Iterator[Finding]:
     """What a trainer's YAML config and the environment would log."""
-    from rollout_traces.environment import variable_of
     from rollout_traces.integrations.settings import HookSettings
+    from rollout_traces.settings.environment import variable_of
 
     given = HookSettings.from_environment().given()
     for name, value in given.items():

@@ -9,10 +9,10 @@ import numpy as np
 
 from rollout_traces.flags.base import Flag, Population
 from rollout_traces.flags.registry import make_flag, population_flag
-from rollout_traces.host_batch import hash_ids
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
+from rollout_traces.packed_batch import hash_ids
 
 
 @population_flag(
@@ -81,14 +81,14 @@ def reward_outlier(
     population: Population,
     *,
     deviations: Annotated[float, "median absolute deviations from the median"] = 5.0,
-    least: Annotated[int, "rollouts that a group needs"] = 8,
+    min_rollouts: Annotated[int, "rollouts that a group needs"] = 8,
 ) -> dict[int, list[Flag]]:
     """|reward - median| > 5 x median |reward - median|; rewards are continuous when over half are different."""
     found = {}
     for rows, rewards in _rewarded_groups(population):
         distances = np.abs(rewards - np.median(rewards))
         mad = float(np.median(distances))
-        if len(rows) < least or 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
+        if len(rows) < min_rollouts or 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
             continue
         for index in np.flatnonzero(distances > deviations * mad).tolist():
             text = (
@@ -104,13 +104,13 @@ def reward_outlier(
     family="group",
     severity="warn",
     meaning="completions of the group are equal or nearly so",
-    needs=("group_ids",),
+    needs=("tokens", "group_ids"),
 )
 def duplicate_completions(
     population: Population,
     *,
     distance: Annotated[float, "Jaccard distance of token bigrams that counts as nearly equal"] = 0.05,
-    least: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
+    min_tokens: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
     tokens: Annotated[int, "first sampled tokens that are compared"] = 512,
 ) -> dict[int, list[Flag]]:
     """Jaccard distance 1 - |A and B| / |A or B| of the sets of token bigrams of the first 512 sampled tokens.
@@ -123,7 +123,7 @@ def duplicate_completions(
     samples = population.ledger.get("sample")
     found: dict[int, list[Flag]] = {}
     for group in population.groups:
-        rows = group[counts[group] >= least]
+        rows = group[counts[group] >= min_tokens]
         if len(rows) < 2:
             continue
         positions = [sampled.positions[starts[row] : starts[row] + counts[row]] for row in rows.tolist()]

@@ -29,7 +29,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations.base import contained
-from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
 
 
 class HookLogger:

@@ -28,6 +28,9 @@ SHIFTED_TRACKS = {
 def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
     """OpenRLHF's experiences, a batch each, shifted back into the frame of the ids.
 
+    OpenRLHF makes one experience a sample: rows of equal `prompts` are one group, over all experiences of a
+    call. Without `prompts`, every experience is a group.
+
     Args:
         native: experiences with `sequences` and `attention_mask` [B, T], `action_mask` [B, T - 1], and
             perhaps the tracks of `SHIFTED_TRACKS`, `rewards` [B], `prompts`, `labels`, `truncated`.
@@ -67,8 +70,9 @@ def _batch(experience: Any) -> RolloutBatch:
         loss_mask=sampled,
         response_mask=sampled,
         rewards=_get(experience, "rewards"),
-        prompt_keys=_get(experience, "prompts"),
-        ground_truths=_get(experience, "labels"),
+        group_ids=_get(experience, "prompts") or None,
+        prompt_keys=_get(experience, "prompts") or None,
+        ground_truths=_get(experience, "labels") or None,
         stop_reasons=None if truncated is None else ["length" if cut else "stop" for cut in truncated],
         **tracks,
     )

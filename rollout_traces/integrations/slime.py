@@ -1,7 +1,7 @@
 """slime's `Sample`s: whole token lists, with a loss mask over the response alone.
 
     from rollout_traces.integrations import slime
-    logger.log_rollouts(slime.batches_from(samples), step=rollout_id)
+    logger.log_rollouts(slime.batches_from(samples, reward_key=args.reward_key), step=rollout_id)
 
 in the function that `--custom-rollout-log-function-path` names.
 """
@@ -9,6 +9,7 @@ in the function that `--custom-rollout-log-function-path` names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,16 @@ from rollout_traces.errors import BatchError
 STOP_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
 
-def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
+def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> list[RolloutBatch]:
     """slime's samples as one right-padded batch.
+
+    A reward may be a mapping. Its numbers are components and its texts extras; the reward is the value that
+    `reward_key` names, as in `Sample.get_reward_value`, and unknown without a key.
 
     Args:
         native: B `Sample`s with `tokens`, `response_length`, and perhaps `loss_mask` and `rollout_log_probs`
             (one value a response token), `reward`, `group_index`, `weight_versions`, `status`, `label`.
+        reward_key: slime's `args.reward_key`.
 
     Returns:
         One batch [B, T].
@@ -61,13 +66,14 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
         logprobs = _of_response(sample, "rollout_log_probs", default=None)
         if logprobs is not None:
             arrays["logprobs"][row, start:n] = logprobs
-    rewards, components = _rewards(samples)
+    rewards = _rewards(samples, reward_key)
     return [
         RolloutBatch(
             **arrays,
             versions=_versions(samples, arrays["response_mask"]),
-            rewards=rewards,
-            reward_components=components,
+            rewards=rewards.totals,
+            reward_components=rewards.components,
+            extras=rewards.texts,
             group_ids=_column(samples, "group_index"),
             sample_ids=_column(samples, "index"),
             stop_reasons=[_stop_reason(sample) for sample in samples],
@@ -88,21 +94,52 @@ def _of_response(sample: Any, key: str, *, default: Any) -> Any:
     return values
 
 
-def _rewards(samples: Sequence[Any]) -> tuple[list[float | None], dict[str, list[float]]]:
-    """A number a sample; slime also allows named rewards, whose sum is the reward."""
+@dataclass(frozen=True)
+class _Rewards:
+    """Rewards of B samples.
+
+    Attributes:
+        totals: the reward of each; None = unknown.
+        components: name -> B floats, NaN = unknown.
+        texts: what a reward held beside numbers, a mapping a sample; None where no reward did.
+    """
+
+    totals: list[float | None]
+    components: dict[str, list[float]]
+    texts: list[dict[str, str]] | None
+
+
+def _rewards(samples: Sequence[Any], reward_key: str | None) -> _Rewards:
     rewards = [getattr(sample, "reward", None) for sample in samples]
-    names = list(dict.fromkeys(name for reward in rewards if isinstance(reward, Mapping) for name in reward))
-    components = {
-        name: [float(r.get(name, np.nan)) if isinstance(r, Mapping) else np.nan for r in rewards]
-        for name in names
-    }
-    totals = [
-        float(np.nansum(list(reward.values())))
-        if isinstance(reward, Mapping)
-        else (None if reward is None else float(reward))
-        for reward in rewards
+    named = [reward if isinstance(reward, Mapping) else {} for reward in rewards]
+    names = list(dict.fromkeys(str(name) for reward in named for name in reward))
+    numbers = {name: [_number(reward.get(name)) for reward in named] for name in names}
+    texts = [
+        {
+            str(name): str(value)
+            for name, value in reward.items()
+            if _number(value) is None and value is not None
+        }
+        for reward in named
     ]
-    return totals, components
+    return _Rewards(
+        totals=[
+            _number(reward.get(reward_key) if isinstance(reward, Mapping) else reward) for reward in rewards
+        ],
+        components={
+            name: [np.nan if value is None else value for value in values]
+            for name, values in numbers.items()
+            if any(value is not None for value in values)
+        },
+        texts=texts if any(texts) else None,
+    )
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value is None or isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _versions(samples: Sequence[Any], response_mask: np.ndarray) -> np.ndarray | None:

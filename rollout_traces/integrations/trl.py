@@ -30,7 +30,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 DEFAULT_CAP = 32
 GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")

@@ -31,7 +31,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 log = logging.getLogger("rollout_traces")
 

@@ -1,4 +1,4 @@
-"""HostBatch -> Ledger: every row of a hand-over, from masks and scalars, without its text."""
+"""PackedBatch -> Ledger: every row of a hand-over, from masks and scalars, without its text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
 from rollout_traces.ledger.policy_update import clipped, update_shares
 from rollout_traces.ledger.segments import Segments, ratio
 from rollout_traces.ledger.tool_results import tool_failed
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 
 STOP_REASONS = {
@@ -35,7 +35,7 @@ FROM_TRANSCRIPTS = ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors")
 """Columns that a decoded row knows better."""
 
 
-def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledger:
+def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Ledger:
     """Fills every column that the hand-over allows without decoding.
 
     Rows whose tokens were left behind (`has_tokens` False) have unknown token columns. A column that
@@ -61,6 +61,8 @@ def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledge
         "sample": positions_in_group(group),
         "prompt_key": prompt_keys,
         "source": _text_list(batch, "sources", str),
+        "episode": _text_list(batch, "episode_ids", str),
+        "parent": _text_list(batch, "parents", str),
         "discard_reason": _text_list(batch, "discard_reasons", str),
         "reward": batch.row_floats.get("rewards", _nan(batch)),
         "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
@@ -81,7 +83,7 @@ def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledge
     return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
 
 
-def settle_step(batch: HostBatch, ledger: Ledger) -> Ledger:
+def settle_step(batch: PackedBatch, ledger: Ledger) -> Ledger:
     """Makes the columns that speak of the whole step right for a step of several hand-overs.
 
     Args:
@@ -117,7 +119,8 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
             columns["n_turns"][row] = sum(turn.role == "assistant" for turn in transcript.turns)
             columns["n_tool_calls"][row] = sum(len(turn.tool_calls) for turn in transcript.turns)
             columns["n_tool_errors"][row] = sum(map(tool_failed, transcript.turns))
-        columns["n_thinking"][row] = thinking_tokens(transcript)
+        if len(transcript.tokens):
+            columns["n_thinking"][row] = thinking_tokens(transcript)
     return ledger.with_columns(
         **{name: column for name, column in columns.items() if (column != NULL_INT).any()}
     )
@@ -183,7 +186,7 @@ def positions_in_group(group: np.ndarray) -> np.ndarray:
     return position
 
 
-def turn_starts(batch: HostBatch) -> np.ndarray:
+def turn_starts(batch: PackedBatch) -> np.ndarray:
     """bool [N]: first tokens of sampled runs.
 
     A run begins at a row's first token, after an unsampled token, or where `turn_ids` change.
@@ -199,7 +202,7 @@ def turn_starts(batch: HostBatch) -> np.ndarray:
     return starts
 
 
-def _prompt_keys(batch: HostBatch) -> np.ndarray:
+def _prompt_keys(batch: PackedBatch) -> np.ndarray:
     given = batch.row_lists.get("prompt_keys")
     keys: list[str | None] = list(batch.prompt_keys())
     for row in np.flatnonzero(~batch.has_tokens).tolist():
@@ -208,7 +211,7 @@ def _prompt_keys(batch: HostBatch) -> np.ndarray:
     return _texts(keys)
 
 
-def _lengths(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
     n_prompt = batch.prompt_stops() - batch.offsets[:-1]
     n_sampled = sampled.segments.counts
     lengths = {
@@ -217,10 +220,15 @@ def _lengths(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
         "n_environment": np.diff(batch.offsets) - n_prompt - n_sampled,
         "n_turns": Segments(n_sampled).sum(turn_starts(batch)[sampled.positions]),
     }
-    return {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    for row in np.flatnonzero(~batch.has_tokens).tolist():
+        messages = batch.row_value("messages", row)
+        if messages:
+            known["n_turns"][row] = sum(message.get("role") == "assistant" for message in messages)
+    return known
 
 
-def _versions(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
     versions = batch.tracks.get("versions")
     if versions is None:
         return {}
@@ -255,13 +263,13 @@ def _mismatch(sampled: MaskedTokens) -> dict[str, np.ndarray]:
     return columns
 
 
-def _trained(batch: HostBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
+def _trained(batch: PackedBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
     kept = np.asarray([reason is None for reason in discard_reason], bool)
     trained = (kept & (in_loss.segments.counts > 0)).astype(np.int64)
     return np.where(batch.has_tokens | ~kept, trained, NULL_INT)
 
 
-def _advantage(batch: HostBatch, in_loss: MaskedTokens) -> np.ndarray:
+def _advantage(batch: PackedBatch, in_loss: MaskedTokens) -> np.ndarray:
     values = in_loss.track("advantages")
     per_row = batch.row_floats.get("advantages", _nan(batch))
     if values is None:
@@ -270,14 +278,14 @@ def _advantage(batch: HostBatch, in_loss: MaskedTokens) -> np.ndarray:
     return np.where(np.isnan(means), per_row, means)
 
 
-def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: HostBatch) -> np.ndarray:
+def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: PackedBatch) -> np.ndarray:
     cut = clipped(in_loss, settings)
     if cut is None:
         return _nan(batch)
     return ratio(in_loss.segments.sum(cut[0] | cut[1]), in_loss.segments.counts)
 
 
-def _success(batch: HostBatch, settings: RunSettings) -> np.ndarray:
+def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray:
     given = _truths(batch, "successes", lambda value: int(bool(value)), none=NULL_INT)
     rewards = batch.row_floats.get("rewards")
     if "successes" in batch.row_lists or settings.success_threshold is None or rewards is None:
@@ -285,7 +293,7 @@ def _success(batch: HostBatch, settings: RunSettings) -> np.ndarray:
     return np.where(np.isfinite(rewards), rewards >= settings.success_threshold, NULL_INT).astype(np.int64)
 
 
-def _truths(batch: HostBatch, key: str, value_of: Callable[[Any], int], none: int) -> np.ndarray:
+def _truths(batch: PackedBatch, key: str, value_of: Callable[[Any], int], none: int) -> np.ndarray:
     values = batch.row_lists.get(key)
     if values is None:
         return np.full(batch.n_rows, NULL_INT, np.int64)
@@ -294,7 +302,7 @@ def _truths(batch: HostBatch, key: str, value_of: Callable[[Any], int], none: in
     return np.asarray([value_of(value) if told else none for value, told in pairs], np.int64)
 
 
-def _text_list(batch: HostBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:
+def _text_list(batch: PackedBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:
     values = batch.row_lists.get(key) or [None] * batch.n_rows
     return _texts([None if value is None else read(value) for value in values])
 
@@ -309,7 +317,7 @@ def _lower(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def _nan(batch: HostBatch) -> np.ndarray:
+def _nan(batch: PackedBatch) -> np.ndarray:
     return np.full(batch.n_rows, np.nan)
 
 

@@ -1,7 +1,7 @@
 """The ledger: one row per rollout, for every rollout of every step, in columns.
 
 Traces show a few rollouts; questions are about all of them. This module is the columns' schema, their
-packing and unpacking; `ledger.build` fills them from a `HostBatch`. Numpy only: the read side uses it.
+packing and unpacking; `ledger.build` fills them from a `PackedBatch`. Numpy only: the read side uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_planes import decompress, from_planes, to_planes
+from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
 
 SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
@@ -48,6 +48,10 @@ COLUMNS = (
     Column("sample", "int", "position inside the group, in the order handed over"),
     Column("prompt_key", "text", "what makes rollouts of different steps answers to the same prompt"),
     Column("source", "text", "environment or data set"),
+    Column(
+        "episode", "text", "rows of one run of an environment share it: branches, compactions, sub-agents"
+    ),
+    Column("parent", "text", "sample id of the row of the same episode that this one left"),
     Column("trained", "int", "1 when the row has tokens in the loss and was not discarded"),
     Column("discard_reason", "text", "why the trainer left it out; unknown = used"),
     Column("reward", "float", "the reward"),

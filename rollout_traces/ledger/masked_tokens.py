@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.segments import Segments
+from rollout_traces.packed_batch import PackedBatch
 
 LOG_RATIO_LIMIT = 20.0
 """Log ratios are clamped to plus and minus this, so that one token cannot overflow a mean."""
@@ -21,18 +21,18 @@ class MaskedTokens:
         mask_N: bool [N]; which tokens.
     """
 
-    def __init__(self, batch: HostBatch, mask_N: np.ndarray) -> None:
+    def __init__(self, batch: PackedBatch, mask_N: np.ndarray) -> None:
         self.batch = batch
         self.mask_N = mask_N
         self._tracks: dict[str, np.ndarray | None] = {}
 
     @classmethod
-    def sampled(cls, batch: HostBatch) -> MaskedTokens:
+    def sampled(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that the policy sampled."""
         return cls(batch, batch.response_mask)
 
     @classmethod
-    def in_loss(cls, batch: HostBatch) -> MaskedTokens:
+    def in_loss(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that contribute to the loss."""
         return cls(batch, batch.loss_mask)
 

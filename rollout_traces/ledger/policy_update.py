@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.ledger.masked_tokens import MaskedTokens, log_ratio
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.settings.run_settings import RunSettings
 
 
 def update_shares(in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:

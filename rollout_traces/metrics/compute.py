@@ -13,7 +13,6 @@ import numpy as np
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_part, under
@@ -21,7 +20,8 @@ from rollout_traces.metrics.patterns import as_globs, may_overlap
 from rollout_traces.metrics.registry import FAMILIES, Family, missing_for
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")
 
@@ -36,7 +36,7 @@ _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
 
 
 def rollout_metrics(
-    batch: RolloutBatch | HostBatch | Mapping[str, Any] | Sequence[Any] | None,
+    batch: RolloutBatch | PackedBatch | Mapping[str, Any] | Sequence[Any] | None,
     ledger: Ledger | None = None,
     *,
     keys: str | Sequence[str] = DEFAULT,
@@ -48,7 +48,7 @@ def rollout_metrics(
     """The metrics of a step over all its rollouts, discarded ones included.
 
     Args:
-        batch: the rollouts: what `RolloutLogger.log_rollouts` takes, or a `HostBatch`. None computes what
+        batch: the rollouts: what `RolloutLogger.log_rollouts` takes, or a `PackedBatch`. None computes what
             the ledger alone allows.
         ledger: their ledger; built from the batch when None.
         keys: `default` (about forty keys), `full`, or patterns as in `fnmatch`, with or without the split
@@ -81,7 +81,7 @@ def rollout_metrics(
 
 
 def missing_inputs(
-    batch: RolloutBatch | HostBatch | None,
+    batch: RolloutBatch | PackedBatch | None,
     ledger: Ledger | None = None,
     *,
     keys: str | Sequence[str] = FULL,
@@ -144,7 +144,7 @@ def step_view(
     settings = settings or RunSettings()
     if batch is None and ledger is None:
         raise ValueError("rollout_metrics: neither a batch nor a ledger. Expected at least one of them.")
-    if batch is not None and not isinstance(batch, HostBatch):
+    if batch is not None and not isinstance(batch, PackedBatch):
         batch = capture(RolloutBatch.from_any(batch), step=0, split=split)
     if ledger is None:
         ledger = build_ledger(batch, settings)

@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.metrics.groups import GroupIndex
 from rollout_traces.metrics.tool_use import ToolUse
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class StepView:
     """
 
     ledger: Ledger
-    batch: HostBatch | None = None
+    batch: PackedBatch | None = None
     settings: RunSettings = field(default_factory=RunSettings)
     tool_use: Mapping[int, ToolUse] = field(default_factory=dict)
     group_scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class StepView:
         """
         return StepView(self.ledger.take(np.flatnonzero(rows)), None, self.settings)
 
-    def _tokens(self) -> HostBatch:
+    def _tokens(self) -> PackedBatch:
         if self.batch is None:
             raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
         return self.batch

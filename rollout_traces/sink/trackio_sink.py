@@ -39,7 +39,7 @@ class TrackioSink:
 
     Attributes:
         stored: what the store holds, as of the last `confirm`.
-        sending_again: True while records are drained that may have been stored before: what is there
+        sending_again: True while records are processed that may have been stored before: what is there
             already is not logged twice.
     """
 

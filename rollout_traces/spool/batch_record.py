@@ -1,4 +1,4 @@
-"""HostBatch <-> the compact record that crosses the spool.
+"""PackedBatch <-> the compact record that crosses the spool.
 
 Ids take 4 bytes, masks a bit, integer tracks 4 bytes, float tracks 2 (4 where a finite value exceeds
 float16's 65504), scalars stay float64, lists are JSON. `capture` writes the same layout straight from
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import SCHEMA_VERSION, HostBatch
+from rollout_traces.packed_batch import SCHEMA_VERSION, PackedBatch
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.transcript import INT_TRACKS
 
@@ -31,7 +31,7 @@ _PLAIN_FIELDS = (
 )
 
 
-def batch_from_record(record: Record) -> HostBatch:
+def batch_from_record(record: Record) -> PackedBatch:
     """Reads a batch.
 
     Args:
@@ -66,7 +66,7 @@ def batch_from_record(record: Record) -> HostBatch:
         response_mask = tracks["versions"] >= 0
     else:
         response_mask = loss_mask.copy()
-    return HostBatch(
+    return PackedBatch(
         offsets=offsets,
         input_ids=arrays["input_ids"].astype(np.int64),
         loss_mask=loss_mask,
@@ -93,7 +93,7 @@ def batch_from_record(record: Record) -> HostBatch:
     )
 
 
-def batch_to_record(batch: HostBatch) -> Record:
+def batch_to_record(batch: PackedBatch) -> Record:
     """Packs a batch.
 
     Args:

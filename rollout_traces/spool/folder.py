@@ -5,7 +5,7 @@ writer leaves is never taken for a record. A large record that was stored become
 next one is written into: its blocks are reserved and its pages warm. Files are written with plain calls, so
 that a full disk is an error and never a signal.
 
-The writer's death releases `owner.lock`; whoever drains holds a lock of its own.
+The writer's death releases `owner.lock`; the worker holds a lock of its own.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """The side that drains: reads records in order and removes them once they are stored.
+    """The side that processes: reads records in order and removes them once they are stored.
 
     Args:
         folder: a `SpoolWriter`'s folder.

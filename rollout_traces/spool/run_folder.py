@@ -1,12 +1,12 @@
-"""The folder of one run's spools: what is needed to drain them, without the trainer.
+"""The folder of one run's spools: what is needed to process them, without the trainer.
 
 ```
 <Trackio's folder>/rollout-traces/spool/<project>/<run id>/
-    manifest.json   which Trackio run, and how to drain
+    manifest.json   which Trackio run, and how to process its records
     tokenizer/      the policy's tokenizer, by value
-    drain.lock      held by whoever drains
-    status.json     what the drain counted so far
-    sidecar.log     what the sidecar said
+    drain.lock      held by the worker
+    status.json     what the worker counted so far
+    worker.log      what the worker said
     from-<writer>/  one spool a writer
 ```
 """
@@ -31,12 +31,14 @@ from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.mounts import is_network_mount
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+RANK_SPOOL = "from-rank-"
+"""What the names of the spools of a run of several ranks begin with."""
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """How to drain a run's spools.
+class RunManifest:
+    """How to process a run's spools.
 
     Attributes:
         project: Trackio project.
@@ -47,7 +49,7 @@ class Manifest:
         space_id: Hugging Face Space, or None.
         server_url: self-hosted server without its write token, or None.
         private: whether a Space that has to be created is private.
-        drain: the drain's settings, plain values.
+        options: the worker's settings, plain values.
         decoding: what rollouts are decoded with beside the tokenizer, plain values.
         has_tokenizer: whether `tokenizer/` is complete.
         world_size: ranks that hand over to this run.
@@ -62,7 +64,7 @@ class Manifest:
     space_id: str | None = None
     server_url: str | None = None
     private: bool | None = None
-    drain: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     has_tokenizer: bool = False
     world_size: int = 1
@@ -73,9 +75,11 @@ class Manifest:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Manifest:
+    def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
         """What `as_plain` gave; fields of other versions are passed over."""
         known = {item.name for item in fields(cls)}
+        if "drain" in values:  # version 1 called the options so
+            values = {"options": values["drain"], **values}
         return cls(**{key: value for key, value in values.items() if key in known})
 
 
@@ -89,20 +93,20 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.tokenizer = path / "tokenizer"
-        self.log = path / "sidecar.log"
-        self.drain_lock = FolderLock(path / "drain.lock")
+        self.log = path / "worker.log"
+        self.worker_lock = FolderLock(path / "drain.lock")
 
     @classmethod
     def of(cls, root: Path, project: str, run_id: str) -> RunFolder:
         """The folder of a run below a spool root."""
         return cls(root / safe_name(project) / safe_name(run_id))
 
-    def write_manifest(self, manifest: Manifest) -> None:
+    def write_manifest(self, manifest: RunManifest) -> None:
         """Writes the manifest; whoever reads it sees the old or the new one."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._replace("manifest.json", orjson.dumps(manifest.as_plain(), default=str))
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RunManifest:
         """Reads the manifest.
 
         Raises:
@@ -114,7 +118,7 @@ class RunFolder:
             raise StoreError(f"spool {self.path}: its manifest cannot be read ({error}).") from error
         if values.get("version", 0) > MANIFEST_VERSION:
             raise StoreError(f"spool {self.path}: written by a newer version. Upgrade rollout-traces.")
-        return Manifest.from_plain(values)
+        return RunManifest.from_plain(values)
 
     def writer_folder(self, writer: str) -> Path:
         """The spool of one writer."""
@@ -125,12 +129,12 @@ class RunFolder:
         return [SpoolReader(folder) for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Says how far the drain is; a full disk must not stop the drain, so failing to say it is no error."""
+        """Says how far the worker is; a full disk must not stop the worker, so failing to say it is no error."""
         with contextlib.suppress(OSError):
             self._replace("status.json", orjson.dumps(status))
 
     def status(self) -> dict[str, Any]:
-        """What the drain said last; empty when it has not."""
+        """What the worker said last; empty when it has not."""
         try:
             return dict(orjson.loads((self.path / "status.json").read_bytes()))
         except (OSError, ValueError):
@@ -145,7 +149,7 @@ class RunFolder:
         return all(reader.owner_is_gone for reader in self.readers()) and not self.n_waiting()
 
     def is_in_use(self) -> bool:
-        """True while somebody drains it or a writer is alive."""
+        """True while a worker has it or a writer is alive."""
         return is_locked(self.path / "drain.lock") or any(not r.owner_is_gone for r in self.readers())
 
     def remove_if_done(self) -> bool:

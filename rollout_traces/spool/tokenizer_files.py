@@ -50,7 +50,7 @@ def load_tokenizer(folder: Path) -> Any:
             return tokenizer
     raise StoreError(
         f"tokenizer in {folder}: seen {seen['size']} tokens, expected {expected['size']} and the same texts. "
-        "Use drain='thread' for a tokenizer that does not survive save_pretrained."
+        "Use worker='thread' for a tokenizer that does not survive save_pretrained."
     )
 
 

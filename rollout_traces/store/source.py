@@ -130,7 +130,7 @@ class Source(abc.ABC):
         return rows[0][0] if rows else None
 
     def traces(self, after: int) -> list[StoredTrace]:
-        """Traces in order of arrival; spans only of those that may be digests.
+        """Traces in order of arrival; spans only of those that may be step summaries.
 
         Args:
             after: rowid to start behind.

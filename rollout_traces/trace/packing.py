@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_planes import decompress, from_planes, to_planes
+from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
 from rollout_traces.trace.sanitize import plain
 from rollout_traces.transcript import INT_TRACKS, SCHEMA_VERSION, TokenTrack, ToolCall, Transcript, Turn
 

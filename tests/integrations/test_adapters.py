@@ -179,10 +179,23 @@ class TestSlime:
         assert host.row_lists["stop_reasons"] == ["length", "length"]
         assert host.tracks["versions"][:5].tolist() == [-1, -1, 4, -1, 4]
 
-    def test_named_rewards_become_components_and_their_sum(self):
-        host, _ = rows_of(slime.batches_from([self.sample(reward={"right": 1.0, "short": 0.5})]))
-        assert host.row_floats["rewards"].tolist() == [1.5]
-        assert host.reward_components["short"].tolist() == [0.5]
+    def test_the_reward_is_the_named_one_that_slime_trains_on(self):
+        reward = {"right": 1.0, "short": 0.5, "judge": "fine"}
+        [batch] = slime.batches_from([self.sample(reward=reward)], reward_key="right")
+        assert batch.rewards.tolist() == [1.0]
+        assert {name: column.tolist() for name, column in batch.reward_components.items()} == {
+            "right": [1.0],
+            "short": [0.5],
+        }
+
+    def test_named_rewards_without_a_key_leave_the_reward_unknown(self):
+        [batch] = slime.batches_from([self.sample(reward={"right": 1.0}), self.sample(reward=0.25)])
+        assert batch.rewards.tolist() == [None, 0.25]
+
+    def test_a_reward_that_is_a_text_raises_nothing(self):
+        [batch] = slime.batches_from([self.sample(reward={"judge": "fine"}), self.sample(reward="fine")])
+        assert batch.extras == [{"judge": "fine"}, {}]
+        assert batch.rewards.tolist() == [None, None]
 
     def test_a_mask_of_another_length_is_refused_with_both(self):
         with pytest.raises(BatchError, match=r"loss_mask has 2 values\. Expected response_length = 3"):
@@ -206,6 +219,18 @@ class TestOpenRlhf:
         host, rows = rows_of(openrlhf.batches_from([experience]))
         assert rows == [([5, 6, 7, 2], [0, 0, 1, 1], [0, 0, 1, 1])]
         assert host.tracks["logprobs"][2:].tolist() == [-0.5, -0.25]
+
+    def test_one_experience_a_sample_makes_groups_of_equal_prompts(self):
+        def experience(prompt: str) -> dict:
+            return {
+                "sequences": torch.tensor([[5, 6, 7]]),
+                "attention_mask": torch.ones(1, 3),
+                "action_mask": torch.tensor([[0, 1]]),
+                "prompts": [prompt],
+            }
+
+        host, _ = rows_of(openrlhf.batches_from([experience("a"), experience("b"), experience("a")]))
+        assert host.group_ids.tolist() == [0, 1, 0]
 
     def test_a_mask_that_is_not_one_shorter_is_refused_with_both_shapes(self):
         experience = {

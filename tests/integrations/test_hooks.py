@@ -96,11 +96,11 @@ class TestHookLogger:
 
         def from_trainer():
             asked.append(1)
-            return {"project": "p", "drain": "nowhere"}
+            return {"project": "p", "worker": "nowhere"}
 
         hook = HookLogger("trl", None, {}, from_trainer)
         for _ in range(3):
-            with pytest.raises(Exception, match="drain: seen 'nowhere'"):
+            with pytest.raises(Exception, match="process: seen 'nowhere'"):
                 hook.log_rollouts([], step=0, split="rollout")
         assert asked == [1]
         hook.close()

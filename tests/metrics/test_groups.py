@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.metrics.group_shapes import distribution_entropy, gini
-from rollout_traces.run_settings import Range, RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.settings.run_settings import Range, RunSettings
+from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger, sampled_rows
 
 PAIRS = [0, 0, 1, 1]
@@ -63,7 +63,7 @@ class TestTies:
         assert of_ledger(ledger, settings=settings)["group/tie_all_best_share"] == 1.0
 
     def test_identical_completions_are_found_in_the_tokens(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 5, 6], [2, 5, 6], [1, 5, 6], [2, 5, 7]],
             [[0, 1, 1]] * 4,
             group_ids=np.asarray(PAIRS),

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger
 
 
@@ -83,7 +83,7 @@ class TestOutcomes:
 
 class TestAdvantage:
     def test_tokens_weigh_long_rows_more_and_rows_weigh_the_same(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3], [4]], [[1, 1, 1], [1]], row_floats={"advantages": np.asarray([1.0, -3.0])}
         )
         found = of_batch(batch)
@@ -93,7 +93,7 @@ class TestAdvantage:
         assert found["advantage/row_std"] == 2.0
 
     def test_only_loss_tokens_count(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3]], [[0, 1, 1]], tracks={"advantages": np.asarray([9, 1, 3], np.float32)}
         )
         assert of_batch(batch)["advantage/mean"] == 2.0

@@ -84,7 +84,7 @@ ENVIRONMENTS = (
             ),
         ),
         bare=("areal==1.0.4", TEMPLATES),
-        tests=("tests/test_stats_tracker.py", "tests/stats_logger/test_config.py"),
+        tests=("tests/stats/test_tracker.py", "tests/stats/test_config.py"),
     ),
     Environment(
         "verl",
