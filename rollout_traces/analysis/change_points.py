@@ -27,17 +27,44 @@ LEARNED = (8, 14)
 """Steps on either side of a jump, beside a line, for what the policy learns and so drifts and bends."""
 GIVEN = (25,)
 """Steps on either side of a change of mean for what is given from outside: data, engines, failures."""
-GIVEN_COLUMNS = (
-    "source engine reward_status discard_reason mismatch_k1 mismatch_k3 mismatch_abs_max log_ratio_sum "
-    "staleness_max n_prompt group/mixed_prompts group/repeated_prompts reward/unknown_share tool_names "
-    "error_signatures n_tool_errors update/top3_share"
-).split()
+GIVEN_COLUMNS = [
+    "source",
+    "engine",
+    "reward_status",
+    "discard_reason",
+    "mismatch_k1",
+    "mismatch_k3",
+    "mismatch_abs_max",
+    "log_ratio_sum",
+    "staleness_max",
+    "n_prompt",
+    "group/mixed_prompts",
+    "group/repeated_prompts",
+    "reward/unknown_share",
+    "tool_names",
+    "error_signatures",
+    "n_tool_errors",
+    "update/top3_share",
+]
 """Columns that no policy changes smoothly by learning."""
 GIVEN_FLAGS = frozenset(
-    (
-        "mask_leak mask_shifted eos_untrained untrained_sampled row_masked template_drift retokenized prefix_broken "
-        "group_prompt_mismatch logprob_out_of_range logprob_mismatch stale mixed_versions nonfinite tool_error"
-    ).split()
+    [
+        "mask_leak",
+        "mask_shifted",
+        "eos_untrained",
+        "untrained_sampled",
+        "row_masked",
+        "template_drift",
+        "retokenized",
+        "prefix_broken",
+        "group_prompt_mismatch",
+        "logprob_out_of_range",
+        "logprob_mismatch",
+        "stale",
+        "mixed_versions",
+        "nonfinite",
+        "tool_error",
+    ]
 )
 """Flags that no policy changes smoothly by learning."""
 FREEDOM = 30
@@ -52,7 +79,7 @@ LEAST_RATIO = 0.10
 """... and a mean by at least that part of its level or of the spread of the whole series."""
 
 
-RATIOS = frozenset("mismatch_k1 mismatch_k3 mismatch_abs_max log_ratio_sum".split())
+RATIOS = frozenset(["mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum"])
 LEAST_MISMATCH_RATIO = 1.5
 """Mismatch of trainer and sampler changes by at least this factor."""
 
@@ -121,7 +148,9 @@ def change_points(series: Series) -> list[ChangePoint]:
         if best is None:
             continue
         at, t, jump = best
-        change = _described(series, at, edges[i - 1], edges[i + 1], abs(jump) / sigma, _tail(t) * len(tested) / 2)
+        change = _described(
+            series, at, edges[i - 1], edges[i + 1], abs(jump) / sigma, _tail(t) * len(tested) / 2
+        )
         if change.size >= LEAST_SIGMA and matters(series, change.before, change.after) and change.p < 0.05:
             found.append(change)
     return _with_ends(_apart(found))

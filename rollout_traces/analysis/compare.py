@@ -56,10 +56,7 @@ def cliffs_delta(a: np.ndarray, b: np.ndarray) -> Effect:
     upto = np.searchsorted(ordered_b, ordered_a, "right")
     of_a = (below - (m - upto)) / m
     delta = float(of_a.mean())
-    if n * m > 4_000_000:
-        of_b = _dominance(ordered_b, ordered_a)
-    else:
-        of_b = _dominance(ordered_b, ordered_a)
+    of_b = _dominance(ordered_b, ordered_a)
     total = n + m
     ties = _tie_sum(ordered_a, ordered_b)
     variance = n * m / 12 * ((total + 1) - ties / max(total * (total - 1), 1))
@@ -104,17 +101,19 @@ def paired(differences: np.ndarray) -> Effect:
     other = differences[differences != 0]
     if len(other) < 2:
         return Effect(0.0, 0.0, 0.0, 1.0, True)
-    p = float(wilcoxon(differences, zero_method="wilcox", method="approx" if len(other) > 25 else "auto").pvalue)
+    p = float(
+        wilcoxon(differences, zero_method="wilcox", method="approx" if len(other) > 25 else "auto").pvalue
+    )
     ranks = rankdata(np.abs(other))
     effect = float((ranks[other > 0].sum() - ranks[other < 0].sum()) / ranks.sum())
     effect *= len(other) / len(differences)
     error = np.sqrt((2 * len(other) + 1) / (3 * len(other) * (len(other) + 1) / 2) / 2)
-    return Effect(effect, max(-1.0, effect - 1.96 * float(error)), min(1.0, effect + 1.96 * float(error)), p, True)
+    return Effect(
+        effect, max(-1.0, effect - 1.96 * float(error)), min(1.0, effect + 1.96 * float(error)), p, True
+    )
 
 
-def between_steps(
-    values: np.ndarray, weights: np.ndarray, side: np.ndarray, within: float
-) -> float | None:
+def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, within: float) -> float | None:
     """p of the difference of two sides against the spread between their steps.
 
     Each step's mean has the variance `tau^2 + within / weight`; tau^2 is the moment estimate from the steps
@@ -154,9 +153,7 @@ def between_steps(
     return float(2 * student.sf(abs(means[0] - means[1]) / error, freedom))
 
 
-def shares(
-    hits_a: np.ndarray, n_a: np.ndarray, hits_b: np.ndarray, n_b: np.ndarray
-) -> Effect:
+def shares(hits_a: np.ndarray, n_a: np.ndarray, hits_b: np.ndarray, n_b: np.ndarray) -> Effect:
     """The difference of two shares, each a ratio of sums over clusters.
 
     Args:
@@ -229,4 +226,6 @@ def shares_of_sums(a: ClusterSums, b: ClusterSums) -> Effect:
         pooled = (a.hits + b.hits) / (a.rows + b.rows)
         null = np.sqrt(a.variance(pooled) + b.variance(pooled))
         p = float(2 * norm.sf(abs(difference) / null)) if null > 0 else float(difference == 0)
-    return Effect(difference, max(difference - 1.96 * error, -1.0), min(difference + 1.96 * error, 1.0), min(p, 1.0))
+    return Effect(
+        difference, max(difference - 1.96 * error, -1.0), min(difference + 1.96 * error, 1.0), min(p, 1.0)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.relations import RolloutColumns, Relations, known_number, quoted
+from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted
 from rollout_traces.analysis.selections import Selection, sql_union
 from rollout_traces.analysis.series import as_arrays
 
@@ -106,7 +106,9 @@ def by_component(
     names = [name for name in columns.numbers if name.startswith("component/")]
     if not names or not columns.has("reward"):
         return None
-    what = ", ".join([f"{known_number('reward')} as r", *(f"{known_number(n)} as c{i}" for i, n in enumerate(names))])
+    what = ", ".join(
+        [f"{known_number('reward')} as r", *(f"{known_number(n)} as c{i}" for i, n in enumerate(names))]
+    )
     union, params = sql_union(columns, [(0, a), (1, b)], what)
     known = " and ".join(["r is not null", *(f"c{i} is not null" for i in range(len(names)))])
     sums = ", ".join(
@@ -114,21 +116,33 @@ def by_component(
         + [f"sum(c{i}) as c{i}, sum(c{i} * r) as cr{i}" for i in range(len(names))]
         + [f"sum(c{i} * c{j}) as cc{i}_{j}" for i in range(len(names)) for j in range(i, len(names))]
     )
-    found = as_arrays(relations.sql(f"select side, {sums} from ({union}) where {known} group by side order by side", params))
+    found = as_arrays(
+        relations.sql(f"select side, {sums} from ({union}) where {known} group by side order by side", params)
+    )
     if len(found["side"]) < 2:
         return None
-    given = [weights.get(name.removeprefix("component/"), 0.0) for name in names] if weights else _recovered(found, len(names))
+    given = (
+        [weights.get(name.removeprefix("component/"), 0.0) for name in names]
+        if weights
+        else _recovered(found, len(names))
+    )
     if given is None:
         return None
     n = found["n"].astype(float)
     parts = []
     for i, name in enumerate(names):
         mean_a, mean_b = (found[f"c{i}"] / n).tolist()
-        parts.append(ComponentShare(name.removeprefix("component/"), given[i], mean_a, mean_b, given[i] * (mean_a - mean_b)))
+        parts.append(
+            ComponentShare(
+                name.removeprefix("component/"), given[i], mean_a, mean_b, given[i] * (mean_a - mean_b)
+            )
+        )
     change = float(found["r"][0] / n[0] - found["r"][1] / n[1])
     if abs(sum(part.part for part in parts) - change) > 1e-4 * max(abs(change), 0.01):
         return None
-    return Decomposition("component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part))))
+    return Decomposition(
+        "component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part)))
+    )
 
 
 def _recovered(found: Mapping[str, np.ndarray], k: int) -> list[float] | None:
@@ -166,10 +180,16 @@ def by_column(
     """
     if column not in columns.texts or not columns.has("reward"):
         return None
-    union, params = sql_union(columns, [(0, a), (1, b)], f"{known_number('reward')} as r, {quoted(column)} as v")
-    query = f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
+    union, params = sql_union(
+        columns, [(0, a), (1, b)], f"{known_number('reward')} as r, {quoted(column)} as v"
+    )
+    query = (
+        f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
+    )
     found = as_arrays(relations.sql(query, params))
-    return kitagawa(column, found["side"], found["v"].tolist(), found["n"].astype(float), found["total"].astype(float))
+    return kitagawa(
+        column, found["side"], found["v"].tolist(), found["n"].astype(float), found["total"].astype(float)
+    )
 
 
 def kitagawa(
@@ -197,6 +217,10 @@ def kitagawa(
         mean_b = t_b / n_b if n_b else mean_a
         weight_a, weight_b = n_a / rows[0], n_b / rows[1]
         mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - overall)
-        parts.append(MixShare(v, weight_a, weight_b, mean_a, mean_b, mix, (weight_a + weight_b) / 2 * (mean_a - mean_b)))
+        parts.append(
+            MixShare(
+                v, weight_a, weight_b, mean_a, mean_b, mix, (weight_a + weight_b) / 2 * (mean_a - mean_b)
+            )
+        )
     parts.sort(key=lambda part: -abs(part.mix + part.within))
     return Decomposition(column, means[0] - means[1], mixes=tuple(parts))

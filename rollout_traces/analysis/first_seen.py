@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.relations import RolloutColumns, Relations, current, describe, quoted
+from rollout_traces.analysis.relations import Relations, RolloutColumns, current, describe, quoted
 from rollout_traces.analysis.series import RARE_TEXTS, as_arrays, is_text_flag
 
 FEWEST_ROWS = 3
@@ -91,10 +91,14 @@ def first_seen(
 def _of_column(
     relations: Relations, columns: RolloutColumns, run: str, split: str, name: str
 ) -> list[FirstSeen]:
-    scope = f"run = ? and split = ? and {current(columns)} and step is not null and {quoted(name)} is not null"
+    scope = (
+        f"run = ? and split = ? and {current(columns)} and step is not null and {quoted(name)} is not null"
+    )
     params = [run, split]
     base = as_arrays(
-        relations.sql(f"select step, count(*) as n from rollouts where {scope} group by step order by step", params)
+        relations.sql(
+            f"select step, count(*) as n from rollouts where {scope} group by step order by step", params
+        )
     )
     steps, totals = base["step"].astype(np.int64), base["n"].astype(float)
     if not len(steps):
@@ -121,7 +125,13 @@ def _of_column(
 
 
 def _entry(
-    column: str, value: str, steps: np.ndarray, at: np.ndarray, n: np.ndarray, totals: np.ndarray, traced: bool
+    column: str,
+    value: str,
+    steps: np.ndarray,
+    at: np.ndarray,
+    n: np.ndarray,
+    totals: np.ndarray,
+    traced: bool,
 ) -> FirstSeen | None:
     enough = n >= np.maximum(FEWEST_ROWS, SMALLEST_SHARE * totals[at])
     if not enough.any():
@@ -152,7 +162,9 @@ def _traced(
     if not columns.has("traced"):
         return np.zeros(len(steps))
     found = as_arrays(
-        relations.sql(f"select step, count(*) as n from rollouts where {scope} and traced group by step", params)
+        relations.sql(
+            f"select step, count(*) as n from rollouts where {scope} and traced group by step", params
+        )
     )
     totals = np.zeros(len(steps))
     totals[np.searchsorted(steps, found["step"].astype(np.int64))] = found["n"]
@@ -162,7 +174,9 @@ def _traced(
 def _merged(counted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Counts of messages as counts of their signatures."""
     sums: dict[tuple[str, int], float] = {}
-    for v, step, n in zip(counted["v"].tolist(), counted["step"].tolist(), counted["n"].tolist(), strict=True):
+    for v, step, n in zip(
+        counted["v"].tolist(), counted["step"].tolist(), counted["n"].tolist(), strict=True
+    ):
         key = (signature(v), int(step))
         sums[key] = sums.get(key, 0) + n
     ordered = sorted(sums)

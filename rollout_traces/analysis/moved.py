@@ -137,7 +137,11 @@ def levels(series: Series, step: int, last: int | None = None, width: int = 14) 
     at = int(np.searchsorted(series.steps, step))
     stop = len(series.steps) if last is None else int(np.searchsorted(series.steps, last, "right"))
     before, after = slice(max(0, at - width), at), slice(at, max(min(at + width, stop), at))
-    return (_mean(series.values[before], weights[before]), _mean(series.values[after], weights[after]), int(weights[after].sum()))
+    return (
+        _mean(series.values[before], weights[before]),
+        _mean(series.values[after], weights[after]),
+        int(weights[after].sum()),
+    )
 
 
 def _mean(values: np.ndarray, weights: np.ndarray) -> float:
@@ -154,7 +158,10 @@ def _grouped(changes: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
     groups: list[list[ChangePoint]] = []
     for change in sorted(changes, key=lambda each: each.p):
         for group in groups:
-            same = group[0].series.column == change.series.column and group[0].series.value == change.series.value
+            same = (
+                group[0].series.column == change.series.column
+                and group[0].series.value == change.series.value
+            )
             if same and abs(group[0].step - change.step) <= SAME:
                 group.append(change)
                 break
@@ -171,12 +178,29 @@ def _together(
     part = where(column, value, first.step, first.last, table)
     within = first
     if part is not None:
-        inside = [c for c in changes if c.series.segment and c.series.segment[0] == part.column and c.series.segment[1] in part.values]
+        inside = [
+            c
+            for c in changes
+            if c.series.segment and c.series.segment[0] == part.column and c.series.segment[1] in part.values
+        ]
         within = min(inside, key=lambda each: each.p) if inside else first
     before, after, elsewhere, rows = _of_part(column, value, within.step, within.last, part, table)
     if not np.isfinite(before) or not np.isfinite(after):
         before, after = within.before, within.after
-    return Moved(column, value, within.step, within.last, before, after, within.size, within.p, part, elsewhere, rows, _window(within))
+    return Moved(
+        column,
+        value,
+        within.step,
+        within.last,
+        before,
+        after,
+        within.size,
+        within.p,
+        part,
+        elsewhere,
+        rows,
+        _window(within),
+    )
 
 
 def where(
@@ -191,7 +215,9 @@ def where(
     Of several columns that separate it, the one whose other values moved least.
     """
     best: tuple[float, Part] | None = None
-    for segment in dict.fromkeys(key[2][0] for key in table if key[0] == column and key[1] == value and key[2]):
+    for segment in dict.fromkeys(
+        key[2][0] for key in table if key[0] == column and key[1] == value and key[2]
+    ):
         jumps = {}
         for key, series in table.items():
             if key[0] == column and key[1] == value and key[2] and key[2][0] == segment:
@@ -239,7 +265,12 @@ def _of_part(
         if key[0] == column and key[1] == value and key[2] and key[2][0] == part.column:
             (inside if key[2][1] in part.values else outside).append(levels(series, step, last))
     other = _pooled(outside, 1)
-    return _pooled(inside, 0), _pooled(inside, 1), other if np.isfinite(other) else None, sum(rows for _, _, rows in inside)
+    return (
+        _pooled(inside, 0),
+        _pooled(inside, 1),
+        other if np.isfinite(other) else None,
+        sum(rows for _, _, rows in inside),
+    )
 
 
 def _pooled(parts: Sequence[tuple[float, float, int]], which: int) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_traces.analysis.ramps import ramp
 from rollout_traces.analysis.relations import known_number, unit
-from rollout_traces.analysis.series import RunSeries, as_arrays
+from rollout_traces.analysis.series import RunSeries
 
 PRIOR_MASS = 10.0
 """Rollouts that the prior weighs."""
@@ -136,9 +136,11 @@ def enriched(
     y = np.asarray([len(rows) for rows in where.values()], float)
     y_b = y - y_a
     prior = PRIOR_MASS * y / (n_a + n_b)
-    rest = PRIOR_MASS - prior
+    rest = np.maximum(PRIOR_MASS - prior, 1e-3)
     log_odds = np.log((y_a + prior) / (n_a - y_a + rest)) - np.log((y_b + prior) / (n_b - y_b + rest))
-    z = log_odds / np.sqrt(1 / (y_a + prior) + 1 / (n_a - y_a + rest) + 1 / (y_b + prior) + 1 / (n_b - y_b + rest))
+    z = log_odds / np.sqrt(
+        1 / (y_a + prior) + 1 / (n_a - y_a + rest) + 1 / (y_b + prior) + 1 / (n_b - y_b + rest)
+    )
     p = 2 * norm.sf(np.abs(z))
     sure = false_discovery_control(np.maximum(p, 1e-300)) <= DISCOVERY
     order = [i for i in np.argsort(-z, kind="stable") if sure[i] and z[i] > 0]
@@ -237,7 +239,9 @@ def phrase_trends(run: RunSeries, most: int = 5) -> list[PhraseTrend]:
     third = len(steps) // 3
     late, early = texts.step >= steps[-third], texts.step < steps[third]
     chosen = np.flatnonzero((late | early) & texts.random)
-    found = enriched([texts.text[i] for i in chosen], late[chosen], [texts.group[i] for i in chosen], most=4 * most)
+    found = enriched(
+        [texts.text[i] for i in chosen], late[chosen], [texts.group[i] for i in chosen], most=4 * most
+    )
     trends = []
     for phrase in found:
         if phrase.share_a - phrase.share_b < SPREAD:
@@ -257,7 +261,9 @@ def _trend(phrase: str, holds: np.ndarray, texts: Texts, steps: np.ndarray) -> P
     fit = ramp(np.arcsin(np.sqrt((hits + 0.1) / (n + 0.2))), 30)
     start = fit.at if fit is not None else 0
     after = texts.step >= steps[start]
-    with_it, without, z = paid(holds[after], texts.reward[after], [s for s, a in zip(texts.stratum, after, strict=True) if a])
+    with_it, without, z = paid(
+        holds[after], texts.reward[after], [s for s, a in zip(texts.stratum, after, strict=True) if a]
+    )
     examples = tuple(texts.ids[i] for i in np.flatnonzero(holds & after)[:5])
     before = float(hits[:start].sum() / max(n[:start].sum(), 1))
     last = float(np.average(share[-8:], weights=np.maximum(n[-8:], 1e-9)))

@@ -9,7 +9,7 @@ import numpy as np
 LENGTHS = (1, 2, 4, 6, 8, 12, 16, 20, 30)
 """Steps that a ramp may take."""
 
-BETTER = 1.03
+BETTER = 1.02
 """A longer ramp is taken where it explains more by this factor."""
 
 
@@ -60,5 +60,8 @@ def ramp(values: np.ndarray, longest: int = 20, weights: np.ndarray | None = Non
         i = int(np.argmax(gain))
         if best is None or gain[i] > best[0] * BETTER:
             before = float(mean - slope[i] * level[i])
-            best = (float(gain[i]), Ramp(i + 3, length, before, before + float(slope[i]), float(gain[i]) / total))
+            best = (
+                float(gain[i]),
+                Ramp(i + 3, length, before, before + float(slope[i]), float(gain[i]) / total),
+            )
     return best[1] if best else None

@@ -10,11 +10,55 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOT_COMPARED = frozenset(
-    (
-        "run run_id run_name project id uid trace_uid trace_id split step group sample prompt_key attempt episode "
-        "parent late superseded traced selected_by selected_probability prompt reply preview ground_truth text "
-        "version_min version_max trained timestamp started train_version env_step"
-    ).split()
+    {
+        *(
+            "run",
+            "run_id",
+            "run_name",
+            "project",
+            "id",
+            "uid",
+            "trace_id",
+            "trace_uid",
+            "split",
+            "step",
+            "group",
+        ),
+        *(
+            "sample",
+            "prompt_key",
+            "attempt",
+            "episode",
+            "parent",
+            "late",
+            "late_part",
+            "superseded",
+            "traced",
+        ),
+        *(
+            "selected_by",
+            "selected_probability",
+            "prompt",
+            "reply",
+            "preview",
+            "ground_truth",
+            "text",
+            "trained",
+        ),
+        *(
+            "version_min",
+            "version_max",
+            "train_version",
+            "timestamp",
+            "started",
+            "doc",
+            "kind",
+            "key",
+            "trace_index",
+        ),
+        *("n_messages", "population", "group_size", "decoded_from", "response_mask_from", "status", "schema"),
+        *("parsed_answer", "unreadable", "row", "place", "run_no", "from_ledger", "position"),
+    }
 )
 """Columns that name, place or count a rollout: no property that could have changed."""
 EXPECTED = {
@@ -66,12 +110,14 @@ class RolloutColumns:
         numbers: numeric properties of a rollout.
         texts: properties with one of a few values.
         tags: properties with several values, such as flags.
+        floats: the numbers that can be NaN.
     """
 
     names: frozenset[str]
     numbers: tuple[str, ...]
     texts: tuple[str, ...]
     tags: tuple[str, ...]
+    floats: frozenset[str] = frozenset()
 
     def has(self, *names: str) -> bool:
         """Whether all of some columns are there."""
@@ -89,7 +135,7 @@ def describe(relations: Relations) -> RolloutColumns:
     import pyarrow as pa
 
     schema = relations.sql("select * from rollouts limit 0").schema
-    numbers, texts, tags = [], [], []
+    numbers, texts, tags, floats = [], [], [], []
     for field in schema:
         if field.name in NOT_COMPARED:
             continue
@@ -98,11 +144,15 @@ def describe(relations: Relations) -> RolloutColumns:
             kind = kind.value_type
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             numbers.append(field.name)
+            if pa.types.is_floating(kind):
+                floats.append(field.name)
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             texts.append(field.name)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             tags.append(field.name)
-    return RolloutColumns(frozenset(schema.names), tuple(numbers), tuple(texts), tuple(tags))
+    return RolloutColumns(
+        frozenset(schema.names), tuple(numbers), tuple(texts), tuple(tags), frozenset(floats)
+    )
 
 
 def quoted(name: str) -> str:

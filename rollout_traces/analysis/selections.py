@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollout_traces.analysis.relations import RolloutColumns, Relations, current
+from rollout_traces.analysis.relations import Relations, RolloutColumns, current
 
 NEIGHBOURS = 10
 """Steps before a step that it is compared with."""
@@ -67,7 +67,9 @@ class Selection:
         return " and ".join(parts), params
 
 
-def before(relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS) -> Selection:
+def before(
+    relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS
+) -> Selection:
     """The n steps before a selection, of the same run, split and filter.
 
     Args:
@@ -85,6 +87,51 @@ def before(relations: Relations, selection: Selection, columns: RolloutColumns, 
     if first is None:
         return replace(selection, steps=(0, -1), label="no step before")
     return replace(selection, steps=(first, last), label=f"the {len(rows)} steps before ({first} to {last})")
+
+
+def undisturbed(
+    relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS
+) -> tuple[Selection, str]:
+    """The n steps before a selection, or before a change that is still young at it.
+
+    A change five steps ago fills half of the ten steps before, so that the step looks like its neighbours. So
+    changes are looked for in the steps around; where one lies among the neighbours, the steps from it on are
+    left out.
+
+    Args:
+        relations: where to read.
+        selection: a step or a range of steps of one run and split.
+        columns: what `rollouts` has.
+        n: how many steps.
+
+    Returns:
+        The steps to compare with, and in words what was left out and why; empty where nothing was.
+    """
+    from rollout_traces.analysis.change_points import change_points, controlled
+    from rollout_traces.analysis.series import RunSeries
+
+    plain = before(relations, selection, columns, n)
+    first, low = selection.steps[0], plain.steps[0]
+    if first is None or low is None or selection.run is None or selection.split is None:
+        return plain, ""
+    around = (low - 2 * n, (selection.steps[1] if selection.steps[1] is not None else first) + n)
+    where = (selection.where, selection.params)
+    run = RunSeries(relations, selection.run, selection.split, columns, around, where, ())
+    series = [*run.numbers(), *run.shares()]
+    found = controlled([change for each in series for change in change_points(each)], max(len(series), 1))
+    young = [
+        change
+        for change in found
+        if low < change.step < first and (change.last is None or change.last >= first)
+    ]
+    if not young:
+        return plain, ""
+    change = min(young, key=lambda each: each.step)
+    earlier = before(relations, replace(selection, steps=(change.step, None)), columns, n)
+    if earlier.steps[1] is None or earlier.steps[1] < 0:
+        return plain, ""
+    left_out = f"Steps {change.step} to {first - 1} are left out of what it is compared with"
+    return earlier, f"{left_out}: {change.series.name} changed at step {change.step}."
 
 
 def sql_union(

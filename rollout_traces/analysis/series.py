@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.relations import (
-    RolloutColumns,
     Relations,
+    RolloutColumns,
     current,
     describe,
     known_number,
@@ -79,31 +79,35 @@ class RunSeries:
         run: the run.
         split: the split.
         columns: what `rollouts` has.
+        within: first and last step, both included; all by default.
+        where: a further SQL condition with its parameters.
+        segments: the segment columns that there are.
     """
 
     relations: Relations
     run: str
     split: str
     columns: RolloutColumns = field(default=None)  # type: ignore[assignment]
+    within: tuple[int, int] | None = None
+    where: tuple[str, tuple[Any, ...]] = ("", ())
+    segments: tuple[str, ...] = SEGMENTS
 
     def __post_init__(self) -> None:
         if self.columns is None:
             self.columns = describe(self.relations)
+        self.segments = tuple(name for name in self.segments if self.columns.has(name))
 
     @property
     def scope(self) -> str:
         """The SQL condition of this run's current rows; takes `params`."""
-        return f"run = ? and split = ? and {current(self.columns)} and step is not null"
+        steps = "step is not null" if self.within is None else "step between ? and ?"
+        further = f" and ({self.where[0]})" if self.where[0] else ""
+        return f"run = ? and split = ? and {current(self.columns)} and {steps}{further}"
 
     @property
     def params(self) -> list[Any]:
         """The parameters of `scope`."""
-        return [self.run, self.split]
-
-    @cached_property
-    def segments(self) -> tuple[str, ...]:
-        """The segment columns that there are."""
-        return tuple(name for name in SEGMENTS if self.columns.has(name))
+        return [self.run, self.split, *(self.within or ()), *self.where[1]]
 
     @cached_property
     def _cells(self) -> dict[str, np.ndarray]:
@@ -145,14 +149,18 @@ class RunSeries:
         for texted, condition in self._bases(name):
             scope = f"{self.scope} and {quoted(name)} is not null{condition}"
             base = as_arrays(
-                self.relations.sql(f"select {keys}, count(*) as n from rollouts where {scope} group by {keys}", self.params)
+                self.relations.sql(
+                    f"select {keys}, count(*) as n from rollouts where {scope} group by {keys}", self.params
+                )
             )
             if not len(base["step"]):
                 continue
             value = f"unnest(list_distinct({quoted(name)}))" if is_tags else quoted(name)
             inner = f"select {keys}, {value} as v from rollouts where {scope}"
             found = as_arrays(
-                self.relations.sql(f"select {keys}, v, count(*) as n from ({inner}) group by {keys}, v", self.params)
+                self.relations.sql(
+                    f"select {keys}, v, count(*) as n from ({inner}) group by {keys}, v", self.params
+                )
             )
             values, totals = _most_frequent(found)
             for v in values:
@@ -161,7 +169,9 @@ class RunSeries:
                 if not is_tags and totals[v] >= base["n"].sum():
                     continue
                 here = found["v"] == v
-                hits = _match(base, {key: found[key][here] for key in ("step", *self.segments)}, found["n"][here])
+                hits = _match(
+                    base, {key: found[key][here] for key in ("step", *self.segments)}, found["n"][here]
+                )
                 cells = {key: base[key] for key in ("step", *self.segments)}
                 skip = name if name in self.segments else None
                 yield from self._of_cells(name, str(v), cells, base["n"], hits, skip)
@@ -297,7 +307,13 @@ class RunSeries:
         top = found["top"].astype(float)
         there = np.isfinite(top)
         return Series(
-            "update/top3_share", None, None, found["step"][there].astype(np.int64), top[there], top[there], found["n"][there]
+            "update/top3_share",
+            None,
+            None,
+            found["step"][there].astype(np.int64),
+            top[there],
+            top[there],
+            found["n"][there],
         )
 
     @cached_property
@@ -307,13 +323,16 @@ class RunSeries:
         at = np.searchsorted(self.steps, g["step"].astype(np.int64))
         size = len(self.steps)
         sxy, sxx, syy, freedom = (
-            np.bincount(at, np.nan_to_num(g[name].astype(float)), size) for name in ("sxy", "sxx", "syy", "freedom")
+            np.bincount(at, np.nan_to_num(g[name].astype(float)), size)
+            for name in ("sxy", "sxx", "syy", "freedom")
         )
         there = (sxx > 0) & (syy > 0) & (freedom >= 8)
         if not there.any():
             return None
         values = (sxy / np.sqrt(np.maximum(sxx * syy, 1e-300)))[there]
-        return Series("group/reward_corr_length", None, None, self.steps[there], values, values, freedom[there])
+        return Series(
+            "group/reward_corr_length", None, None, self.steps[there], values, values, freedom[there]
+        )
 
     def component_spreads(self) -> Iterator[Series]:
         """Standard deviation of each reward component over the rollouts of a step."""
@@ -322,12 +341,17 @@ class RunSeries:
             return
         parts = ", ".join(f"stddev_pop({known_number(name)}) as d{i}" for i, name in enumerate(names))
         found = as_arrays(
-            self.relations.sql(f"select step, {parts} from rollouts where {self.scope} group by step order by step", self.params)
+            self.relations.sql(
+                f"select step, {parts} from rollouts where {self.scope} group by step order by step",
+                self.params,
+            )
         )
         for i, name in enumerate(names):
             values = found[f"d{i}"].astype(float)
             there = np.isfinite(values)
-            yield Series(name, None, None, found["step"][there].astype(np.int64), values[there], values[there])
+            yield Series(
+                name, None, None, found["step"][there].astype(np.int64), values[there], values[there]
+            )
 
     @cached_property
     def newest_versions(self) -> Series | None:
@@ -361,7 +385,15 @@ class RunSeries:
         if not len(found["step"]):
             return None
         values = found["share"].astype(float)
-        return Series("prompts/always_solved_share", None, None, found["step"].astype(np.int64), values, values, found["n"])
+        return Series(
+            "prompts/always_solved_share",
+            None,
+            None,
+            found["step"].astype(np.int64),
+            values,
+            values,
+            found["n"],
+        )
 
 
 def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
@@ -379,14 +411,21 @@ def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) 
     found = as_arrays(relations.sql(query, [run]))
     if not len(found["step"]):
         return []
-    names = np.asarray([f"{s}/{k}" if s and not str(k).startswith(s) else str(k) for s, k in zip(found["split"], found["key"], strict=True)])
+    names = np.asarray(
+        [
+            f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
+            for s, k in zip(found["split"], found["key"], strict=True)
+        ]
+    )
     starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     series = []
     for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
         name = str(names[start])
         if not name.startswith(tuple(prefixes)) or not prefixes:
             values = found["value"][start:stop].astype(float)
-            series.append(Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values))
+            series.append(
+                Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values)
+            )
     return series
 
 
@@ -427,7 +466,9 @@ def _match(base: dict[str, np.ndarray], keys: dict[str, np.ndarray], counts: np.
     names = list(keys)
     index = {row: i for i, row in enumerate(zip(*(base[name].tolist() for name in names), strict=True))}
     hits = np.zeros(len(base["n"]))
-    for row, count in zip(zip(*(keys[name].tolist() for name in names), strict=True), counts.tolist(), strict=True):
+    for row, count in zip(
+        zip(*(keys[name].tolist() for name in names), strict=True), counts.tolist(), strict=True
+    ):
         hits[index[row]] += count
     return hits
 

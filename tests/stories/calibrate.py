@@ -50,7 +50,9 @@ def look(story: Story, cause: Cause, name: str) -> Found:
     report = diagnose(of_story(story), story.run)
     for rank, entry in enumerate(report.diagnoses, start=1):
         if names_it(entry, cause):
-            off = None if entry.step is None or story.at is None else entry.step - first_visible(story.at, name)
+            off = (
+                None if entry.step is None or story.at is None else entry.step - first_visible(story.at, name)
+            )
             return Found(rank, off, report)
     return Found(None, None, report)
 
@@ -64,7 +66,10 @@ def planted(name: str, seeds: Sequence[int], n_steps: int = 100) -> Iterator[tup
     """The runs with one cause, one a seed, of the kinds that it makes sense in."""
     cause = CAUSES[name]
     for seed in seeds:
-        yield write_run(seed, cause.kinds[seed % len(cause.kinds)], name, cause.changes, n_steps=n_steps), cause
+        yield (
+            write_run(seed, cause.kinds[seed % len(cause.kinds)], name, cause.changes, n_steps=n_steps),
+            cause,
+        )
 
 
 def table_of_causes(seeds: Sequence[int]) -> None:
@@ -76,10 +81,18 @@ def table_of_causes(seeds: Sequence[int]) -> None:
         b = sum(f.rank is not None and f.rank <= 3 for f in found)
         c = sum(f.off is not None and abs(f.off) <= 2 for f in found)
         first, three, near, total = first + a, three + b, near + c, total + len(found)
-        cells = " ".join("-" if f.rank is None else f"{f.rank}/{'?' if f.off is None else format(f.off, '+d')}" for f in found)
+        cells = " ".join(
+            "-" if f.rank is None else f"{f.rank}/{'?' if f.off is None else format(f.off, '+d')}"
+            for f in found
+        )
         mark = "*" if name in HELD_OUT else " "
-        print(f"{name:41}{mark} {a:>4}/{len(found)} {b:>4}/{len(found)} {c:>4}/{len(found)}   {cells}", flush=True)
-    print(f"{'all':42} {first / total:>6.1%} {three / total:>6.1%} {near / total:>6.1%}   of {total}; * never tuned on")
+        print(
+            f"{name:41}{mark} {a:>4}/{len(found)} {b:>4}/{len(found)} {c:>4}/{len(found)}   {cells}",
+            flush=True,
+        )
+    print(
+        f"{'all':42} {first / total:>6.1%} {three / total:>6.1%} {near / total:>6.1%}   of {total}; * never tuned on"
+    )
 
 
 def table_of_pairs(seeds: Sequence[int]) -> None:
@@ -89,7 +102,9 @@ def table_of_pairs(seeds: Sequence[int]) -> None:
             story = write_run(seed, "mixed", " and ".join(names), both(*names))
             entries = diagnose(of_story(story), story.run).diagnoses[:3]
             hits.append(sum(any(names_it(entry, CAUSES[name]) for entry in entries) for name in names))
-        print(f"two at once: {names[0]} + {names[1]}: both in the first three in {sum(h == 2 for h in hits)} of {len(hits)}")
+        print(
+            f"two at once: {names[0]} + {names[1]}: both in the first three in {sum(h == 2 for h in hits)} of {len(hits)}"
+        )
 
 
 def table_of_healthy(seeds: Sequence[int]) -> None:
@@ -104,7 +119,9 @@ def table_of_healthy(seeds: Sequence[int]) -> None:
             most = max(most, len(told) - n_errors)
             for d in told:
                 print(f"  healthy {kind} {seed}: {d.severity} {d.kind}: {d.sentence}")
-    print(f"healthy: {runs} runs of 100 steps, {errors} errors, {warnings} warnings, {warnings / runs:.2f} on average, {most} at most")
+    print(
+        f"healthy: {runs} runs of 100 steps, {errors} errors, {warnings} warnings, {warnings / runs:.2f} on average, {most} at most"
+    )
 
 
 def main() -> None:

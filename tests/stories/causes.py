@@ -112,14 +112,26 @@ def reward_constant(w: World) -> None:
     w.c["success"][_of(w, "source", "math")] = 0.0
 
 
-@cause("one engine off", "policy", ["engine_off"], ["vllm-1"], ("mixed", "alternating", "sigmoid", "asynchronous"))
+@cause(
+    "one engine off",
+    "policy",
+    ["engine_off"],
+    ["vllm-1"],
+    ("mixed", "alternating", "sigmoid", "asynchronous"),
+)
 def engine_off(w: World) -> None:
     rows = _of(w, "engine", "vllm-1") & w.train
     w.c["mismatch_k3"][rows] *= 15
     w.c["mismatch_abs_max"][rows] *= 3
 
 
-@cause("temperature on one engine", "policy", ["engine_off"], ["vllm-0"], ("mixed", "alternating", "sigmoid", "asynchronous"))
+@cause(
+    "temperature on one engine",
+    "policy",
+    ["engine_off"],
+    ["vllm-0"],
+    ("mixed", "alternating", "sigmoid", "asynchronous"),
+)
 def engine_temperature(w: World) -> None:
     rows = _of(w, "engine", "vllm-0")
     w.c["mean_logprob"][rows] *= 1.5
@@ -128,7 +140,13 @@ def engine_temperature(w: World) -> None:
     w.c["log_length"][rows] += 0.1
 
 
-@cause("weights frozen for ten steps", "policy", ["weights_not_synchronised"], [], ("mixed", "asynchronous", "plain", "ragged"))
+@cause(
+    "weights frozen for ten steps",
+    "policy",
+    ["weights_not_synchronised"],
+    [],
+    ("mixed", "asynchronous", "plain", "ragged"),
+)
 def weights_frozen(w: World) -> None:
     c = w.c
     rows = w.after & (c["step"] < w.at + 10)
@@ -244,7 +262,7 @@ def length_bias_pays(w: World) -> None:
     c["judge"] = np.where(w.after, c["judge"] + 0.5 * z, c["judge"])
 
 
-@cause("reward scale halved", "policy", ["reward_changed", "moved"], ["reward"], ("plain",))
+@cause("reward scale halved", "policy", ["reward_changed", "reward_moved"], ["reward"], ("plain",))
 def reward_halved(w: World) -> None:
     w.c["reward"][w.after] *= 0.5
 
@@ -253,7 +271,10 @@ def reward_halved(w: World) -> None:
 def few_prompts(w: World) -> None:
     c = w.c
     rows = w.after & w.train
-    c["prompt_key"][rows] = [f"{s}-easy-{(int(t) * 40 + int(g)) % 48:02d}" for s, t, g in zip(c["source"][rows], c["step"][rows], c["group"][rows], strict=True)]
+    c["prompt_key"][rows] = [
+        f"{s}-easy-{(int(t) * 40 + int(g)) % 48:02d}"
+        for s, t, g in zip(c["source"][rows], c["step"][rows], c["group"][rows], strict=True)
+    ]
 
 
 @cause("memorised prompts", "ability", ["memorised"], [], ("plain", "mixed"))
@@ -265,15 +286,30 @@ def always_solved(w: World) -> None:
 @cause("learning rate changed", "metrics", ["configuration", "moved"], ["lr"], ("mixed", "plain"))
 def learning_rate(w: World) -> None:
     steps, values = w.logged[("", "train/lr")]
-    w.logged[("", "train/lr")] = (steps, [v * (10.0 if s >= w.at else 1.0) for s, v in zip(steps, values, strict=True)])
+    w.logged[("", "train/lr")] = (
+        steps,
+        [v * (10.0 if s >= w.at else 1.0) for s, v in zip(steps, values, strict=True)],
+    )
 
 
-@cause("an engine went away and another came", "layout", ["engines", "engine_off"], ["vllm-9"], ("mixed", "sigmoid"))
+@cause(
+    "an engine went away and another came",
+    "layout",
+    ["engines", "engine_off"],
+    ["vllm-9"],
+    ("mixed", "sigmoid"),
+)
 def engine_replaced(w: World) -> None:
     w.c["engine"][_of(w, "engine", "vllm-1")] = "vllm-9"
 
 
-@cause("an engine went away and another came", "policy", ["engines", "engine_off"], ["vllm-9"], ("mixed", "sigmoid"))
+@cause(
+    "an engine went away and another came",
+    "policy",
+    ["engines", "engine_off"],
+    ["vllm-9"],
+    ("mixed", "sigmoid"),
+)
 def new_engine_off(w: World) -> None:
     rows = (w.c["engine"] == "vllm-9") & w.train
     w.c["mismatch_k3"][rows] *= 10

@@ -187,7 +187,7 @@ def _layout(w: World) -> None:
     sources = list(SOURCES[: k.n_sources]) if k.n_sources > 1 else ["code" if k.tools else "math"]
     shares = rng.dirichlet(np.full(len(sources), 20.0))
     pools = {s: [f"{s}-{i:04d}" for i in range(int(rng.integers(150, 400)))] for s in sources}
-    cursor = {s: 0 for s in sources}
+    cursor = dict.fromkeys(sources, 0)
     steps, groups, samples, keys, of, splits, attempts, superseded = ([] for _ in range(8))
     again = int(rng.integers(w.n_steps // 4, w.n_steps // 2)) if k.resumed else -1
 
@@ -274,7 +274,9 @@ def _lengths(w: World) -> None:
 
 def _tools(w: World) -> None:
     rng, c = w.rng, w.c
-    calls_tools = w.kind.tools & (c["source"] != "math") if w.kind.n_sources > 1 else np.full(w.n, w.kind.tools)
+    calls_tools = (
+        w.kind.tools & (c["source"] != "math") if w.kind.n_sources > 1 else np.full(w.n, w.kind.tools)
+    )
     c["tool"] = np.where(calls_tools, [TOOLS[s] for s in c["source"]], None)
     c["n_calls"] = np.where(calls_tools, 1 + rng.poisson(1.5, w.n), 0)
     c["error_rate"] = np.where(calls_tools, 0.04, 0.0)
@@ -304,7 +306,9 @@ def _policy(w: World) -> None:
     rng, c = w.rng, w.c
     t = c["step"] / w.n_steps
     c["reward"] = (
-        c["success"] + 0.2 * c["format"] + 0.3 * c["judge"] + c["extra"] if w.kind.components else c["success"] + c["extra"]
+        c["success"] + 0.2 * c["format"] + 0.3 * c["judge"] + c["extra"]
+        if w.kind.components
+        else c["success"] + c["extra"]
     )
     c["reward"] = np.where(c["status"] == "ok", c["reward"], np.nan)
     c["entropy"] = 0.55 - 0.2 * t + _walk(w, 0.02)[c["step"]]
@@ -383,7 +387,14 @@ _STAGES: Mapping[str, Stage] = {
     "metrics": _metrics_stage,
 }
 
-TEXT_FLAGS = ("thinking_unclosed", "retokenized", "tool_error", "template_drift", "mask_shifted", "eos_untrained")
+TEXT_FLAGS = (
+    "thinking_unclosed",
+    "retokenized",
+    "tool_error",
+    "template_drift",
+    "mask_shifted",
+    "eos_untrained",
+)
 """Flags that only a decoded rollout can carry."""
 
 
@@ -419,11 +430,8 @@ def _rollouts(w: World, run: str) -> pa.Table:
     weight = np.abs(np.nan_to_num(c["advantage"])) * c["update_weight"] * w.train
     code = c["step"] * 4 + 2 * (c["split"] == "eval-rollout") + c["superseded"]
     total = np.bincount(code, weight)
-    everywhere = np.ones(w.n, bool)
     train = w.train
-    flags = [
-        sorted(f for f in row if traced[i] or f not in TEXT_FLAGS) for i, row in enumerate(w.flags)
-    ]
+    flags = [sorted(f for f in row if traced[i] or f not in TEXT_FLAGS) for i, row in enumerate(w.flags)]
     columns: dict[str, pa.Array] = {
         "run": pa.array([run] * w.n),
         "id": pa.array([f"{run}-{i}" for i in range(w.n)]),
@@ -463,11 +471,17 @@ def _rollouts(w: World, run: str) -> pa.Table:
         "selected_probability": known(probability, traced, pa.float64()),
         "flags": pa.array(flags, pa.list_(pa.string())),
         "tool_names": pa.array(
-            [[t] if t is not None and k and n else ([] if k else None) for t, k, n in zip(c["tool"], traced, c["n_calls"], strict=True)],
+            [
+                [t] if t is not None and k and n else ([] if k else None)
+                for t, k, n in zip(c["tool"], traced, c["n_calls"], strict=True)
+            ],
             pa.list_(pa.string()),
         ),
         "error_signatures": pa.array(
-            [[s] if k and n else ([] if k else None) for s, k, n in zip(c["signature"], traced, c["n_errors"], strict=True)],
+            [
+                [s] if k and n else ([] if k else None)
+                for s, k, n in zip(c["signature"], traced, c["n_errors"], strict=True)
+            ],
             pa.list_(pa.string()),
         ),
         "prompt": pa.array(c["prompt"]),

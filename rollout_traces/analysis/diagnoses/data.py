@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,30 +20,55 @@ from rollout_traces.analysis.diagnoses.base import (
     sql_text,
     told,
 )
+from rollout_traces.analysis.moved import Moved
 from rollout_traces.analysis.relations import current
 from rollout_traces.analysis.series import as_arrays
 
-MASK_FLAGS = (
-    "mask_leak mask_shifted eos_untrained untrained_sampled row_masked template_drift retokenized prefix_broken "
-    "ends_unsampled no_end_marker user_turn_written bos_doubled pad_attended header_newline gibberish nonfinite"
-).split()
+MASK_FLAGS = [
+    "mask_leak",
+    "mask_shifted",
+    "eos_untrained",
+    "untrained_sampled",
+    "row_masked",
+    "template_drift",
+    "retokenized",
+    "prefix_broken",
+    "ends_unsampled",
+    "no_end_marker",
+    "user_turn_written",
+    "bos_doubled",
+    "pad_attended",
+    "header_newline",
+    "gibberish",
+    "nonfinite",
+]
 ADVICE_MASK = "Open one of these rollouts and look at the mask at the turns' edges."
 LEAST_OVERLAP = 0.8
 """Two evaluations of one set share at least this part of their prompts."""
 
 
 def mask_or_template(e: Evidence) -> list[Diagnosis]:
-    """Flags of masks, templates and tokenization that became more frequent."""
+    """Flags of masks, templates and tokenization that became more frequent, one entry a part and step."""
+    incidents: list[list[Moved]] = []
+    risen = [m for m in e.of("flags") if m.value in MASK_FLAGS and m.rises]
+    for m in sorted(risen, key=lambda m: (severity_of(m.value) != "error", m.p)):
+        near = next((i for i in incidents if i[0].part == m.part and abs(i[0].step - m.step) <= 3), None)
+        if near is None:
+            incidents.append([m])
+        else:
+            near.append(m)
     found = []
-    for m in e.of("flags"):
-        if m.value in MASK_FLAGS and m.rises:
-            severity: Severity = "error" if severity_of(m.value) == "error" or m.after >= 0.2 else "warn"
-            found.append(
-                Diagnosis(
-                    "mask_or_template", f"{m.value}: {told(m)}.", severity, DATA, m.step, m.last, m.part,
-                    figures(m), filter_of(m), recomputed(e.run, m), ADVICE_MASK,
-                )
-            )  # fmt: skip
+    for first, *others in incidents:
+        text = f"{first.value}: {told(first)}"
+        if others:
+            text += f"; with it {', '.join(f'{m.value} {percent(m.after)}' for m in others)}"
+        grave = any(severity_of(m.value) == "error" or m.after >= 0.2 for m in (first, *others))
+        found.append(
+            Diagnosis(
+                "mask_or_template", text + ".", "error" if grave else "warn", DATA, first.step, first.last, first.part,
+                figures(first), filter_of(first), recomputed(e.run, first), ADVICE_MASK,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -58,7 +84,9 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
         step, last, part, numbers = m.step, m.last, m.part, figures(m)
     elif float(np.median(series.values)) > 0.05:
         share = float(np.average(series.values, weights=series.rows))
-        text = f"In {percent(share)} of the groups the rollouts answer more than one prompt, in the whole run."
+        text = (
+            f"In {percent(share)} of the groups the rollouts answer more than one prompt, in the whole run."
+        )
         step, last, part, numbers = int(series.steps[0]), None, None, {"share": share}
     else:
         return []
@@ -69,7 +97,19 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
     )
     advice = "Check how group ids are made: a group has to be the rollouts of one prompt in one step."
     return [
-        Diagnosis("group_of_several_prompts", text, "error", DATA, step, last, part, numbers, f"step >= {step}", query, advice)
+        Diagnosis(
+            "group_of_several_prompts",
+            text,
+            "error",
+            DATA,
+            step,
+            last,
+            part,
+            numbers,
+            f"step >= {step}",
+            query,
+            advice,
+        )
     ]
 
 
@@ -132,7 +172,7 @@ def evaluation_set(e: Evidence) -> list[Diagnosis]:
         here = found["split"] == split
         steps = np.unique(found["step"][here]).tolist()
         sets = [set(found["prompt_key"][here & (found["step"] == step)].tolist()) for step in steps]
-        overlaps = [len(a & b) / max(len(a | b), 1) for a, b in zip(sets, sets[1:], strict=False)]
+        overlaps = [len(a & b) / max(len(a | b), 1) for a, b in pairwise(sets)]
         if len(overlaps) < 2 or float(np.median(overlaps)) < LEAST_OVERLAP:
             continue
         for i, overlap in enumerate(overlaps):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout_traces.analysis.diagnoses import data, environment, outcomes, policy, update
-from rollout_traces.analysis.diagnoses.base import OTHER, Diagnosis, Evidence, figures, filter_of, recomputed, told
+from rollout_traces.analysis.diagnoses.base import (
+    OTHER,
+    Diagnosis,
+    Evidence,
+    figures,
+    filter_of,
+    recomputed,
+    told,
+)
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
 from rollout_traces.analysis.relations import Relations
@@ -67,7 +75,7 @@ def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
     spoken = " ".join(d.sentence for d in told_of)
     return [
         Diagnosis("moved", f"{m.name} moved: {told(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
-                  figures(m), filter_of(m, "" if m.value is not None else f"step >= {m.step}"), recomputed(e.run, m), "")
+                  figures(m), filter_of(m), recomputed(e.run, m), "")
         for m in e.moved
         if m.name not in spoken and m.column not in ("source", "engine", "reward_status", "stop_reason")
         and not (m.value is not None and not m.rises)

@@ -39,7 +39,11 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
     new = [
         s
         for s in e.seen
-        if s.column == "error_signatures" and s.new and s.share_since >= LEAST_NEW_SHARE and s.rows_before >= 30 and s.n_steps >= 3
+        if s.column == "error_signatures"
+        and s.new
+        and s.share_since >= LEAST_NEW_SHARE
+        and s.rows_before >= 30
+        and s.n_steps >= 3
     ]
     incidents: list[list[Moved]] = []
     for m in sorted(moved, key=lambda m: m.p):
@@ -54,7 +58,19 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
             text = f"New error of tools: “{s.value}”, in {percent(s.share_since)} of the traced rollouts since step {s.first}."
             where = f"error_signatures has {literal(s.value)} and step >= {s.first}"
             found.append(
-                Diagnosis("tools_failing", text, "warn", ENVIRONMENT, s.first, None, None, {"share": s.share_since}, where, "", ADVICE_TOOL)
+                Diagnosis(
+                    "tools_failing",
+                    text,
+                    "warn",
+                    ENVIRONMENT,
+                    s.first,
+                    None,
+                    None,
+                    {"share": s.share_since},
+                    where,
+                    "",
+                    ADVICE_TOOL,
+                )
             )
     return found
 
@@ -66,11 +82,15 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
     largest = max(incident, key=lambda each: abs(each.after - each.before))
     what = "failed tool calls a rollout" if m.value is None else m.name
     text = f"Tools fail: {what} {told(m)}"
-    named = [s.value for s in signatures] or [i.value for i in incident if i.column == "error_signatures" and i.value]
+    named = [s.value for s in signatures] or [
+        i.value for i in incident if i.column == "error_signatures" and i.value
+    ]
     if named:
         text += f"; new error “{named[0]}”"
         if signatures:
-            text += f" first seen at step {signatures[0].first}, in {percent(signatures[0].share_since)} since"
+            text += (
+                f" first seen at step {signatures[0].first}, in {percent(signatures[0].share_since)} since"
+            )
     tool = _tool_of(e, named, step)
     if tool:
         text += f", tool {tool}"
@@ -132,7 +152,7 @@ def _constant_rewards(e: Evidence) -> list[Diagnosis]:
     if not e.run.columns.has("reward") or not len(g["step"]):
         return []
     found = []
-    names = [s for s in dict.fromkeys(g["source"].tolist())]
+    names = list(dict.fromkeys(g["source"].tolist()))
     for name in names:
         here = np.asarray([s == name for s in g["source"]]) & (g["known"].astype(float) >= 4)
         order = np.argsort(g["step"][here])
@@ -230,14 +250,14 @@ def configuration(e: Evidence) -> list[Diagnosis]:
     found = []
     for m in e.moved:
         series = e.movements.get(m.column)
-        if m.value is None and np.isinf(m.size) and series is not None and not len(series.rows):
-            if len(np.unique(series.values)) <= 4:
-                found.append(
-                    Diagnosis(
-                        "configuration", f"{m.column} was changed: {told(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
-                        figures(m), "", recomputed(e.run, m), "Compare the configuration of the attempts.",
-                    )
-                )  # fmt: skip
+        logged = m.value is None and series is not None and not len(series.rows)
+        if logged and np.isinf(m.size) and series is not None and len(np.unique(series.values)) <= 4:
+            found.append(
+                Diagnosis(
+                    "configuration", f"{m.column} was changed: {told(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
+                    figures(m), "", recomputed(e.run, m), "Compare the configuration of the attempts.",
+                )
+            )  # fmt: skip
     return found
 
 

@@ -19,7 +19,14 @@ AT_ONCE = 3
 """A consequence begins at most this many steps before its cause was seen ..."""
 FOLLOWS = {SAMPLER: 4, UPDATE: 8, OUTCOME: 20, OTHER: 8, DATA: 3, ENVIRONMENT: 4}
 """... and at most this many after, by its tier: what is learned shows later than what is given."""
-FIRST_OF_TIER = {"reward_and_purpose": 0, "length_bias": 0, "memorised": 0, "truncation": 1, "dead_groups": 2, "reward_moved": 4}
+FIRST_OF_TIER = {
+    "reward_and_purpose": 0,
+    "length_bias": 0,
+    "memorised": 0,
+    "truncation": 1,
+    "dead_groups": 2,
+    "reward_moved": 4,
+}
 """Inside a tier, what explains stands before what it explains; 3 where nothing is said."""
 WORST_FIRST = {"error": 0, "warn": 1, "info": 2}
 
@@ -44,11 +51,26 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
         else:
             below[under].append(replace(one, advice=""))
     nested = [replace(head, consequences=tuple(rest)) for head, rest in zip(heads, below, strict=True)]
-    return sorted(nested, key=lambda d: (WORST_FIRST[d.severity] == 2, d.tier, FIRST_OF_TIER.get(d.kind, 3), WORST_FIRST[d.severity], d.step or 0))
+    return sorted(
+        nested,
+        key=lambda d: (
+            WORST_FIRST[d.severity] == 2,
+            d.tier,
+            FIRST_OF_TIER.get(d.kind, 3),
+            WORST_FIRST[d.severity],
+            d.step or 0,
+        ),
+    )
 
 
 def _place(d: Diagnosis) -> tuple[bool, int, int, int, float]:
-    return d.severity == "info", d.tier, FIRST_OF_TIER.get(d.kind, 3), WORST_FIRST[d.severity], d.figures.get("p", 1e-9)
+    return (
+        d.severity == "info",
+        d.tier,
+        FIRST_OF_TIER.get(d.kind, 3),
+        WORST_FIRST[d.severity],
+        d.figures.get("p", 1e-9),
+    )
 
 
 def _follows(one: Diagnosis, head: Diagnosis) -> bool:
@@ -71,7 +93,13 @@ def _ends_with(one: Diagnosis, head: Diagnosis) -> bool:
 def _same_tier(one: Diagnosis, head: Diagnosis) -> bool:
     """Kinds of one tier that follow from another of it."""
     if head.kind in ("engine_off", "source_off", "weights_not_synchronised"):
-        return one.kind in ("engines", "sampler_mismatch", "source_off", "engine_off", "weights_not_synchronised")
+        return one.kind in (
+            "engines",
+            "sampler_mismatch",
+            "source_off",
+            "engine_off",
+            "weights_not_synchronised",
+        )
     if head.kind == "group_of_several_prompts":
         return one.kind == "duplicate_prompts"
     if head.kind in ("tools_failing", "reward_function"):

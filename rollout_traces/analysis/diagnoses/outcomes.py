@@ -69,7 +69,9 @@ def _why_tied(e: Evidence, step: int) -> str:
         f"count(*) as n, min(success) as low, max(success) as high from rollouts where {e.run.scope} and step >= ? group by 1, 2)"
     )
     found = as_arrays(e.run.relations.sql(query, [*e.run.params, step]))
-    solved, hopeless = (float(np.nan_to_num(found[name].astype(float)).sum()) for name in ("solved", "hopeless"))
+    solved, hopeless = (
+        float(np.nan_to_num(found[name].astype(float)).sum()) for name in ("solved", "hopeless")
+    )
     if solved == hopeless == 0:
         return ""
     return f" ({solved:.0f} groups solved by every rollout, {hopeless:.0f} by none)"
@@ -121,11 +123,10 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
     if correlation is None or lengths is None or len(correlation.values) < 20:
         return []
     fit = ramp(correlation.values, 8, correlation.rows)
-    late = correlation.values[-15:]
-    freedom = float(correlation.rows[-15:].sum())
-    r = float(np.average(late, weights=correlation.rows[-15:]))
-    z = float(np.arctanh(np.clip(r, -0.999, 0.999)) * np.sqrt(max(freedom - 3, 1)))
-    start = fit.at if fit is not None and fit.explained > 0.3 and fit.after - fit.before > 0.1 else 0
+    start = fit.at if fit is not None and fit.after - fit.before > 0.1 else 0
+    freedom = correlation.rows[start:]
+    r = float(np.average(correlation.values[start:], weights=freedom))
+    z = float(np.arctanh(np.clip(r, -0.999, 0.999)) * np.sqrt(max(float(freedom.sum()) - 3, 1)))
     step = int(correlation.steps[start])
     begun = int(np.searchsorted(lengths.steps, step))
     early = float(np.mean(lengths.values[max(0, begun - 10) : begun + 1]))
@@ -138,7 +139,21 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
     )
     numbers = {"correlation": r, "z": z, "grown": grown}
     advice = "Read the longest winners: do they say more? Normalise or penalise length if not."
-    return [Diagnosis("length_bias", text, "warn", OUTCOME, step if start else None, None, None, numbers, f"step >= {step}", "", advice)]
+    return [
+        Diagnosis(
+            "length_bias",
+            text,
+            "warn",
+            OUTCOME,
+            step if start else None,
+            None,
+            None,
+            numbers,
+            f"step >= {step}",
+            "",
+            advice,
+        )
+    ]
 
 
 def reward_and_purpose(e: Evidence) -> list[Diagnosis]:
@@ -153,8 +168,15 @@ def reward_and_purpose(e: Evidence) -> list[Diagnosis]:
             f"the traced rollouts since step {trend.step}; with it the reward is {number(trend.reward_with)}, without {number(trend.reward_without)}"
         )
         if gap is not None:
-            text += f"; training reward {gap.train_z:+.1f}, evaluation {gap.eval_z:+.1f} (in their own spreads)"
-        numbers = {"before": trend.before, "after": trend.after, "with": trend.reward_with, "without": trend.reward_without}
+            text += (
+                f"; training reward {gap.train_z:+.1f}, evaluation {gap.eval_z:+.1f} (in their own spreads)"
+            )
+        numbers = {
+            "before": trend.before,
+            "after": trend.after,
+            "with": trend.reward_with,
+            "without": trend.reward_without,
+        }
         found.append(
             Diagnosis("reward_and_purpose", text + ".", "error" if trend.after > 0.4 else "warn", OUTCOME, trend.step, None, None,
                       numbers, f"reply contains \"{trend.phrase}\" and step >= {trend.step}", "",

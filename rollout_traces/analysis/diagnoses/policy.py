@@ -51,10 +51,16 @@ def engine_off(e: Evidence) -> list[Diagnosis]:
 def _mismatch(e: Evidence, m: Moved) -> Diagnosis:
     shown = f"{m.name} {told(m)}"
     if m.part is not None and m.part.column == "engine":
-        kind, text = "engine_off", f"{m.part} samples with other probabilities than the trainer computes: {shown}."
+        kind, text = (
+            "engine_off",
+            f"{m.part} samples with other probabilities than the trainer computes: {shown}.",
+        )
         advice = "Compare this engine's weights, temperature and precision with the others'."
     elif m.part is not None:
-        kind, text = "source_off", f"{m.part}: the trainer sees other probabilities than the sampler: {shown}."
+        kind, text = (
+            "source_off",
+            f"{m.part}: the trainer sees other probabilities than the sampler: {shown}.",
+        )
         advice = "Tokenization or template of this source differs between sampler and trainer: compare the token ids."
     else:
         kind, text = "sampler_mismatch", f"Trainer and sampler disagree more: {shown}."
@@ -118,7 +124,9 @@ def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diag
 
 def engines(e: Evidence) -> list[Diagnosis]:
     """Engines that came or went."""
-    came = [s for s in e.seen if s.column == "engine" and s.new and s.share_since >= 0.02 and s.rows_before >= 100]
+    came = [
+        s for s in e.seen if s.column == "engine" and s.new and s.share_since >= 0.02 and s.rows_before >= 100
+    ]
     went = [s for s in e.seen if s.column == "engine" and s.stopped]
     found = []
     for s in came:
@@ -133,7 +141,9 @@ def engines(e: Evidence) -> list[Diagnosis]:
 
 
 def _engine(name: str, text: str, step: int) -> Diagnosis:
-    return Diagnosis("engines", text, "info", SAMPLER, step, None, None, {}, f"engine = {literal(name)}", "", "")
+    return Diagnosis(
+        "engines", text, "info", SAMPLER, step, None, None, {}, f"engine = {literal(name)}", "", ""
+    )
 
 
 RULES: Sequence = (engine_off, weights_not_synchronised, engines)

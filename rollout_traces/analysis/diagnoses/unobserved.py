@@ -50,15 +50,23 @@ def unobserved(e: Evidence) -> list[Unobserved]:
     known: set[str] = set()
     if names:
         parts = ", ".join(f'count("{name}") as c{i}' for i, name in enumerate(names))
-        row = e.run.relations.sql(f"select {parts} from rollouts where {e.run.scope}", e.run.params).to_pylist()[0]
+        row = e.run.relations.sql(
+            f"select {parts} from rollouts where {e.run.scope}", e.run.params
+        ).to_pylist()[0]
         known = {name for i, name in enumerate(names) if row[f"c{i}"]}
     if any(name.startswith("component/") for name in e.run.columns.names):
         known.add("component/")
     missing = [Unobserved(what, hides, log) for name, what, hides, log in INPUTS if name not in known]
     if e.run.columns.has("split"):
-        rows = e.run.relations.sql("select 1 from rollouts where run = ? and split like 'eval%' limit 1", [e.run.run]).to_pylist()
+        rows = e.run.relations.sql(
+            "select 1 from rollouts where run = ? and split like 'eval%' limit 1", [e.run.run]
+        ).to_pylist()
         if not rows:
             missing.append(
-                Unobserved("evaluations", "whether the reward and its purpose part ways, flips", "an evaluation split (`eval-rollout`)")
+                Unobserved(
+                    "evaluations",
+                    "whether the reward and its purpose part ways, flips",
+                    "an evaluation split (`eval-rollout`)",
+                )
             )
     return missing

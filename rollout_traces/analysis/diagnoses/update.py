@@ -45,14 +45,19 @@ def few_rows(e: Evidence) -> list[Diagnosis]:
 
 def _tier(e: Evidence, m: Moved) -> int:
     """Few rows are left where groups die; else they dominate by themselves."""
-    died = any(other.rises and abs(other.step - m.step) <= 3 for other in e.of("group/tie_share"))
+    died = any(
+        other.rises and other.step <= m.step + 3 and (other.last is None or other.last >= m.step)
+        for other in e.of("group/tie_share")
+    )
     return OUTCOME if died else UPDATE
 
 
 def collapse(e: Evidence) -> list[Diagnosis]:
     """Entropy, or minus the mean rollout logprob as its estimate, that falls fast."""
     candidates: list[tuple[str, Series, float]] = [
-        ("entropy", series, 1.0) for series in e.logged if ENTROPY.search(series.column) and not series.column.startswith("eval")
+        ("entropy", series, 1.0)
+        for series in e.logged
+        if ENTROPY.search(series.column) and not series.column.startswith("eval")
     ]
     estimate = e.movements.get("mean_logprob")
     if estimate is not None:
