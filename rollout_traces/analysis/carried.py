@@ -13,7 +13,7 @@ from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.series import as_arrays
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis.explain import Finding
+    from rollout_traces.analysis.explanation import Finding
 
 FEW = 0.05
 """At most this part of the rollouts counts as few ..."""

@@ -154,11 +154,10 @@ def _recovered(found: Mapping[str, np.ndarray], k: int) -> list[float] | None:
     right = np.asarray([float(found[f"cr{i}"].sum()) for i in range(k)])
     weights = np.linalg.lstsq(gram, right, rcond=1e-10)[0]
     total, n = float(found["rr"].sum()), float(found["n"].sum())
-    error = total - 2 * weights @ right + weights @ gram @ weights
+    error = total - float(2 * weights @ right - weights @ gram @ weights)
     if error > EXACT**2 * 1e4 * max(total, n * 1e-6):
         return None
-    rounded = np.round(weights, 6)
-    return [float(w) for w in rounded]
+    return [round(float(w), 6) for w in weights.tolist()]
 
 
 def by_column(

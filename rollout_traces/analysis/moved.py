@@ -260,7 +260,8 @@ def _of_part(
     if part is None:
         before, after, rows = levels(table[(column, value, None)], step, last)
         return before, after, None, rows
-    inside, outside = [], []
+    inside: list[tuple[float, float, int]] = []
+    outside: list[tuple[float, float, int]] = []
     for key, series in table.items():
         if key[0] == column and key[1] == value and key[2] and key[2][0] == part.column:
             (inside if key[2][1] in part.values else outside).append(levels(series, step, last))

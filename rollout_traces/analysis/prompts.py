@@ -203,15 +203,29 @@ def prompt_over_time(
 
 
 def _summary(row: dict[str, Any]) -> PromptSummary:
-    whole = ("visits", "tried", "solved", "first_solved", "first_step", "last_step", "tokens", "wasted")
-    numbers = {name: None if row[name] is None else int(row[name]) for name in whole}
-    floats = {
-        name: None if row[name] is None else float(row[name])
-        for name in ("solve_rate", "mean_reward", "spread", "trend")
-    }
+    def whole(name: str) -> int | None:
+        return None if row[name] is None else int(row[name])
+
+    def real(name: str) -> float | None:
+        return None if row[name] is None else float(row[name])
+
     return PromptSummary(
-        prompt_key=row["prompt_key"], prompt=row["prompt"], source=row["source"], **numbers, **floats
-    )  # type: ignore[arg-type]
+        prompt_key=row["prompt_key"],
+        prompt=row["prompt"],
+        source=row["source"],
+        visits=int(row["visits"]),
+        tried=int(row["tried"]),
+        solved=whole("solved"),
+        solve_rate=real("solve_rate"),
+        mean_reward=real("mean_reward"),
+        spread=real("spread"),
+        trend=real("trend"),
+        first_solved=whole("first_solved"),
+        first_step=whole("first_step"),
+        last_step=whole("last_step"),
+        tokens=whole("tokens"),
+        wasted=whole("wasted"),
+    )
 
 
 def _visit(row: dict[str, Any]) -> PromptVisit:

@@ -57,10 +57,10 @@ class Selection:
             if value is not None:
                 parts.append(f"{name} = ?")
                 params.append(value)
-        for sign, value in ((">=", self.steps[0]), ("<=", self.steps[1])):
-            if value is not None:
+        for sign, step in ((">=", self.steps[0]), ("<=", self.steps[1])):
+            if step is not None:
                 parts.append(f"step {sign} ?")
-                params.append(value)
+                params.append(step)
         if self.where:
             parts.append(f"({self.where})")
             params += self.params

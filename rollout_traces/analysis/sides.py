@@ -163,7 +163,7 @@ def _of(
     n, n2, g, k = (
         np.bincount(index[whole], found[f][whole].astype(float), size) for f in ("h", "h2", "g", "k")
     )
-    rows = {}
+    rows: dict[str, list[int]] = {}
     for i in np.flatnonzero(~whole):
         rows.setdefault(found["v"][i], []).append(i)
     frequent = sorted(rows, key=lambda v: -float(found["k"][rows[v]].sum()))[:MOST_VALUES]

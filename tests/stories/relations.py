@@ -40,7 +40,7 @@ class TableRelations:
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
         """The rows of a query."""
-        return self._connection.execute(query, list(params)).to_arrow_table()
+        return self._connection.sql(query, params=list(params)).to_arrow_table()
 
 
 def of_story(*stories: Story) -> TableRelations:

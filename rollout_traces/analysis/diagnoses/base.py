@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from rollout_traces.analysis.first_seen import FirstSeen, first_seen
 from rollout_traces.analysis.moved import Moved, Movements, Part, movements
 from rollout_traces.analysis.phrases import PhraseTrend, phrase_trends
+from rollout_traces.analysis.seen import FirstSeen, first_seen
 from rollout_traces.analysis.series import RunSeries, Series, logged_series
 
 Severity = Literal["error", "warn", "info"]

@@ -11,6 +11,7 @@ from rollout_traces.analysis.diagnoses.base import (
     OUTCOME,
     Diagnosis,
     Evidence,
+    Severity,
     figures,
     filter_of,
     literal,
@@ -94,7 +95,7 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
     tool = _tool_of(e, named, step)
     if tool:
         text += f", tool {tool}"
-    severity = "error" if abs(largest.after - largest.before) >= 0.2 else "warn"
+    severity: Severity = "error" if abs(largest.after - largest.before) >= 0.2 else "warn"
     return Diagnosis(
         "tools_failing", text + ".", severity, ENVIRONMENT, step, m.last, m.part, figures(m),
         filter_of(m, "n_tool_errors > 0"), recomputed(e.run, m), ADVICE_TOOL,
@@ -134,7 +135,7 @@ def reward_function(e: Evidence) -> list[Diagnosis]:
         bad = m.rises if m.value != "ok" else not m.rises
         if bad:
             what = "unknown rewards" if m.value is None else f"reward status {m.value}"
-            severity = "error" if abs(m.after - m.before) >= 0.1 else "warn"
+            severity: Severity = "error" if abs(m.after - m.before) >= 0.1 else "warn"
             condition = "reward is null" if m.value is None or m.value == "ok" else ""
             found.append(
                 Diagnosis(
