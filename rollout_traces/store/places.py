@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from rollout_traces.private_files import why_not_believed
+from rollout_traces.settings.names import file_stem
 
 DATABASE_SUFFIX = ".db"
 INDEX_SUFFIX = ".sqlite3"
@@ -20,12 +21,6 @@ def trackio_dir() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     home = os.path.expandvars(os.environ.get("HF_HOME", str(cache)))
     return Path(home).expanduser() / "trackio"
-
-
-def file_stem(project: str) -> str:
-    """A project's name as Trackio writes it in file names."""
-    kept = "".join(c for c in project if c.isalnum() or c in ("-", "_")).rstrip()
-    return kept or "default"
 
 
 def database_path(project: str, folder: Path | None = None) -> Path:
