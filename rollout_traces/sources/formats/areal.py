@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number
@@ -55,7 +54,6 @@ class Areal(Format):
                     line=record.number,
                     prompt_text=prompt,
                     reply_text=reply,
-                    messages=messages_of_marked_text(prompt, reply),
                     reward=number(value.get("reward")),
                     group=f"task {task}",
                     sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
-from rollout_traces.sources.chat import messages_of, messages_of_marked_text
+from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
@@ -111,7 +111,6 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
         row.n_prompt_messages = len(prompt)
     elif isinstance(prompt, str):
         row.prompt_text, row.reply_text = prompt, str(reply or "")
-        row.messages = messages_of_marked_text(prompt, row.reply_text)
     return row
 
 

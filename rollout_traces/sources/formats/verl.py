@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
-from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
@@ -74,7 +73,6 @@ class Verl(Format):
                     k: v for k, v in scalars(value, but=(*_FIELDS, "pred")).items() if isinstance(v, str)
                 },
             )
-            row.messages = messages_of_marked_text(row.prompt_text, row.reply_text)
             yield row, record.stop, record.number
 
 
