@@ -15,6 +15,12 @@ import numpy as np
 from rollout_traces.transcript import INT_TRACKS
 
 SCHEMA_VERSION = 1
+FLOAT_KINDS = ("row_floats", "reward_components", "sample_metrics")
+"""What a batch has a float a row of, by name."""
+PARTLY_GIVEN = ("parsed_answers", "successes")
+"""Row lists in which None is an answer of its own: not the same as a row that came without the list."""
+ASSUMED_MASK = "response_mask"
+"""In `PackedBatch.not_given`: the rows whose response mask is their loss mask while others' is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +49,11 @@ class PackedBatch:
         pad_id: the padding token, or None.
         handed_over_at: seconds since the epoch at the hand-over.
         notes: one sentence each for what was coerced or could not be understood.
-        not_given: `tracks/<name>` or `row_floats/<name>` -> bool [B], True for the rows that came without
-            it while others have it; NaN of all other rows is what was given.
+        not_given: `<kind>/<name>` -> bool [B], True for the rows that came without it while others have it; of
+            `tracks`, `row_floats`, `reward_components`, `sample_metrics`, and of the row lists in
+            `PARTLY_GIVEN`. NaN of all other rows is what was given, and so is None in those lists. Under
+            `response_mask`: the rows whose response mask is assumed while others' is known.
+        attempt: id of the run's attempt, ordered by time; empty in data of version 0.1.
     """
 
     batch_id: str
@@ -68,6 +77,7 @@ class PackedBatch:
     handed_over_at: float = 0.0
     notes: tuple[str, ...] = ()
     not_given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    attempt: str = ""
 
     @property
     def n_rows(self) -> int:
@@ -147,7 +157,7 @@ class PackedBatch:
 
 def hash_ids(ids: np.ndarray) -> str:
     """16 hex characters that identify a sequence of token ids."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").data, digest_size=8).hexdigest()
 
 
 def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
@@ -170,7 +180,7 @@ def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
         input_ids=np.concatenate([batch.input_ids for batch in batches]),
         loss_mask=np.concatenate([batch.loss_mask for batch in batches]),
         response_mask=np.concatenate([batch.response_mask for batch in batches]),
-        response_mask_source=sources.pop() if len(sources) == 1 else "loss_mask",
+        response_mask_source=sources.pop() if len(sources) == 1 else "given",
         tracks={
             name: np.concatenate([_track(batch, name) for batch in batches])
             for name in dict.fromkeys(name for batch in batches for name in batch.tracks)
@@ -198,15 +208,24 @@ def _track(batch: PackedBatch, name: str) -> np.ndarray:
 def _join_not_given(batches: Sequence[PackedBatch]) -> dict[str, np.ndarray]:
     """For each name that any of them has: the rows without it, of batches that lack it all rows."""
     joined = {}
-    for kind in ("tracks", "row_floats"):
+    for kind in ("tracks", *FLOAT_KINDS, "row_lists"):
         for name in dict.fromkeys(name for batch in batches for name in getattr(batch, kind)):
-            key = f"{kind}/{name}"
-            rows = [
-                batch.not_given.get(key, np.full(batch.n_rows, name not in getattr(batch, kind)))
-                for batch in batches
-            ]
-            joined[key] = np.concatenate(rows)
+            if kind != "row_lists" or name in PARTLY_GIVEN:
+                lacking = [_lacking(batch, kind, name) for batch in batches]
+                joined[f"{kind}/{name}"] = np.concatenate(lacking)
+    if len({batch.response_mask_source for batch in batches}) > 1:
+        joined[ASSUMED_MASK] = np.concatenate([_assumed(batch) for batch in batches])
     return {key: rows for key, rows in joined.items() if rows.any()}
+
+
+def _lacking(batch: PackedBatch, kind: str, name: str) -> np.ndarray:
+    given = name in getattr(batch, kind)
+    return batch.not_given.get(f"{kind}/{name}", np.full(batch.n_rows, not given))
+
+
+def _assumed(batch: PackedBatch) -> np.ndarray:
+    by_source = np.full(batch.n_rows, batch.response_mask_source == "loss_mask")
+    return batch.not_given.get(ASSUMED_MASK, by_source)
 
 
 def _join_floats(

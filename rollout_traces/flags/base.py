@@ -16,7 +16,7 @@ from rollout_traces.flags.runs import Runs
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript, Turn
 
@@ -119,6 +119,9 @@ class TracedRow:
     @property
     def sampling_known(self) -> bool:
         """Whether the response mask is more than the loss mask by another name."""
+        assumed = self.batch.not_given.get(ASSUMED_MASK)
+        if assumed is not None:
+            return not assumed[self.row]
         return self.batch.response_mask_source != "loss_mask"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 
 from rollout_traces.flags.base import Flag, Population
 from rollout_traces.flags.registry import make_flag, population_flag
+from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
@@ -32,9 +32,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     for code, rows in enumerate(view.groups.rows()):
         if causes[code] is None:
             continue
-        reward = population.ledger.get("reward")[rows[0]]
-        common = "" if causes[code] == "other" else f", {causes[code].replace('_', ' ')}"
-        text = f"All {len(rows)} rollouts of the group have reward {reward:.4g}{common}."
+        text = _tie_text(rows, view.rewards[rows], str(causes[code]))
         found |= {int(row): [make_flag("tied_group", text)] for row in rows}
     return found
 
@@ -50,7 +48,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
 
-    The range is the declared one, else what the hand-over spans.
+    The range is the declared one, else what the step spans.
     """
     view = _view(population)
     low, high = view.reward_span
@@ -85,10 +83,15 @@ def reward_outlier(
 ) -> dict[int, list[Flag]]:
     """|reward - median| > 5 x median |reward - median|; rewards are continuous when over half are different."""
     found = {}
-    for rows, rewards in _rewarded_groups(population):
+    rewards_B = known_rewards(population.ledger)
+    for group in population.groups:
+        rows = group[np.isfinite(rewards_B[group])]
+        if len(rows) < min_rollouts:
+            continue
+        rewards = rewards_B[rows]
         distances = np.abs(rewards - np.median(rewards))
         mad = float(np.median(distances))
-        if len(rows) < min_rollouts or 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
+        if 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
             continue
         for index in np.flatnonzero(distances > deviations * mad).tolist():
             text = (
@@ -160,26 +163,35 @@ def dominates_update(
     share: Annotated[float, "of the update, above which it fires"] = 0.1,
     times: Annotated[float, "its equal part that a row must carry as well"] = 5.0,
 ) -> dict[int, list[Flag]]:
-    """update_share > 0.1, and more than five times what each row would carry if all carried the same."""
+    """update_share > 0.1, and more than five times what each trained row would carry if all carried the same."""
     shares = population.ledger.get("update_share")
-    n = int(np.isfinite(shares).sum())
+    n = int((np.isfinite(shares) & (population.ledger.get("trained") == 1)).sum())
     found = {}
     for row in np.flatnonzero(shares > max(share, times / max(n, 1))).tolist():
-        text = f"The row carries {shares[row]:.1%} of the update of {n} rollouts."
+        text = f"The row carries {shares[row]:.1%} of the update of {n} trained rollouts."
         found[row] = [make_flag("dominates_update", text)]
     return found
 
 
 def _view(population: Population) -> StepView:
-    return StepView(population.ledger, population.batch, population.settings)
+    return StepView(
+        population.ledger, population.batch, population.settings, not_given=population.batch.not_given
+    )
 
 
-def _rewarded_groups(population: Population) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and rewards of each group of two or more whose rewards are all known."""
-    for rows in population.groups:
-        rewards = population.ledger.get("reward")[rows]
-        if np.isfinite(rewards).all():
-            yield rows, rewards
+def _tie_text(rows: np.ndarray, rewards: np.ndarray, cause: str) -> str:
+    """What a tied group has in common; rewards are NaN where the reward function failed."""
+    known = rewards[np.isfinite(rewards)]
+    common = "" if cause == "other" else f", {cause.replace('_', ' ')}"
+    if not len(known):
+        return f"The reward of all {len(rows)} rollouts of the group failed."
+    failed = len(rewards) - len(known)
+    if not failed:
+        return f"All {len(rows)} rollouts of the group have reward {known[0]:.4g}{common}."
+    return (
+        f"The {len(known)} of {len(rows)} rollouts of the group whose reward did not fail all have reward "
+        f"{known[0]:.4g}{common}."
+    )
 
 
 def _bigram_distances(heads: list[np.ndarray]) -> np.ndarray:

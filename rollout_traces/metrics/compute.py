@@ -15,9 +15,10 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.metrics.aggregate import key_part, under
+from rollout_traces.metrics.aggregate import key_parts, under
+from rollout_traces.metrics.former_keys import with_former_keys
 from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, missing_for
+from rollout_traces.metrics.registry import FAMILIES, Family, Key, missing_for
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
@@ -77,6 +78,7 @@ def rollout_metrics(
             result |= _run(spec, view)
     result |= _by_source(view)
     result |= _of_discarded(view)
+    result = with_former_keys(result, FAMILIES.values())
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
 
@@ -115,7 +117,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
+    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in _globs(key)]
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
@@ -148,7 +150,8 @@ def step_view(
         batch = capture(RolloutBatch.from_any(batch), step=0, split=split)
     if ledger is None:
         ledger = build_ledger(batch, settings)
-    return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {})
+    not_given = None if batch is None else batch.not_given
+    return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
 class KeyFilter:
@@ -186,13 +189,14 @@ def _without_split(pattern: str) -> str:
     return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
+def _globs(key: Key) -> tuple[str, ...]:
+    """A key's patterns, those of its former name among them."""
+    return (*as_globs(key.pattern), *as_globs(key.formerly)) if key.formerly else as_globs(key.pattern)
+
+
 def _default_globs() -> tuple[str, ...]:
     declared = (
-        glob
-        for spec in FAMILIES.values()
-        for key in spec.keys
-        if key.default
-        for glob in as_globs(key.pattern)
+        glob for spec in FAMILIES.values() for key in spec.keys if key.default for glob in _globs(key)
     )
     return (*declared, *_PER_SOURCE_DEFAULT)
 
@@ -215,8 +219,8 @@ def _by_source(view: StepView) -> dict[str, float]:
     if not 2 <= len(names) <= MAX_SOURCES:
         return {}
     result: dict[str, float] = {}
-    for name in names:
-        result |= under(f"source/{key_part(name)}", _ledger_metrics(view.take(sources == name)))
+    for name, part in key_parts(names).items():
+        result |= under(f"source/{part}", _ledger_metrics(view.take(sources == name)))
     return result
 
 

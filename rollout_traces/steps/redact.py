@@ -19,7 +19,16 @@ Redact = Callable[[Mapping[str, Any]], Sequence[str]]
 (ground truths, answers, extras) it sees as messages of the role `metadata`."""
 HIDDEN = "█"
 """Stands for each hidden character."""
-_LABELS = ("sources", "engine_ids", "discard_reasons", "stop_reasons", "sample_ids")
+_LABELS = (
+    "sources",
+    "engine_ids",
+    "discard_reasons",
+    "stop_reasons",
+    "sample_ids",
+    "parsed_answers",
+    "ground_truths",
+    "extras",
+)
 
 
 class Redaction:

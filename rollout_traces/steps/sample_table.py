@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.metrics.groups import GroupIndex
+from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.transcript import Transcript
 
 COLUMNS = (

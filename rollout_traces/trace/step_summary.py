@@ -132,7 +132,7 @@ def step_summary_of(
         "selection": _selection_counts(rows),
         "metrics_off": off,
         "flags_off": describe_off(step.flags_off(config)),
-        "response_mask_from": step.parts[0].batch.response_mask_source,
+        "response_mask_from": step.batch.response_mask_source,
     }
     summary = [
         {"role": "user", "content": f"What happened at step {step.batch.step} of {step.batch.split}?"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import pickle
 import threading
 from pathlib import Path
@@ -260,6 +261,33 @@ class TestMergingWorkers:
         assert merge_exports([Export({"r": 2.0, "r__count": 2}), {"r": 0.0, "r__count": 0}])["r"] == 2.0
 
 
+class TestNaN:
+    @pytest.mark.parametrize("at", [0, 1])
+    def test_nan_of_any_micro_batch_is_exported(self, at):
+        tracker = StatsTracker()
+        for number in range(2):
+            tracker.denominator(n=mask(1, 1))
+            tracker.stat("n", loss=floats(1.0, float("nan") if number == at else 2.0))
+        assert all(math.isnan(value) for key, value in tracker.export().items() if key != "n")
+
+    def test_nan_outside_the_mask_is_not_looked_at(self):
+        tracker = StatsTracker()
+        tracker.denominator(n=mask(1, 0))
+        tracker.stat("n", loss=floats(1.0, float("nan")))
+        assert tracker.export() == {"n": 1.0, "loss/avg": 1.0, "loss/min": 1.0, "loss/max": 1.0}
+
+    def test_an_infinite_value_is_not_taken_for_none(self):
+        tracker = StatsTracker()
+        tracker.denominator(n=mask(1))
+        tracker.stat("n", ReduceType.MAX, loss=floats(float("inf")))
+        assert tracker.export()["loss"] == float("inf")
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_nan_of_one_worker_is_nan_of_all(self, order):
+        parts = [{"loss/min": 1.0, "loss/max": 1.0}, {"loss/min": float("nan"), "loss/max": float("nan")}]
+        assert all(math.isnan(value) for value in merge_exports(parts[::order]).values())
+
+
 def _rank(rank: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=_timeout()
@@ -272,8 +300,14 @@ def _rank(rank: int, folder: str) -> None:
         if rank == 1:
             tracker.denominator(only=mask(1, 0))
             tracker.stat("only", ReduceType.MAX, late=floats(7, 99))
+            tracker.stat("only", ReduceType.MIN, broken=floats(float("nan"), 0))
             stats_tracker.get("eval-rollout").scalar(score=4)
         torch.save(dict(stats_tracker.export_all(reduce_group=dist.group.WORLD)), f"{folder}/{rank}.pt")
+        alone = [dist.new_group([0]), dist.new_group([1])][rank]
+        mine = StatsTracker()
+        mine.scalar(**{"first" if rank == 0 else "last": 1.0})
+        exported = mine.export(reduce_group=alone, key_sync_group=dist.group.WORLD)
+        Path(f"{folder}/{rank}.keys").write_text(",".join(exported))
         stats_tracker.scalar(kind=1) if rank else stats_tracker.denominator(kind=mask(1))
         try:
             stats_tracker.export_all(reduce_group=dist.group.WORLD)
@@ -298,6 +332,7 @@ class TestTwoRanks:
 
     def test_both_ranks_get_the_same_also_for_keys_that_one_has(self, folder: Path):
         first, second = (torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
+        assert math.isnan(first.pop("rollout/broken")) and math.isnan(second.pop("rollout/broken"))
         assert first == second
         assert first == {
             "rollout/n": 3.0,
@@ -311,6 +346,10 @@ class TestTwoRanks:
             "eval-rollout/score": 4.0,
             "eval-rollout/score__count": 1,
         }
+
+    def test_keys_are_agreed_on_in_a_larger_group_than_values_are_reduced_in(self, folder: Path):
+        assert (folder / "0.keys").read_text() == "first,first__count"
+        assert (folder / "1.keys").read_text() == "last,last__count"
 
     def test_a_key_of_two_reduce_types_is_an_error_on_both_ranks_and_no_deadlock(self, folder: Path):
         for rank in range(2):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from rollout_traces.metrics.groups import GroupIndex
+from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.steps.sample_table import (
     COLUMNS,
     SampleTable,

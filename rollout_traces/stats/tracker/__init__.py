@@ -69,13 +69,15 @@ def get(name: str = "") -> StatsTracker:
         return TRACKERS[name]
 
 
-def export_all(reduce_group: Any = None, reset: bool = True) -> Export:
+def export_all(reduce_group: Any = None, reset: bool = True, key_sync_group: Any = None) -> Export:
     """Exports all trackers as one.
 
     Args:
         reduce_group: torch.distributed group to reduce over. Every rank of it has to call, and gets the
             same result, also for trackers and keys that only some ranks have.
         reset: forget what is exported.
+        key_sync_group: torch.distributed group whose ranks agree on trackers and keys first, every rank of which
+            has to call; `reduce_group` when None.
 
     Returns:
         Floats by key. A key that two trackers export is reported in the log; the later tracker's stands.
@@ -83,10 +85,10 @@ def export_all(reduce_group: Any = None, reset: bool = True) -> Export:
     with _LOCK:
         names = list(TRACKERS)
     if reduce_group is not None:
-        names = shared_names(names, reduce_group)
+        names = shared_names(names, reduce_group if key_sync_group is None else key_sync_group)
     exported = Export()
     for name in names:
-        part = get(name).export(reduce_group=reduce_group, reset=reset)
+        part = get(name).export(reduce_group=reduce_group, reset=reset, key_sync_group=key_sync_group)
         doubled = sorted(set(part) & set(exported))
         if doubled:
             log.warning("two trackers export %s; the one of %r stands.", ", ".join(doubled), name)

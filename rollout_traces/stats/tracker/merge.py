@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.stats.tracker.record import Totals
+from rollout_traces.stats.tracker.record import Totals, smallest
 from rollout_traces.stats.tracker.reduce_type import ReduceType
 
 COUNT = "__count"
@@ -50,8 +49,9 @@ def export_totals(key: str, total: Totals) -> Export:
     """What a key's totals are exported as; empty when there was nothing under its mask."""
     kind = total.reduce_type
     mean = total.sum / total.count if total.count else None
+    least, largest = (total.min, total.max) if total.count else (None, None)
     if kind is ReduceType.AVG_MIN_MAX:
-        values = {f"{key}/avg": mean, f"{key}/min": _finite(total.min), f"{key}/max": _finite(total.max)}
+        values = {f"{key}/avg": mean, f"{key}/min": least, f"{key}/max": largest}
         rules = {
             f"{key}/avg": MergeRule(ReduceType.AVG, total.count),
             f"{key}/min": MergeRule(ReduceType.MIN),
@@ -68,8 +68,8 @@ def export_totals(key: str, total: Totals) -> Export:
             key: {
                 ReduceType.AVG: mean,
                 ReduceType.SUM: total.sum,
-                ReduceType.MIN: _finite(total.min),
-                ReduceType.MAX: _finite(total.max),
+                ReduceType.MIN: least,
+                ReduceType.MAX: largest,
             }[kind]
         }
         rules = {key: MergeRule(kind, total.count)}
@@ -82,7 +82,8 @@ def merge_exports(exports: Iterable[Mapping[str, float]]) -> Export:
 
     A key with a count beside it merges as `sum(value * count) / sum(count)`. Any other key merges by its
     reduce type, averages by what they were taken over. For plain dicts, which have lost the types, keys
-    that end in `/min` and `/max` merge as such and the others as an average with equal weights.
+    that end in `/min` and `/max` merge as such and the others as an average with equal weights. NaN of one
+    worker is NaN of all.
 
     Args:
         exports: what `export` or `export_all` gave on each worker.
@@ -105,7 +106,8 @@ def _merge_key(key: str, values: list[float], rules: list[MergeRule]) -> Export:
         total = sum(values)
         return Export({key: int(total) if key.endswith(COUNT) else total}, {key: MergeRule(kind)})
     if kind in (ReduceType.MIN, ReduceType.MAX):
-        return Export({key: (min if kind is ReduceType.MIN else max)(values)}, {key: MergeRule(kind)})
+        extreme = smallest(values) if kind is ReduceType.MIN else -smallest(-value for value in values)
+        return Export({key: extreme}, {key: MergeRule(kind)})
     weight = sum(rule.weight for rule in rules)
     if not weight:
         return Export()
@@ -126,7 +128,3 @@ def _rule(part: Mapping[str, float], key: str) -> MergeRule:
     if key.endswith("/max"):
         return MergeRule(ReduceType.MAX)
     return MergeRule(ReduceType.AVG)
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value

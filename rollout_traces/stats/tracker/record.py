@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +44,8 @@ class Totals:
         reduce_type: how it becomes what is exported.
         sum: sum of the values.
         count: number of tokens or numbers.
-        min: smallest value, inf when there was none.
-        max: largest value, -inf when there was none.
+        min: smallest value, inf when there was none, NaN when a value was NaN.
+        max: largest value, -inf when there was none, NaN when a value was NaN.
     """
 
     reduce_type: ReduceType
@@ -59,9 +61,19 @@ class Totals:
             record.reduce_type,
             sum(map(float, record.sums)),
             sum(map(float, record.counts)),
-            min(map(float, record.minima), default=float("inf")),
-            max(map(float, record.maxima), default=float("-inf")),
+            smallest(map(float, record.minima)),
+            -smallest(-float(value) for value in record.maxima),
         )
+
+
+def smallest(values: Iterable[float]) -> float:
+    """The smallest value: inf of none, NaN as soon as one is NaN, whatever their order."""
+    least = math.inf
+    for value in values:
+        if math.isnan(value):
+            return math.nan
+        least = min(least, value)
+    return least
 
 
 def mask_record(record: StatRecord, mask: Any) -> None:

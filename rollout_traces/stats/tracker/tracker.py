@@ -132,7 +132,13 @@ class StatsTracker:
             with self._lock:
                 self._add_tensor(self._full(key), value, self._full(denominator), kind)
 
-    def export(self, key: str | None = None, reduce_group: Any = None, reset: bool = True) -> Export:
+    def export(
+        self,
+        key: str | None = None,
+        reduce_group: Any = None,
+        reset: bool = True,
+        key_sync_group: Any = None,
+    ) -> Export:
         """What was recorded since the last export.
 
         Args:
@@ -140,9 +146,10 @@ class StatsTracker:
             reduce_group: torch.distributed group to reduce over; every rank of it has to call, and gets
                 the same result, also for keys that it has not recorded itself.
             reset: forget what is exported.
+            key_sync_group: torch.distributed group whose ranks agree on the keys first; `reduce_group` when None.
 
         Returns:
-            Floats by key; a key without a value under its mask is absent.
+            Floats by key; a key without a value under its mask is absent, one with a NaN is NaN.
         """
         with self._lock:
             chosen = self._records if key is None else self._only(self._full(key))
@@ -150,7 +157,7 @@ class StatsTracker:
             if reset:
                 self._records = {k: v for k, v in self._records.items() if k not in chosen}
         if reduce_group is not None:
-            totals = reduce_totals(totals, reduce_group)
+            totals = reduce_totals(totals, reduce_group, key_sync_group)
         exported = Export()
         for name, total in totals.items():
             exported.add(export_totals(name, total))
