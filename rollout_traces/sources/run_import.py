@@ -65,6 +65,7 @@ class RunImport:
         self.logger.log_rollouts(batch_of(rows, decodes_tokens=self._encoder is not None), *key)
 
     def _close(self, key: Key) -> None:
+        self.logger.close_step(*key)
         self._outcome.steps += 1
 
     def _wait_for_room(self) -> None:

@@ -43,10 +43,7 @@ class Areal(Format):
                 continue
             prompt, reply = _texts(value)
             task = value.get("task_id")
-            metrics = {
-                "seqlen": number(value.get("seqlen")),
-                "head_version": number(value.get("head_version")),
-            }
+            n_tokens = number(value.get("seqlen"))
             yield (
                 RolloutRow(
                     step=step,
@@ -57,7 +54,7 @@ class Areal(Format):
                     reward=number(value.get("reward")),
                     group=f"task {task}",
                     sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",
-                    metrics={k: v for k, v in metrics.items() if v is not None},
+                    metrics={} if n_tokens is None else {"seqlen": n_tokens},
                 ),
                 record.stop,
                 record.number,
