@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -340,8 +340,8 @@ def _trackio_folder() -> Path:
     return Path(TRACKIO_DIR)
 
 
-def with_tokenizer(asked: ImportOptions, path: str) -> ImportOptions:
-    """The options with the tokenizer of a folder or a name.
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer of a folder or a name.
 
     Raises:
         ConfigError: there is none.
@@ -349,7 +349,7 @@ def with_tokenizer(asked: ImportOptions, path: str) -> ImportOptions:
     from transformers import AutoTokenizer
 
     try:
-        return replace(asked, tokenizer=AutoTokenizer.from_pretrained(path))
+        return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise ConfigError(f"tokenizer: {path}: {reason} Expected a folder with a tokenizer.json.") from error
