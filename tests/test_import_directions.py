@@ -33,6 +33,7 @@ ORDER = (
     ("stats", "integrations"),
     ("sources",),
     ("store",),
+    ("analysis",),
     ("export",),
     ("inspector",),
     ("doctor",),
@@ -45,9 +46,9 @@ AGAINST_THE_FLOW = {
 }
 """Imports that turn back, and why they stay."""
 
-READING = ("store", "export", "inspector")
+READING = ("store", "analysis", "export", "inspector")
 """The folders that read what is stored."""
-READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
+READ_COMMANDS = ("list", "get", "stats", "export", "show", "last", "explain", "events", "prompts", "flips")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
