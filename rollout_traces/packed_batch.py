@@ -53,6 +53,7 @@ class PackedBatch:
             `tracks`, `row_floats`, `reward_components`, `sample_metrics`, and of the row lists in
             `PARTLY_GIVEN`. NaN of all other rows is what was given, and so is None in those lists. Under
             `response_mask`: the rows whose response mask is assumed while others' is known.
+        attempt: id of the run's attempt, ordered by time; empty in data of version 0.1.
     """
 
     batch_id: str
@@ -76,6 +77,7 @@ class PackedBatch:
     handed_over_at: float = 0.0
     notes: tuple[str, ...] = ()
     not_given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    attempt: str = ""
 
     @property
     def n_rows(self) -> int:
@@ -155,7 +157,7 @@ class PackedBatch:
 
 def hash_ids(ids: np.ndarray) -> str:
     """16 hex characters that identify a sequence of token ids."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").data, digest_size=8).hexdigest()
 
 
 def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript"),
+    ("private_files",),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -50,6 +51,7 @@ READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "private_files",
     "terminal_text",
     "transcript",
     "settings",
@@ -69,12 +71,31 @@ MAY_IMPORT_INSPECTOR = ("cli.show",)
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
+    "worker.main": {"trackio.utils"},
     "inspector.assets": {"trackio"},
-    "inspector.server": {"trackio.server.build_starlette_app_only"},
+    "inspector.trackio_mount": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.asgi_app.upload_handler",
+        "trackio.asgi_app.version_handler",
+        "trackio.cas",
+        "trackio.frontend_config.resolve_frontend_dir",
+        "trackio.frontend_server.ASSETS_DIR",
+        "trackio.frontend_server._inject_base_script",
+        "trackio.frontend_server._prefix_absolute_refs",
+        "trackio.server",
+        "trackio.server.assert_can_stage_upload",
+        "trackio.sqlite_storage.SQLiteStorage",
+        "trackio.utils",
+    },
+    "inspector.trackio_reads": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.sqlite_storage.SQLiteStorage",
+    },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
 }
-"""What modules outside `sink/` import of Trackio: its folder, its dashboard; nothing that writes."""
+"""What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
+writes, but for its own functions that take what runs send, behind a token of theirs."""
 WRITES = {"init", "log", "finish", "alert", "sync", "save", "delete_run", "delete_project", "import_csv"}
 """Names by which Trackio or a run of it is written to."""
 OTHER_TRACKERS = "stats"

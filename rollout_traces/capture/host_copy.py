@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
+LOOKED_AT = 1024
+"""Tokens of a row that are looked at together for the first sampled one."""
 MaskSource = Literal["given", "versions", "loss_mask"]
 
 
@@ -80,6 +82,8 @@ class Capture:
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
         n_ranks: int = 1,
+        attempt: str = "",
+        announced: bool = False,
     ) -> Captured:
         """Copies batches without their padding.
 
@@ -93,6 +97,8 @@ class Capture:
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
             n_ranks: ranks that hand over to the same run.
+            attempt: id of the run's attempt.
+            announced: the trainer's hook announces when the step is over; nothing else closes it while it runs.
 
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
@@ -134,6 +140,8 @@ class Capture:
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
+            attempt=attempt,
+            announced=announced,
         )
         buffers = self._buffer.finish(ROLLOUTS, meta)
         rows = tuple(part.rows for part in parts)
@@ -249,15 +257,14 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
     """bool [B]: rows whose tokens fit; whole groups, drawn at random where not all do."""
     if int(lengths.sum()) <= n_tokens:
         return np.ones(len(lengths), bool)
-    groups = list(dict.fromkeys(group_ids.tolist()))
-    kept = np.zeros(len(lengths), bool)
-    for index in np.random.default_rng(step & 0xFFFFFFFF).permutation(len(groups)).tolist():
-        rows = group_ids == groups[index]
-        n_tokens -= int(lengths[rows].sum())
-        if n_tokens < 0:
-            break
-        kept |= rows
-    return kept
+    _, first, members = np.unique(group_ids, return_index=True, return_inverse=True)
+    by_appearance = np.argsort(first)
+    drawn = by_appearance[np.random.default_rng(step & 0xFFFFFFFF).permutation(len(first))]
+    sizes = np.zeros(len(first), np.int64)
+    np.add.at(sizes, members, lengths)
+    fits = np.zeros(len(first), bool)
+    fits[drawn[np.cumsum(sizes[drawn]) <= n_tokens]] = True
+    return fits[members]
 
 
 def _notes(kept: np.ndarray, budget: int) -> list[str]:
@@ -272,24 +279,48 @@ def _notes(kept: np.ndarray, budget: int) -> list[str]:
 def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
     """Prompt keys, hashed here for rows whose tokens stay behind."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
-    row = 0
+    at = 0
     for part in parts:
-        for b in range(part.batch.n_rows):
-            if not kept[row] and keys[row] is None:
-                sampled = np.flatnonzero(part.rows.tokens_of(_sampled(part.batch), b))
-                ids = part.rows.tokens_of(host_array(part.batch.input_ids, hidden=0), b)
-                keys[row] = hash_ids(ids[: int(sampled[0]) if len(sampled) else len(ids)])
-            row += 1
+        rows = [row for row in range(part.batch.n_rows) if not kept[at + row] and keys[at + row] is None]
+        for row, key in zip(rows, _hash_prompts(part, rows), strict=True):
+            keys[at + row] = key
+        at += part.batch.n_rows
     return keys
 
 
-def _sampled(batch: RolloutBatch) -> np.ndarray:
-    """bool [B, T]: the policy sampled the token."""
+def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
+    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
+    if not rows:
+        return
+    ids_B_T = host_array(part.batch.input_ids, hidden=0)
+    values_B_T, is_sampled = _sampled_where(part.batch)
+    last, key = None, ""
+    for row in rows:
+        ids = part.rows.tokens_of(ids_B_T, row)
+        prompt = ids[: _first_sampled(part.rows.tokens_of(values_B_T, row), is_sampled)]
+        if last is None or not np.array_equal(prompt, last):
+            last, key = prompt, hash_ids(prompt)
+        yield key
+
+
+def _sampled_where(batch: RolloutBatch) -> tuple[np.ndarray, np.ufunc]:
+    """Values [B, T], and how they compare with 0 where the policy sampled the token."""
     if batch.response_mask is not None:
-        return host_array(batch.response_mask) > 0
+        return host_array(batch.response_mask), np.greater
     if batch.versions is not None:
-        return host_array(batch.versions) >= 0
-    return host_array(batch.loss_mask) > 0
+        return host_array(batch.versions), np.greater_equal
+    return host_array(batch.loss_mask), np.greater
+
+
+def _first_sampled(values: np.ndarray, is_sampled: np.ufunc) -> int:
+    """Index of a row's first sampled token; the row's length where there is none."""
+    zero = np.zeros((), values.dtype)
+    for start in range(0, len(values), LOOKED_AT):
+        found = is_sampled(values[start : start + LOOKED_AT], zero)
+        at = int(found.argmax())
+        if found[at]:
+            return start + at
+    return len(values)
 
 
 def _group_ids(batches: Sequence[RolloutBatch], groups: GroupNumbers) -> np.ndarray:

@@ -54,12 +54,14 @@ class Announcement:
         folder: where the run's spools lie; None: nowhere that others can write to.
         manifest: the run's manifest, plain values; None without a folder.
         takes_lines: whether ranks of other nodes can send to it.
+        attempt: when the run's attempt began.
     """
 
     node: str
     folder: str | None = None
     manifest: Mapping[str, Any] | None = None
     takes_lines: bool = False
+    attempt: str | None = None
 
 
 def node_name() -> str:

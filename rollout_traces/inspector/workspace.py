@@ -155,6 +155,11 @@ class Workspace:
         return self.server_url is None and self.space is None
 
     @property
+    def is_restricted(self) -> bool:
+        """True when only the projects that were named are shown."""
+        return bool(self._named)
+
+    @property
     def has_dashboard(self) -> bool:
         """True when Trackio's own dashboard can be served beside the pages."""
         return self.is_local

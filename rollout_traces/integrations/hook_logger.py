@@ -36,6 +36,8 @@ class HookLogger:
         self._owned = given is None
         self._from_trainer = from_trainer
         self._failure: str | None = None
+        self._has_logged = False
+        self._starts_again = False
 
     @property
     def is_on(self) -> bool:
@@ -67,7 +69,19 @@ class HookLogger:
             self._make_logger()
         if self.logger is None:
             raise ConfigError(self._failure)
+        if self._starts_again:
+            self.logger.begin_attempt()
+        self._starts_again, self._has_logged = False, True
         return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
+
+    def start_training(self) -> None:
+        """Says that the trainer begins; where it trained before, what it logs now is another attempt."""
+        self._starts_again = self._has_logged
+
+    def close_step(self, step: int, split: str) -> None:
+        """Says that a step's rollouts have all been handed over; nothing where none were logged."""
+        if self.logger is not None:
+            self.logger.close_step(step, split)
 
     def _make_logger(self) -> None:
         try:

@@ -23,9 +23,11 @@ from rollout_traces.cluster.rendezvous import (
     wait_for_announcement,
     wait_for_node_folder,
 )
+from rollout_traces.errors import StoreError
+from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions, SpoolClient, unique
 from rollout_traces.spool.folder import SpoolWriter
-from rollout_traces.spool.run_folder import RunFolder, RunManifest, spool_root
+from rollout_traces.spool.run_folder import RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 
 log = logging.getLogger("rollout_traces")
@@ -39,14 +41,17 @@ class RankClient(SpoolClient):
         rank: this rank.
         plan: what is wanted.
         warnings: where what happens is counted.
+        attempts: the run's.
     """
 
     kind = "rank 0"
     run: Any = None
 
-    def __init__(self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings) -> None:
+    def __init__(
+        self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
+    ) -> None:
         path = folder.writer_folder(rank_spool(rank, unique()))
-        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes)
+        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes, attempts)
         self._folder = folder
 
     def close(self, timeout: float, *, stored: bool) -> None:
@@ -65,6 +70,7 @@ class NodeClient(RankClient):
         rank: this rank.
         plan: what is wanted.
         warnings: where what happens is counted.
+        attempts: the run's.
         connect: makes a line to rank 0.
     """
 
@@ -74,9 +80,10 @@ class NodeClient(RankClient):
         rank: int,
         plan: PipelineOptions,
         warnings: Warnings,
+        attempts: Attempts,
         connect: Callable[[], NodeConnection],
     ) -> None:
-        super().__init__(folder, rank, plan, warnings)
+        super().__init__(folder, rank, plan, warnings, attempts)
         self._sender = NodeForwarder(folder, connect, warnings)
         self._sender.start()
 
@@ -105,19 +112,25 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
     Returns:
         None when rank 0's run cannot be reached; the rank then logs a run of its own.
     """
-    word = wait_for_announcement(ranks, key)
-    if word is None:
+    announcement = wait_for_announcement(ranks, key)
+    if announcement is None:
         return None
-    if word.folder is not None and word.node == ranks.node:
-        return RankClient(RunFolder(Path(word.folder)), ranks.rank, plan, warnings)
-    reason = _why_no_line(ranks, word)
+    if announcement.folder is not None and announcement.node == ranks.node:
+        return RankClient(
+            RunFolder(Path(announcement.folder)), ranks.rank, plan, warnings, _attempts(announcement)
+        )
+    reason = _why_no_line(ranks, announcement)
     if reason is not None:
         log.warning("rank %d logs a run of its own: %s", ranks.rank, reason)
         return None
     if not is_first_of_node(ranks, key):
         folder = wait_for_node_folder(ranks, key)
-        return None if folder is None else RankClient(RunFolder(folder), ranks.rank, plan, warnings)
-    return _node_client(ranks, key, word, plan, warnings)
+        return (
+            None
+            if folder is None
+            else RankClient(RunFolder(folder), ranks.rank, plan, warnings, _attempts(announcement))
+        )
+    return _node_client(ranks, key, announcement, plan, warnings)
 
 
 def share(
@@ -133,8 +146,9 @@ def share(
         warnings: where what happens is counted.
     """
     folder = pipeline.folder
+    started = pipeline.attempts.started
     if folder is None:
-        publish_announcement(ranks, key, Announcement(ranks.node))
+        publish_announcement(ranks, key, Announcement(ranks.node, attempt=started))
         return
     store = own_store(ranks.store)
     if store is not None:
@@ -150,25 +164,31 @@ def share(
     publish_announcement(
         ranks,
         key,
-        Announcement(ranks.node, str(folder.path), folder.manifest().as_plain(), store is not None),
+        Announcement(ranks.node, str(folder.path), folder.manifest().as_plain(), store is not None, started),
     )
 
 
-def _why_no_line(ranks: Ranks, word: Announcement) -> str | None:
-    if word.folder is None or word.manifest is None:
+def _attempts(announcement: Announcement) -> Attempts:
+    return attempts_of(str((announcement.manifest or {}).get("run_id", "")), announcement.attempt)
+
+
+def _why_no_line(ranks: Ranks, announcement: Announcement) -> str | None:
+    if announcement.folder is None or announcement.manifest is None:
         return "rank 0 keeps its spool in memory"
-    if not word.takes_lines or own_store(ranks.store) is None:
+    if not announcement.takes_lines or own_store(ranks.store) is None:
         return "torch has no gloo here, or its store takes no second connection, so nodes cannot be joined"
     return None
 
 
 def _node_client(
-    ranks: Ranks, key: str, word: Announcement, plan: PipelineOptions, warnings: Warnings
+    ranks: Ranks, key: str, announcement: Announcement, plan: PipelineOptions, warnings: Warnings
 ) -> NodeClient | None:
     try:
-        folder = _folder_of_node(ranks, word, plan)
-        client = NodeClient(folder, ranks.rank, plan, warnings, lambda: _next_line(ranks, key))
-    except OSError as error:
+        folder = _folder_of_node(ranks, announcement, plan)
+        client = NodeClient(
+            folder, ranks.rank, plan, warnings, _attempts(announcement), lambda: _next_line(ranks, key)
+        )
+    except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(
             "rank %d logs a run of its own: its node has no place for a spool (%s)", ranks.rank, error
@@ -178,14 +198,13 @@ def _node_client(
     return client
 
 
-def _folder_of_node(ranks: Ranks, word: Announcement, plan: PipelineOptions) -> RunFolder:
+def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOptions) -> RunFolder:
     """The node's own folder, held by this process, with all that is needed to recover it on this node."""
     import trackio.utils
 
-    manifest = RunManifest.from_plain(word.manifest or {})
-    root = spool_root(Path(trackio.utils.TRACKIO_DIR))
-    folder = RunFolder.of(root, manifest.project, f"{manifest.run_id}-on-{ranks.node}")
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    manifest = RunManifest.from_plain(announcement.manifest or {})
+    run_id = f"{manifest.run_id}-on-{ranks.node}"
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), manifest.project, run_id)
     if not folder.worker_lock.acquire():
         raise OSError(f"another worker has {folder.path}")
     saved = plan.tokenizer is not None and save_tokenizer(plan.tokenizer, folder.tokenizer)

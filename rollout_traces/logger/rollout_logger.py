@@ -110,6 +110,8 @@ class RolloutLogger:
             rank 0's run and share one selection with one cap.
         max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
         max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
+        announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
+            For asynchronous trainers, whose steps overlap, and for hooks.
         drain: the former name of `worker`.
 
     Raises:
@@ -145,6 +147,7 @@ class RolloutLogger:
         per_rank: bool = False,
         max_bytes_per_step: int = MAX_BYTES,
         max_spool_bytes: int = MAX_SPOOL_BYTES,
+        announces_closes: bool = False,
         drain: str | None = None,
     ) -> None:
         _check_cap(max_rollout_traces_per_step)
@@ -171,9 +174,10 @@ class RolloutLogger:
         check_keys(metric_keys)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
-        self._groups: dict[tuple[int, str], GroupNumbers] = {}
+        self._groups: dict[tuple[str, int, str], GroupNumbers] = {}
         self._pid = os.getpid()
         self._finished: bool | None = None
+        self._announces_closes = announces_closes
         self._finishing = threading.Lock()
         step_options = StepOptions(
             max_traces=max_rollout_traces_per_step,
@@ -265,22 +269,27 @@ class RolloutLogger:
                     f"await_join: {unknown[0]!r} cannot be joined, and is not awaited. Expected some of {', '.join(JOINABLE)}.",
                 )
                 awaited = [name for name in awaited if name in JOINABLE]
-            key = (plain_step(step), split)
+            at = plain_step(step)
             batch_id = secrets.token_hex(6)
             batches = self._parts(batch, batch_id)
+            attempt = self._pipeline.attempts.note_rollouts(at, split)
             details = {
-                "groups": self._groups_of(key),
+                "step": at,
+                "split": split,
+                "groups": self._groups_of((attempt, at, split)),
                 "await_join": awaited,
                 "batch_id": batch_id,
                 "n_ranks": self._n_ranks,
+                "attempt": attempt,
+                "announced": self._announces_closes,
             }
             hand_over = self._pipeline.hand_over
             captured: Captured | Future[Captured]
             if any_on_gpu(batches):
-                captured = hand_over.from_device(batches, step=key[0], split=split, **details)
+                captured = hand_over.from_device(batches, **details)
                 captured.add_done_callback(self._look_for_failure)
             else:
-                captured = hand_over.rollouts(batches, step=key[0], split=split, **details)
+                captured = hand_over.rollouts(batches, **details)
                 captured = replace(captured, buffers=[])
             self._pipeline.start()
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
@@ -302,24 +311,65 @@ class RolloutLogger:
                     f"scalars: seen {type(scalars).__name__}. Expected a mapping from key to number."
                 )
             self._pipeline.hand_over.post(
-                Record("scalars", {"scalars": dict(scalars), "step": plain_step(step)})
+                Record(
+                    "scalars",
+                    {
+                        "scalars": dict(scalars),
+                        "step": plain_step(step),
+                        "attempt": self._pipeline.attempts.current,
+                    },
+                )
             )
             self._counters["scalars_handed_over"] += 1
             self._pipeline.start()
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("scalars_refused", error)
 
-    def flush(self, timeout: float = 30.0) -> bool:
-        """Waits until everything handed over is stored, step summaries of open steps included.
+    def close_step(self, step: int, split: str = "rollout") -> None:
+        """Says that a step is over: no more of its rollouts will be logged.
+
+        The step's flags, metrics and traces are made then, over everything that was logged for it. Rollouts
+        that come afterwards are a late part: stored, counted and marked.
+
+        Args:
+            step: the trainer's global step.
+            split: `rollout` or `eval-rollout`.
+        """
+        try:
+            self._check_open()
+            at = plain_step(step)
+            if split not in SPLITS:
+                raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+            attempt = self._pipeline.attempts.note_close(at, split)
+            meta = {"step": at, "split": split, "attempt": attempt, "n_ranks": self._n_ranks}
+            self._pipeline.hand_over.post(Record("close", meta))
+            self._counters["closes_handed_over"] += 1
+            self._pipeline.start()
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._warnings.count("closes_refused", error)
+
+    def begin_attempt(self) -> None:
+        """Says that training starts again from an earlier step: what is logged now supersedes what was.
+
+        A new process and a step that goes back by more than one begin an attempt by themselves.
+        """
+        self._pipeline.attempts.begin()
+        self._counters["attempts_begun"] += 1
+
+    def flush(self, timeout: float = 30.0, close: bool = True) -> bool:
+        """Waits until everything logged is stored, and closes the steps that are open.
 
         Args:
             timeout: seconds to wait at most.
+            close: False: only waits until everything is safe on disk, and closes no step.
 
         Returns:
             True when nothing is waiting any more; otherwise it stays spooled and is stored later. False at
             once in a forked child, which has no logger.
         """
-        return os.getpid() == self._pid and self._wait("flush", timeout)
+        if os.getpid() != self._pid:
+            return False
+        return self._wait("flush", timeout) if close else self._wait_spooled(timeout)
 
     def finish(self, timeout: float = 300.0) -> bool:
         """Flushes, and finishes the run when it was created here.
@@ -352,7 +402,7 @@ class RolloutLogger:
         if self._finished is not None:
             raise BatchError("the logger is finished. Make a new one to log more.")
 
-    def _groups_of(self, key: tuple[int, str]) -> GroupNumbers:
+    def _groups_of(self, key: tuple[str, int, str]) -> GroupNumbers:
         """The numbers of a step's groups, kept for the last few steps."""
         groups = self._groups.setdefault(key, GroupNumbers(first_group_of(self._rank)))
         for old in list(self._groups)[:-STEPS_WITH_GROUPS]:
@@ -408,6 +458,13 @@ class RolloutLogger:
         error = done.exception()
         if error is not None:
             self._warnings.count("batches_refused", error)
+
+    def _wait_spooled(self, timeout: float) -> bool:
+        try:
+            return self._pipeline.wait_spooled(timeout)
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._warnings.count("flush_errors", error)
+            return False
 
     def _wait(self, kind: str, timeout: float) -> bool:
         try:

@@ -28,6 +28,7 @@ _PLAIN_FIELDS = (
     "pad_id",
     "handed_over_at",
     "notes",
+    "attempt",
 )
 
 
@@ -87,6 +88,7 @@ def batch_from_record(record: Record) -> PackedBatch:
         pad_id=meta["pad_id"],
         handed_over_at=meta["handed_over_at"],
         notes=tuple(meta["notes"]),
+        attempt=meta.get("attempt", ""),
         not_given={
             key: np.isin(np.arange(len(lengths)), rows) for key, rows in meta.get("not_given", {}).items()
         },

@@ -214,6 +214,11 @@ class StepProcessor:
             "join: hand-over %s is not open any more. Join before the next step's rollouts.", batch_id
         )
 
+    def close_step(self, step: int, split: str) -> None:
+        """Writes the step summary and metrics of one step; nothing where it is not open."""
+        if (step, split) in self._open:
+            self._close((step, split))
+
     def close_steps(self) -> None:
         """Writes the step summaries and metrics of all steps that are still open."""
         for key in list(self._open):

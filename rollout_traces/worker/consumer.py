@@ -242,6 +242,8 @@ class SpoolConsumer:
             self._processor.join(record.meta["batch_id"], tracks, floats)
         elif record.kind == "scalars":
             self._log_scalars(record.meta["scalars"], record.meta["step"])
+        elif record.kind == "close":
+            self._processor.close_step(record.meta["step"], record.meta["split"])
         elif record.kind in ("flush", "finish"):
             self._processor.close_steps()
 

@@ -64,7 +64,12 @@ class TestBinding:
         for _ in range(2):
             trl.attach(trainer)
         assert vars(trainer) == before
-        assert caplog.text.count("SimpleNamespace has no _generate_and_score_completions and no _logs") == 1
+        assert (
+            caplog.text.count(
+                "SimpleNamespace has no _calculate_rewards and no _generate_and_score_completions"
+            )
+            == 1
+        )
 
     def test_one_with_all_of_it_binds(self):
         assert binds(dataclasses.replace(integration_named("trl"), trainer_points=("real",)), 1)
@@ -100,10 +105,23 @@ class TestHookLogger:
 
         hook = HookLogger("trl", None, {}, from_trainer)
         for _ in range(3):
-            with pytest.raises(Exception, match="process: seen 'nowhere'"):
+            with pytest.raises(Exception, match="worker: seen 'nowhere'"):
                 hook.log_rollouts([], step=0, split="rollout")
         assert asked == [1]
         hook.close()
+
+    def test_a_trainer_that_starts_again_begins_an_attempt_with_its_next_rollouts(self):
+        calls = []
+        mine = SimpleNamespace(
+            log_rollouts=lambda *args, **kwargs: calls.append("rollouts"),
+            begin_attempt=lambda: calls.append("attempt"),
+        )
+        hook = HookLogger("trl", mine, {}, dict)
+        for _ in range(2):
+            hook.start_training()
+            hook.start_training()
+            hook.log_rollouts([], step=1, split="rollout")
+        assert calls == ["rollouts", "attempt", "rollouts"]
 
     def test_what_a_script_says_of_a_hooked_trainer_is_taken_until_something_is_logged(self):
         hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 32}, dict)

@@ -188,7 +188,7 @@ class TestFinishing:
         counters = logger.counters
         assert counters["rollouts_dropped"] + counters["rollouts_stored"] >= 40 * 6
         assert counters["rollouts_dropped"] and not counters["spooled"]
-        logger._pipeline._host.stop(60)  # what it is in the middle of belongs to this test's folder
+        logger._pipeline._worker.stop(60)  # what it is in the middle of belongs to this test's folder
 
 
 class TestResuming:
