@@ -26,6 +26,7 @@ import psutil
 GROUPS, GROUP_SIZE, MEAN_TOKENS = 25, 8, 4030
 CAP = 32
 APART = 0.5
+SMALL = ("input_ids", "attention_mask", "loss_mask", "logprobs", "versions")
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=12, help="steps of the hand-over benchmark")
     parser.add_argument("--burst", type=int, default=300, help="steps of 256 traces each, back to back")
+    parser.add_argument("--small", type=int, default=10_000, help="records of the small-records benchmark")
     parser.add_argument(
         "--wide", default="4096x8192", help="rollouts x tokens of the batch that is too large"
     )
@@ -43,6 +45,7 @@ def main() -> None:
         overload(options.wide, options.steps)
         hand_over_from_gpu(options.steps)
         stalls()
+        small_records(options.small)
         burst(options.burst, Path(folder))
         ledger_size()
 
@@ -169,6 +172,35 @@ def stalls() -> None:
 
         print(f"  worker={worker:<9}  {longest_stall(work):6.1f} ms")
         logger.finish(120)
+
+
+def small_records(n_records: int) -> None:
+    """Records a second that are stored, beside `trackio.log` of the same numbers."""
+    import trackio
+
+    values = {f"train/number_{index}": 0.5 for index in range(8)}
+    print(f"small records: {n_records} calls of log_scalars with {len(values)} numbers, then finish()")
+    logger = make_logger(None, "small-scalars")
+    started = time.monotonic()
+    for step in range(n_records):
+        logger.log_scalars(values, step=step)
+    done = logger.finish(600)
+    ours = time.monotonic() - started
+    print(f"  ours      {n_records / ours:6.0f} a second   all stored: {done}")
+    run = trackio.init(project="baseline-small", name="run", embed=False)
+    started = time.monotonic()
+    for step in range(n_records):
+        run.log(values, step=step)
+    run.finish()
+    print(f"  trackio   {n_records / (time.monotonic() - started):6.0f} a second")
+    print(f"small steps: {n_records // 10} steps of one rollout, no traces, then finish()")
+    batch = {key: value[:1, :64] for key, value in wide_batch(8, 64).items() if key in SMALL}
+    logger = make_logger(None, "small-steps")
+    started = time.monotonic()
+    for step in range(n_records // 10):
+        logger.log_rollouts(batch, step=step)
+    done = logger.finish(600)
+    print(f"  ours      {n_records / 10 / (time.monotonic() - started):6.0f} a second   all stored: {done}")
 
 
 def burst(n_steps: int, folder: Path) -> None:

@@ -30,9 +30,11 @@ ORDER = (
     ("steps",),
     ("worker",),
     ("logger",),
-    ("stats", "integrations"),
+    ("stats",),
+    ("integrations",),
     ("sources",),
     ("store",),
+    ("analysis",),
     ("export",),
     ("inspector",),
     ("doctor",),
@@ -45,9 +47,9 @@ AGAINST_THE_FLOW = {
 }
 """Imports that turn back, and why they stay."""
 
-READING = ("store", "export", "inspector")
+READING = ("store", "analysis", "export", "inspector")
 """The folders that read what is stored."""
-READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
+READ_COMMANDS = ("list", "get", "stats", "export", "show", "last", "explain", "events", "prompts", "flips")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
@@ -93,6 +95,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
+    "sources.importing": {"trackio.utils.TRACKIO_DIR"},
 }
 """What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
 writes, but for its own functions that take what runs send, behind a token of theirs."""

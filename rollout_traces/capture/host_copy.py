@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.part import Part, Rows, host_array
+from rollout_traces.capture.part import MaskSource, Part, Rows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -27,7 +27,6 @@ MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
 LOOKED_AT = 1024
 """Tokens of a row that are looked at together for the first sampled one."""
-MaskSource = Literal["given", "versions", "loss_mask"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +151,7 @@ class Capture:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
-        sources = [_mask_source(part.batch) for part in parts]
+        sources = [part.mask_source for part in parts]
         mixed = len(set(sources)) > 1
         if mixed:
             self._mixed_response_mask(parts, sources, N)
@@ -293,7 +292,7 @@ def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
     if not rows:
         return
     ids_B_T = host_array(part.batch.input_ids, hidden=0)
-    values_B_T, is_sampled = _sampled_where(part.batch)
+    values_B_T, is_sampled = _sampled_where(part)
     last, key = None, ""
     for row in rows:
         ids = part.rows.tokens_of(ids_B_T, row)
@@ -303,13 +302,12 @@ def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
         yield key
 
 
-def _sampled_where(batch: RolloutBatch) -> tuple[np.ndarray, np.ufunc]:
+def _sampled_where(part: Part) -> tuple[np.ndarray, np.ufunc]:
     """Values [B, T], and how they compare with 0 where the policy sampled the token."""
-    if batch.response_mask is not None:
-        return host_array(batch.response_mask), np.greater
-    if batch.versions is not None:
-        return host_array(batch.versions), np.greater_equal
-    return host_array(batch.loss_mask), np.greater
+    if part.mask_source == "versions":
+        return host_array(part.batch.versions), np.greater_equal
+    key = "response_mask" if part.mask_source == "given" else "loss_mask"
+    return host_array(getattr(part.batch, key)), np.greater
 
 
 def _first_sampled(values: np.ndarray, is_sampled: np.ufunc) -> int:
@@ -354,13 +352,6 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
     return found
 
 
-def _mask_source(batch: RolloutBatch) -> MaskSource:
-    """What a part's response mask comes from."""
-    if batch.response_mask is not None:
-        return "given"
-    return "versions" if batch.versions is not None else "loss_mask"
-
-
 def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
     """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
     given = {
@@ -376,7 +367,7 @@ def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
             if any(column is None or isinstance(column, np.ma.MaskedArray) for column in columns):
                 rows = [_without(column, p.batch.n_rows) for column, p in zip(columns, parts, strict=True)]
                 found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
-    sources = [_mask_source(part.batch) for part in parts]
+    sources = [part.mask_source for part in parts]
     if len(set(sources)) > 1:
         assumed = [
             np.full(p.batch.n_rows, source == "loss_mask") for p, source in zip(parts, sources, strict=True)

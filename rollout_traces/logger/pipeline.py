@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
@@ -336,7 +338,7 @@ class LoggerPipeline(SpoolClient):
         if held is None:
             folder.write_manifest(manifest)
             return
-        wanted = manifest.as_plain()
+        wanted = RunManifest.from_plain(orjson.loads(manifest.as_json())).as_plain()
         differ = [key for key in ("options", "decoding", "has_tokenizer") if held[key] != wanted[key]]
         if differ:
             log.warning(

@@ -86,6 +86,10 @@ class RunManifest:
         """Plain values."""
         return asdict(self)
 
+    def as_json(self) -> bytes:
+        """What the file holds."""
+        return orjson.dumps(self.as_plain(), default=str)
+
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
         """What `as_plain` gave; fields of other versions are passed over."""
@@ -130,7 +134,7 @@ class RunFolder:
     def write_manifest(self, manifest: RunManifest) -> None:
         """Writes the manifest; whoever reads it sees the old or the new one."""
         private_files.make_folder(self.path)
-        self._replace("manifest.json", orjson.dumps(manifest.as_plain(), default=str))
+        self._replace("manifest.json", manifest.as_json())
 
     def manifest(self) -> RunManifest:
         """Reads the manifest.

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from rollout_traces.private_files import why_not_believed
+from rollout_traces.settings.names import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"
 INDEX_SUFFIX = ".sqlite3"
@@ -22,14 +23,13 @@ def trackio_dir() -> Path:
     return Path(home).expanduser() / "trackio"
 
 
-def file_stem(project: str) -> str:
-    """A project's name as Trackio writes it in file names."""
-    kept = "".join(c for c in project if c.isalnum() or c in ("-", "_")).rstrip()
-    return kept or "default"
-
-
 def database_path(project: str, folder: Path | None = None) -> Path:
-    """The database file of a project."""
+    """The database file of a project.
+
+    Raises:
+        ConfigError: it is no name that a file can have.
+    """
+    check_name("project", project)
     return (folder or trackio_dir()) / f"{file_stem(project)}{DATABASE_SUFFIX}"
 
 

@@ -147,15 +147,18 @@ class SpoolConsumer:
         started = time.monotonic()
         moved = False
         blocked: set[str] = set()
+        n_unconfirmed = self._n_unconfirmed()
         for place, reader in self._records():
             if place in self._consumed or reader.spool in blocked:
                 continue
-            if time.monotonic() - started > TURN or self._n_unconfirmed() >= MAX_UNCONFIRMED:
+            if time.monotonic() - started > TURN or n_unconfirmed >= MAX_UNCONFIRMED:
                 break
             if reader.spool in self._gather:
                 blocked.add(reader.spool)
                 continue
             moved = self._process_next(place, reader) or moved
+            if place in self._consumed:
+                n_unconfirmed += len(self._consumed[place].tokens)
         while together := self._gather.take_ready(self._living_ranks()):
             self._process_together(together)
             moved = True

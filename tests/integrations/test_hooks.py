@@ -123,6 +123,29 @@ class TestHookLogger:
             hook.log_rollouts([], step=1, split="rollout")
         assert calls == ["rollouts", "attempt", "rollouts"]
 
+    def test_a_trainer_that_logs_nothing_for_twenty_steps_is_warned_about_once(self, caplog):
+        hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 4}, dict)
+        for step in range(60):
+            hook.close_step(step, "rollout")
+        assert caplog.text.count("no rollouts in the last 20 training steps, up to step 19") == 1
+        assert "rollout-traces doctor" in caplog.text
+
+    def test_one_that_logs_now_and_then_is_not(self, caplog):
+        mine = SimpleNamespace(log_rollouts=lambda *_, **__: "handle", close_step=lambda *_: None)
+        hook = HookLogger("trl", mine, {}, dict)
+        for step in range(60):
+            if step % 15 == 0:
+                hook.log_rollouts([], step=step, split="rollout")
+            hook.close_step(step, "rollout")
+        assert not caplog.text
+
+    @pytest.mark.parametrize(
+        ("options", "is_on"),
+        [({}, False), ({"max_rollout_traces_per_step": 0}, False), ({"ledger": True}, True)],
+    )
+    def test_a_cap_of_nothing_makes_a_logger_only_where_a_ledger_was_asked_for(self, options, is_on):
+        assert HookLogger("trl", None, options, dict).is_on is is_on
+
     def test_what_a_script_says_of_a_hooked_trainer_is_taken_until_something_is_logged(self):
         hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 32}, dict)
         hook.give(None, {"max_rollout_traces_per_step": 4, "selection": "first"})
