@@ -30,8 +30,9 @@ ORDER = (
     ("steps",),
     ("worker",),
     ("logger",),
-    ("stats", "integrations"),
+    ("stats",),
     ("sources",),
+    ("integrations",),
     ("store",),
     ("analysis",),
     ("export",),
@@ -94,6 +95,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
+    "sources.importing": {"trackio.utils.TRACKIO_DIR"},
 }
 """What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
 writes, but for its own functions that take what runs send, behind a token of theirs."""
