@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def import_files(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders, or trackio:PROJECT.")],
     project: Annotated[str, typer.Option("--project", "-p", help="Trackio project to write to.")],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run; its folder's by default.")

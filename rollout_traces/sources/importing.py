@@ -19,11 +19,13 @@ from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.run_import import FileImport, RunImport
 from rollout_traces.sources.scan import FoundRun, scan
-from rollout_traces.sources.state import ImportState
+from rollout_traces.sources.state import FileState, ImportState
+from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project
 
 Progress = Callable[[int, int], None]
 """Told how much is done and how much there is: bytes of files, or rollouts."""
 ALL_ROWS = 1 << 30
+KEPT_ONLY = "rollouts that its trainer did not keep: how many there were is unknown"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class ImportOptions:
         server_url: self-hosted Trackio server to write to.
         space_id: Hugging Face Space to write to.
         trust_pickle: load files that can run code when they are loaded.
-        worker: `process`, or `thread` where no process can be started.
+        worker: `thread`, or `process`, which gives way to everything else on the machine.
     """
 
     project: str
@@ -52,7 +54,7 @@ class ImportOptions:
     server_url: str | None = None
     space_id: str | None = None
     trust_pickle: bool = False
-    worker: str = "process"
+    worker: str = "thread"
 
 
 @dataclass
@@ -119,7 +121,8 @@ def import_rollouts(
     """Imports rollouts of other tools into a Trackio project.
 
     Args:
-        source: a path or several, to files or folders; or an iterable of `RolloutBatch` (with `step`, as
+        source: a path or several, to files or folders, or `trackio:PROJECT` for what a trainer wrote to a
+            local Trackio project by itself; or an iterable of `RolloutBatch` (with `step`, as
             `(step, batch)` or `(step, split, batch)`), of mappings with `messages` and whatever else, or of
             `RolloutRow`.
         project: Trackio project.
@@ -140,8 +143,12 @@ def import_rollouts(
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, (list, tuple)) and source and all(isinstance(p, (str, Path)) for p in source):
-        paths = [Path(p).expanduser() for p in source]
-        _import_paths(paths, asked, report, progress, (poll_s, quiet_s) if follow else None)
+        projects = [str(p).removeprefix(PREFIX) for p in source if str(p).startswith(PREFIX)]
+        for name in projects:
+            _import_project(name, asked, report, progress)
+        paths = [Path(p).expanduser() for p in source if not str(p).startswith(PREFIX)]
+        if paths:
+            _import_paths(paths, asked, report, progress, (poll_s, quiet_s) if follow else None)
     elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)):
         _import_given(source, asked, report, progress)
     else:
@@ -249,6 +256,37 @@ def _import_given(
         loggers.finish()
 
 
+def _import_project(
+    source: str, asked: ImportOptions, report: ImportReport, progress: Progress | None
+) -> None:
+    """Copies what trainers wrote to a project by themselves; the runs of a copy into itself get names of their own."""
+    path = project_path(_trackio_folder(), source)
+    outcome = ImportedRun(asked.name or source, f"{PREFIX}{source}", lacks=(KEPT_ONLY,))
+    report.runs.append(outcome)
+    loggers = _Loggers(asked, outcome, report)
+    states: dict[str, tuple[ImportState, FileState]] = {}
+    last: dict[str, dict[str, int]] = {}
+    try:
+        for n, (row, table, number) in enumerate(rows_of_project(path, report.problems), 1):
+            name = f"{row.run} (imported)" if source == asked.project else str(row.run)
+            importer = loggers.import_of(name)
+            if name not in states:
+                state = ImportState(_trackio_folder(), asked.project, loggers.named(name).run.id)
+                states[name] = state, state.file(path) or FileState(0, 0)
+                last[name] = {"traces": states[name][1].size, "metrics": states[name][1].mtime_ns}
+            before = states[name][1]
+            if number > (before.size if table == "traces" else before.mtime_ns):
+                importer.add(row)
+                last[name][table] = max(number, last[name][table])
+            if progress is not None:
+                progress(n, n)
+    finally:
+        loggers.finish()
+        for name, (state, _) in states.items():
+            state.write({path: FileState(last[name]["traces"], last[name]["metrics"])})
+            state.close()
+
+
 class _Loggers:
     """One logger at a time: a file may hold several runs, one after the other."""
 
@@ -277,7 +315,9 @@ class _Loggers:
         return self._imports[name]
 
     def finish(self) -> None:
-        """Waits until everything is stored."""
+        """Closes every open step, and waits until everything is stored."""
+        for importer in self._imports.values():
+            importer.close_all()
         self._finish_logger()
         if self._encoder is not None:
             self._outcome.rows_re_encoded = self._encoder.counts["re_encoded"]

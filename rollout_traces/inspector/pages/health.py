@@ -23,6 +23,13 @@ from rollout_traces.store.switched_off import off_in
 EXAMPLES = 24
 TIES = ("group/tie_cause/*_share",)
 STEPS_AT_ONCE = 64
+MEASURES_OF_TRAINING = (
+    "group/tie_share",
+    "group/wasted_token_share",
+    "discarded/share",
+    "update/top3_share",
+)
+"""What means nothing where nothing is trained on."""
 
 
 def health(workspace: Workspace, request: Request) -> dict[str, Any]:
@@ -39,7 +46,13 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
     )
     metrics = {step: summaries[step]["metrics"] | logged.get(step, {}) for step in steps}
     series = {measure.key: [_first_of(metrics[step], measure.keys) for step in steps] for measure in MEASURES}
-    shown = [measure for measure in MEASURES if any(value is not None for value in series[measure.key])]
+    evaluates = request.split.startswith("eval")
+    shown = [
+        measure
+        for measure in MEASURES
+        if any(value is not None for value in series[measure.key])
+        and not (evaluates and measure.key in MEASURES_OF_TRAINING)
+    ]
     return {
         "steps": steps,
         "measures": [
@@ -217,14 +230,19 @@ def needs_text(flag: str) -> bool:
 
 
 def _matrix(steps: list[int], summaries: dict[int, dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Rows of a heat table, the largest first: name -> a share and a count for each step."""
+    """Rows of a heat table, flags by severity, then the largest first: name -> a share and a count for each step."""
     rows = []
     for name in {name for step in steps for name in summaries[step][key]}:
         pairs = [summaries[step][key].get(name, (0.0, 0)) for step in steps]
         values, counts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         estimated = key == "flags" and needs_text(name)
         rows.append({"name": name, "values": values, "counts": counts, "estimated": estimated})
-    return sorted(rows, key=lambda row: (-sum(row["values"]), row["name"]))
+    ranks = {"error": 0, "warn": 1, "info": 2} if key == "flags" else {}
+    severities = flag_severities()
+    return sorted(
+        rows,
+        key=lambda row: (ranks.get(severities.get(row["name"], ""), 3), -sum(row["values"]), row["name"]),
+    )
 
 
 def _counters(workspace: Workspace, request: Request) -> dict[str, float] | None:
