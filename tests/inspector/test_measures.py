@@ -64,7 +64,7 @@ class TestTies:
         assert summary(ledger)["ties"] == {
             "all best": (1 / 5, 1),
             "all worst": (1 / 5, 1),
-            "other": (1 / 5, 1),
+            "all at 0.3": (1 / 5, 1),
             "all truncated": (1 / 5, 1),
             "all failed reward": (1 / 5, 1),
         }

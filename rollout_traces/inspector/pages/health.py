@@ -14,14 +14,14 @@ from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, Measure
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.metrics import StepView
+from rollout_traces.metrics.ties import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Store
-from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics
+from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
 from rollout_traces.store.switched_off import off_in
 
 EXAMPLES = 24
-TIES = ("group/tie_cause/*_share",)
 STEPS_AT_ONCE = 64
 MEASURES_OF_TRAINING = (
     "group/tie_share",
@@ -170,29 +170,31 @@ def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSett
     """
     n_rows = max(ledger.n_rows, 1)
     discards = Counter(reason for reason in ledger.get("discard_reason").tolist() if reason is not None)
-    metrics = ledger_metrics(ledger, split, [*keys, *TIES], settings) if ledger.n_rows else {}
-    n_several = groups_of_several(ledger)
-    ties = {
-        _cause(key): (share, round(share * n_several))
-        for key, share in metrics.items()
-        if key.startswith("group/tie_cause/") and share > 0
-    }
+    metrics = ledger_metrics(ledger, split, keys, settings) if ledger.n_rows and keys else {}
     return {
-        "metrics": {key: value for key, value in metrics.items() if key in keys}
-        | {FLAGGED: _flagged(ledger)},
+        "metrics": {**metrics, FLAGGED: _flagged(ledger)},
         "flags": flag_shares(ledger),
         "discards": {name: (count / n_rows, count) for name, count in discards.items()},
-        "ties": ties,
+        "ties": tie_reasons(ledger, settings),
     }
 
 
-def groups_of_several(ledger: Ledger) -> int:
-    """Groups of two rollouts or more."""
-    return int((GroupIndex.of(ledger.get("group")).sizes >= 2).sum())
+def tie_reasons(ledger: Ledger, settings: RunSettings) -> dict[str, tuple[float, int]]:
+    """Tied groups of a step by what they have in common, as `group/tie_cause/<cause>_share` counts them.
 
-
-def _cause(key: str) -> str:
-    return key.removeprefix("group/tie_cause/").removesuffix("_share").replace("_", " ")
+    Returns:
+        Reason -> its share of the groups of two or more, and its number of groups. Groups that have nothing in
+        common but their reward say which one.
+    """
+    if not ledger.n_rows:
+        return {}
+    view = StepView(of_closed_step(ledger), None, settings)
+    several = max(int((view.groups.sizes >= 2).sum()), 1)
+    reasons: Counter[str] = Counter()
+    for cause, reward in zip(tie_causes(view), view.groups.max(view.rewards), strict=True):
+        if cause is not None:
+            reasons[f"all at {reward:.3g}" if cause == "other" else cause.replace("_", " ")] += 1
+    return {reason: (n / several, n) for reason, n in reasons.items()}
 
 
 def _flagged(ledger: Ledger) -> float:
