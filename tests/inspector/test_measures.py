@@ -56,7 +56,7 @@ class TestTies:
         assert tie_reasons(ledger, 0.0, 1.0) == {
             "all best": 1,
             "all worst": 1,
-            "other": 1,
+            "all at 0.3": 1,
             "all truncated": 1,
             "all failed to be rewarded": 1,
         }

@@ -98,7 +98,7 @@ def tie_reasons(ledger: Ledger, low: float, high: float) -> dict[str, int]:
         elif reward <= low + margin:
             reason = "all worst"
         else:
-            reason = "other"
+            reason = f"all at {reward:.3g}"
         found[reason] = found.get(reason, 0) + 1
     return found
 
