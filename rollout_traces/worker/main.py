@@ -20,9 +20,11 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.run_folder import RunFolder, RunManifest
+from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
-from rollout_traces.worker.runner import config_from_plain, run_loop
+from rollout_traces.worker.runner import run_loop
 
 log = logging.getLogger("rollout_traces.worker.main")
 
@@ -84,13 +86,14 @@ def process_folder(folder: RunFolder) -> int:
         counters["workers_started"] += 1
         sink = open_sink(manifest)
         decoder = decoder_of(folder, manifest)
-        config = config_from_plain(manifest.options)
+        options = StepOptions.from_plain(manifest.options)
         publish = Publisher(folder, counters)
         loop = SpoolConsumer(
             folder.readers,
-            lambda: StepProcessor(sink, decoder, config, counters),
+            lambda: StepProcessor(sink, decoder, options, counters),
             sink,
             counters,
+            CloseLog(folder.closes),
             publish.now,
         )
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
