@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript"),
+    ("private_files",),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -29,9 +30,11 @@ ORDER = (
     ("steps",),
     ("worker",),
     ("logger",),
-    ("stats", "integrations"),
+    ("stats",),
     ("sources",),
+    ("integrations",),
     ("store",),
+    ("analysis",),
     ("export",),
     ("inspector",),
     ("doctor",),
@@ -44,21 +47,23 @@ AGAINST_THE_FLOW = {
 }
 """Imports that turn back, and why they stay."""
 
-READING = ("store", "export", "inspector")
+READING = ("store", "analysis", "export", "inspector")
 """The folders that read what is stored."""
-READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
+READ_COMMANDS = ("list", "get", "stats", "export", "show", "last", "explain", "events", "prompts", "flips")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "private_files",
     "terminal_text",
     "transcript",
     "settings",
     "packed_batch",
     "ledger",
+    "metrics",
     "flags",
     "trace",
 )
-"""What the reading side takes from the writing side: plain data, and how it is packed."""
+"""What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }
@@ -69,6 +74,7 @@ MAY_IMPORT_INSPECTOR = ("cli.show",)
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
+    "worker.main": {"trackio.utils"},
     "inspector.assets": {"trackio"},
     "inspector.trackio_mount": {
         "trackio.asgi_app._invoke_handler",
@@ -90,6 +96,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
+    "sources.importing": {"trackio.utils.TRACKIO_DIR"},
 }
 """What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
 writes, but for its own functions that take what runs send, behind a token of theirs."""

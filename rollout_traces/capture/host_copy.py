@@ -9,15 +9,15 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.part import Part, Rows, host_array
+from rollout_traces.capture.part import MaskSource, Part, Rows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -25,7 +25,8 @@ from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
-MaskSource = Literal["given", "versions", "loss_mask"]
+LOOKED_AT = 1024
+"""Tokens of a row that are looked at together for the first sampled one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +151,7 @@ class Capture:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
-        sources = [_mask_source(part.batch) for part in parts]
+        sources = [part.mask_source for part in parts]
         mixed = len(set(sources)) > 1
         if mixed:
             self._mixed_response_mask(parts, sources, N)
@@ -255,15 +256,14 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
     """bool [B]: rows whose tokens fit; whole groups, drawn at random where not all do."""
     if int(lengths.sum()) <= n_tokens:
         return np.ones(len(lengths), bool)
-    groups = list(dict.fromkeys(group_ids.tolist()))
-    kept = np.zeros(len(lengths), bool)
-    for index in np.random.default_rng(step & 0xFFFFFFFF).permutation(len(groups)).tolist():
-        rows = group_ids == groups[index]
-        n_tokens -= int(lengths[rows].sum())
-        if n_tokens < 0:
-            break
-        kept |= rows
-    return kept
+    _, first, members = np.unique(group_ids, return_index=True, return_inverse=True)
+    by_appearance = np.argsort(first)
+    drawn = by_appearance[np.random.default_rng(step & 0xFFFFFFFF).permutation(len(first))]
+    sizes = np.zeros(len(first), np.int64)
+    np.add.at(sizes, members, lengths)
+    fits = np.zeros(len(first), bool)
+    fits[drawn[np.cumsum(sizes[drawn]) <= n_tokens]] = True
+    return fits[members]
 
 
 def _notes(kept: np.ndarray, budget: int) -> list[str]:
@@ -278,24 +278,47 @@ def _notes(kept: np.ndarray, budget: int) -> list[str]:
 def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
     """Prompt keys, hashed here for rows whose tokens stay behind."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
-    row = 0
+    at = 0
     for part in parts:
-        for b in range(part.batch.n_rows):
-            if not kept[row] and keys[row] is None:
-                sampled = np.flatnonzero(part.rows.tokens_of(_sampled(part.batch), b))
-                ids = part.rows.tokens_of(host_array(part.batch.input_ids, hidden=0), b)
-                keys[row] = hash_ids(ids[: int(sampled[0]) if len(sampled) else len(ids)])
-            row += 1
+        rows = [row for row in range(part.batch.n_rows) if not kept[at + row] and keys[at + row] is None]
+        for row, key in zip(rows, _hash_prompts(part, rows), strict=True):
+            keys[at + row] = key
+        at += part.batch.n_rows
     return keys
 
 
-def _sampled(batch: RolloutBatch) -> np.ndarray:
-    """bool [B, T]: the policy sampled the token."""
-    if batch.response_mask is not None:
-        return host_array(batch.response_mask) > 0
-    if batch.versions is not None:
-        return host_array(batch.versions) >= 0
-    return host_array(batch.loss_mask) > 0
+def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
+    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
+    if not rows:
+        return
+    ids_B_T = host_array(part.batch.input_ids, hidden=0)
+    values_B_T, is_sampled = _sampled_where(part)
+    last, key = None, ""
+    for row in rows:
+        ids = part.rows.tokens_of(ids_B_T, row)
+        prompt = ids[: _first_sampled(part.rows.tokens_of(values_B_T, row), is_sampled)]
+        if last is None or not np.array_equal(prompt, last):
+            last, key = prompt, hash_ids(prompt)
+        yield key
+
+
+def _sampled_where(part: Part) -> tuple[np.ndarray, np.ufunc]:
+    """Values [B, T], and how they compare with 0 where the policy sampled the token."""
+    if part.mask_source == "versions":
+        return host_array(part.batch.versions), np.greater_equal
+    key = "response_mask" if part.mask_source == "given" else "loss_mask"
+    return host_array(getattr(part.batch, key)), np.greater
+
+
+def _first_sampled(values: np.ndarray, is_sampled: np.ufunc) -> int:
+    """Index of a row's first sampled token; the row's length where there is none."""
+    zero = np.zeros((), values.dtype)
+    for start in range(0, len(values), LOOKED_AT):
+        found = is_sampled(values[start : start + LOOKED_AT], zero)
+        at = int(found.argmax())
+        if found[at]:
+            return start + at
+    return len(values)
 
 
 def _group_ids(batches: Sequence[RolloutBatch], groups: GroupNumbers) -> np.ndarray:
@@ -329,13 +352,6 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
     return found
 
 
-def _mask_source(batch: RolloutBatch) -> MaskSource:
-    """What a part's response mask comes from."""
-    if batch.response_mask is not None:
-        return "given"
-    return "versions" if batch.versions is not None else "loss_mask"
-
-
 def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
     """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
     given = {
@@ -351,7 +367,7 @@ def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
             if any(column is None or isinstance(column, np.ma.MaskedArray) for column in columns):
                 rows = [_without(column, p.batch.n_rows) for column, p in zip(columns, parts, strict=True)]
                 found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
-    sources = [_mask_source(part.batch) for part in parts]
+    sources = [part.mask_source for part in parts]
     if len(set(sources)) > 1:
         assumed = [
             np.full(p.batch.n_rows, source == "loss_mask") for p, source in zip(parts, sources, strict=True)

@@ -16,6 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
+from rollout_traces.ledger.declared import check_ledger_head, damaged_as
 
 SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
@@ -234,15 +235,18 @@ def unpack(data: bytes) -> Ledger:
         head = orjson.loads(raw[4 : 4 + size])
     except (zlib.error, orjson.JSONDecodeError) as error:
         raise StoreError(f"ledger: damaged bytes ({error}).") from error
+    with damaged_as("ledger: damaged bytes"):
+        check_ledger_head(head)
     if head["schema"] > SCHEMA_VERSION:
         raise StoreError(
             f"ledger: schema {head['schema']}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
         )
     columns = {}
     at = 4 + size
-    for entry in head["columns"]:
-        columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
-        at += entry["size"]
+    with damaged_as("ledger: damaged bytes"):
+        for entry in head["columns"]:
+            columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
+            at += entry["size"]
     return Ledger(columns)
 
 

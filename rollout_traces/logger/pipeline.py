@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from rollout_traces.capture.hand_over import HandOver, Warnings
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
@@ -25,13 +27,15 @@ from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, run_folders, spool_root
+from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.trace.sanitize import plain
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 
 log = logging.getLogger("rollout_traces")
@@ -213,6 +217,7 @@ class LoggerPipeline(SpoolClient):
         self._receiver: NodeReceiver | None = None
         self._folder: RunFolder | None = None
         self._worker_counters: Counter[str] = Counter()
+        self._named = NamedTargets()
         spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
         super().__init__(spool, warnings, plan.max_bytes, attempts_of(sink.run.id))
         self._worker: WorkerThread | WorkerProcess = self._make_worker()
@@ -292,15 +297,15 @@ class LoggerPipeline(SpoolClient):
         import trackio.utils
 
         run = self._sink.run
-        root = spool_root(Path(trackio.utils.TRACKIO_DIR))
-        if not root.is_relative_to(trackio.utils.TRACKIO_DIR):
+        trackio_folder = Path(trackio.utils.TRACKIO_DIR)
+        self._folder = take_run_folder(trackio_folder, run.project, run.id)
+        if not self._folder.path.is_relative_to(trackio_folder):
             log.warning(
-                "%s is a network mount: the spool lies in %s, and what a crash leaves there can be recovered "
-                "from this node only.",
-                trackio.utils.TRACKIO_DIR,
-                root,
+                "%s is a network mount or has another user's spools: ours lies in %s, and what a crash leaves there "
+                "can be recovered from this node only.",
+                trackio_folder,
+                self._folder.path,
             )
-        self._folder = RunFolder.of(root, run.project, run.id)
         name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
         writer = self._folder.writer_folder(name)
         return SpoolWriter(writer, self._plan.max_spool_bytes)
@@ -310,13 +315,14 @@ class LoggerPipeline(SpoolClient):
             return self._thread_worker()
         saved = self._plan.tokenizer is None or save_tokenizer(self._plan.tokenizer, self._folder.tokenizer)
         self._declare(self._folder, self._manifest(has_tokenizer=saved))
+        self._named = NamedTargets.of(self._folder.manifest())
         reason = self._why_not_a_process(tokenizer_saved=saved)
         if not self._plan.in_process:
             return self._thread_worker()
         if reason is not None:
             log.info("the worker runs in a thread: %s", reason)
             return self._thread_worker()
-        return WorkerProcess(self._folder, self._secrets(), self._fall_back)
+        return WorkerProcess(self._folder, self._named, self._secrets(), self._fall_back)
 
     def _declare(self, folder: RunFolder, manifest: RunManifest) -> None:
         """Writes what the worker reads, unless another logger of this run did and still hands over."""
@@ -334,7 +340,7 @@ class LoggerPipeline(SpoolClient):
         if held is None:
             folder.write_manifest(manifest)
             return
-        wanted = manifest.as_plain()
+        wanted = RunManifest.from_plain(orjson.loads(manifest.as_json())).as_plain()
         differ = [key for key in ("options", "decoding", "has_tokenizer") if held[key] != wanted[key]]
         if differ:
             log.warning(
@@ -421,9 +427,14 @@ class LoggerPipeline(SpoolClient):
         """Has what earlier, killed trainers of the project left behind processed."""
         if self._folder is None or not self._plan.in_process:
             return
-        for folder in run_folders(self._folder.path.parent.parent, self._sink.run.project):
-            if folder.path != self._folder.path and not folder.is_in_use():
-                WorkerProcess(folder, self._secrets(), log.warning).start_once()
+        for left in find_left(self._sink.run.project, [self._folder.path.parent.parent]):
+            if left.folder.path == self._folder.path or left.in_use:
+                continue
+            if not self._named.has_remote(left.manifest):
+                log.info("%s goes to %s, and this run does not", left.folder.path, left.manifest.remote)
+                continue
+            secrets = self._secrets() if left.manifest.remote else {}
+            WorkerProcess(left.folder, self._named, secrets, log.warning).start_once()
 
 
 def unique() -> str:

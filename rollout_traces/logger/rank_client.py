@@ -23,10 +23,11 @@ from rollout_traces.cluster.rendezvous import (
     wait_for_announcement,
     wait_for_node_folder,
 )
+from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions, SpoolClient, unique
 from rollout_traces.spool.folder import SpoolWriter
-from rollout_traces.spool.run_folder import RunFolder, RunManifest, spool_root
+from rollout_traces.spool.run_folder import RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 
 log = logging.getLogger("rollout_traces")
@@ -187,7 +188,7 @@ def _node_client(
         client = NodeClient(
             folder, ranks.rank, plan, warnings, _attempts(announcement), lambda: _next_line(ranks, key)
         )
-    except OSError as error:
+    except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(
             "rank %d logs a run of its own: its node has no place for a spool (%s)", ranks.rank, error
@@ -202,9 +203,8 @@ def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOpti
     import trackio.utils
 
     manifest = RunManifest.from_plain(announcement.manifest or {})
-    root = spool_root(Path(trackio.utils.TRACKIO_DIR))
-    folder = RunFolder.of(root, manifest.project, f"{manifest.run_id}-on-{ranks.node}")
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    run_id = f"{manifest.run_id}-on-{ranks.node}"
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), manifest.project, run_id)
     if not folder.worker_lock.acquire():
         raise OSError(f"another worker has {folder.path}")
     saved = plan.tokenizer is not None and save_tokenizer(plan.tokenizer, folder.tokenizer)

@@ -31,6 +31,7 @@ from rollout_traces.logger.pipeline import MAX_SPOOL_BYTES, LoggerPipeline, Pipe
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.metrics import check_keys
 from rollout_traces.selection import policy_named
+from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
@@ -159,8 +160,8 @@ class RolloutLogger:
         drain: str | None = None,
     ) -> None:
         _check_cap(max_rollout_traces_per_step)
-        if not project:
-            raise ConfigError(f"project: seen {project!r}. Expected a name.")
+        check_project(project)
+        check_run(name)
         if resume not in RESUMES:
             raise ConfigError(f"resume: seen {resume!r}. Expected one of {', '.join(RESUMES)}.")
         if drain is not None:

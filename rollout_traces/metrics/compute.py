@@ -76,8 +76,10 @@ def rollout_metrics(
     for spec in FAMILIES.values():
         if wanted.may_want(spec):
             result |= _run(spec, view)
-    result |= _by_source(view)
-    result |= _of_discarded(view)
+    if wanted.may_want_under("source"):
+        result |= _by_source(view)
+    if wanted.may_want_under("discarded"):
+        result |= _of_discarded(view)
     result = with_former_keys(result, FAMILIES.values())
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
@@ -179,6 +181,19 @@ class KeyFilter:
         """Whether a family can give a key that was asked for."""
         others = [pattern for pattern in self._allow if pattern != DEFAULT]
         return bool(others) or any(key.default for key in spec.keys)
+
+    def may_want_under(self, part: str) -> bool:
+        """Whether a key of a part of the step can have been asked for.
+
+        Args:
+            part: `source` or `discarded`.
+        """
+        asked = [
+            _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
+        ]
+        if DEFAULT not in self._allow:
+            asked = asked[: len(self._allow)]
+        return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
 
     @staticmethod
     def _matches(key: str, pattern: str) -> bool:

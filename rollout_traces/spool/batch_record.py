@@ -61,9 +61,12 @@ def batch_from_record(record: Record) -> PackedBatch:
         for name, array in arrays.items()
         if name.startswith("track/")
     }
-    if meta["response_mask_source"] == "given":
+    mask_source = meta["response_mask_source"]
+    if mask_source == "versions" and (tracks["versions"] >= 0).all() and not loss_mask.all():
+        mask_source = "loss_mask"  # versions that mark no prompt, of a batch that was copied from a GPU
+    if mask_source == "given":
         response_mask = _bits(arrays["response_mask"], n)
-    elif meta["response_mask_source"] == "versions":
+    elif mask_source == "versions":
         response_mask = tracks["versions"] >= 0
     else:
         response_mask = loss_mask.copy()
@@ -83,7 +86,7 @@ def batch_from_record(record: Record) -> PackedBatch:
         batch_id=meta["batch_id"],
         step=meta["step"],
         split=meta["split"],
-        response_mask_source=meta["response_mask_source"],
+        response_mask_source=mask_source,
         train_version=meta["train_version"],
         pad_id=meta["pad_id"],
         handed_over_at=meta["handed_over_at"],

@@ -10,11 +10,15 @@
     worker.log      what the worker said
     from-<writer>/  one spool a writer
 ```
+
+Folders have mode 0700, files 0600. What another user may have put there is never read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 import secrets
@@ -23,14 +27,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
+from rollout_traces import private_files
 from rollout_traces.errors import StoreError
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.mounts import is_network_mount
+
+log = logging.getLogger("rollout_traces")
 
 MANIFEST_VERSION = 2
 RANK_SPOOL = "from-rank-"
@@ -71,9 +78,18 @@ class RunManifest:
     world_size: int = 1
     version: int = MANIFEST_VERSION
 
+    @property
+    def remote(self) -> str | None:
+        """The Space or server that the run is sent to; None when it stays on this machine."""
+        return self.space_id or self.server_url
+
     def as_plain(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+    def as_json(self) -> bytes:
+        """What the file holds."""
+        return orjson.dumps(self.as_plain(), default=str)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
@@ -103,10 +119,24 @@ class RunFolder:
         """The folder of a run below a spool root."""
         return cls(root / safe_name(project) / safe_name(run_id))
 
+    def take(self) -> None:
+        """Makes the folder for this user alone.
+
+        Raises:
+            StoreError: it, or a folder between it and the spool root, is another user's.
+            OSError: it cannot be made.
+        """
+        private_files.take_folder(self.path, self.path.parents[2])
+
+    def why_not_believed(self) -> str | None:
+        """Why another user may have written what it holds; None when only this user can have."""
+        files = (self.path / "manifest.json", self.tokenizer, *self.path.glob("from-*"))
+        return private_files.why_not_believed(self.path, self.path.parents[2], files)
+
     def write_manifest(self, manifest: RunManifest) -> None:
         """Writes the manifest; whoever reads it sees the old or the new one."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._replace("manifest.json", orjson.dumps(manifest.as_plain(), default=str))
+        private_files.make_folder(self.path)
+        self._replace("manifest.json", manifest.as_json())
 
     def manifest(self) -> RunManifest:
         """Reads the manifest.
@@ -121,6 +151,14 @@ class RunFolder:
         if values.get("version", 0) > MANIFEST_VERSION:
             raise StoreError(f"spool {self.path}: written by a newer version. Upgrade rollout-traces.")
         return RunManifest.from_plain(values)
+
+    def open_log(self) -> BinaryIO:
+        """The log, to be added to.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return os.fdopen(private_files.open_file(self.log, os.O_WRONLY | os.O_APPEND), "ab")
 
     def writer_folder(self, writer: str) -> Path:
         """The spool of one writer."""
@@ -172,7 +210,7 @@ class RunFolder:
     def _replace(self, name: str, data: bytes) -> None:
         temporary = self.path / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            temporary.write_bytes(data)
+            private_files.write_file(temporary, data)
             temporary.replace(self.path / name)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -188,15 +226,53 @@ def spool_root(trackio_folder: Path) -> Path:
     return local_root() if is_network_mount(trackio_folder) else beside
 
 
+def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolder:
+    """Makes a run's folder for this user alone: where `spool_root` says, else where that is another user's.
+
+    Raises:
+        StoreError: every place is another user's.
+        OSError: the folder cannot be made.
+    """
+    refused = []
+    for root in spool_roots(trackio_folder):
+        folder = RunFolder.of(root, project, run_id)
+        try:
+            folder.take()
+        except StoreError as error:
+            log.warning("%s", error)
+            refused.append(str(error))
+        else:
+            return folder
+    raise StoreError(f"no place for a spool: {' '.join(refused)} Set TMPDIR to a folder of your own.")
+
+
+def spool_roots(trackio_folder: Path) -> list[Path]:
+    """The places where spools of this node may be, the preferred one first."""
+    return list(dict.fromkeys([spool_root(trackio_folder), local_root()]))
+
+
 def local_root() -> Path:
     """The node's own place for spools."""
     return Path(tempfile.gettempdir()) / f"rollout-traces-{os.getuid()}" / "spool"
 
 
 def run_folders(root: Path, project: str | None = None) -> list[RunFolder]:
-    """The run folders below a spool root, of one project or of all."""
+    """This user's run folders below a spool root, of one project or of all; others are named in a warning, once."""
     pattern = f"{'*' if project is None else safe_name(project)}/*/manifest.json"
-    return [RunFolder(path.parent) for path in sorted(root.glob(pattern))]
+    found = []
+    for path in sorted(root.glob(pattern)):
+        folder = RunFolder(path.parent)
+        reason = folder.why_not_believed()
+        if reason is None:
+            found.append(folder)
+        else:
+            _warn_once(reason)
+    return found
+
+
+@functools.lru_cache(maxsize=1000)
+def _warn_once(reason: str) -> None:
+    log.warning("passed over: %s", reason)
 
 
 def safe_name(text: str) -> str:

@@ -108,7 +108,11 @@ def _rows(answer: Any, address: str) -> list[tuple[Any, ...]]:
     """
     columns = answer.get("columns") if isinstance(answer, Mapping) else None
     rows = answer.get("rows") if isinstance(answer, Mapping) else None
-    if not isinstance(columns, list) or not isinstance(rows, list):
+    if (
+        not isinstance(columns, list)
+        or not isinstance(rows, list)
+        or not all(isinstance(column, str) for column in columns)
+    ):
         raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:100]}.")
     found = []
     for row in rows:

@@ -5,7 +5,9 @@ Never authoritative: every row can be read again from the source.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -18,6 +20,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import schema
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
@@ -42,7 +45,7 @@ class Index:
     def __init__(self, source: Source, path: Path | None = None) -> None:
         self.source = source
         self.path = path or source.index_path()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         self._writing = threading.Lock()
         self._damage: str | None = None
         self._file: tuple[int, int] | None = None
@@ -133,6 +136,8 @@ class Index:
             self._ensure()
 
     def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(OSError):
+            os.close(open_file(self.path, os.O_RDWR))
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")

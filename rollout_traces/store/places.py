@@ -6,6 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
+from rollout_traces.private_files import why_not_believed
+from rollout_traces.settings.names import check_name, file_stem
+
 DATABASE_SUFFIX = ".db"
 INDEX_SUFFIX = ".sqlite3"
 """Not Trackio's suffix: it takes every `*.db` in its folder for a project."""
@@ -20,14 +23,13 @@ def trackio_dir() -> Path:
     return Path(home).expanduser() / "trackio"
 
 
-def file_stem(project: str) -> str:
-    """A project's name as Trackio writes it in file names."""
-    kept = "".join(c for c in project if c.isalnum() or c in ("-", "_")).rstrip()
-    return kept or "default"
-
-
 def database_path(project: str, folder: Path | None = None) -> Path:
-    """The database file of a project."""
+    """The database file of a project.
+
+    Raises:
+        ConfigError: it is no name that a file can have.
+    """
+    check_name("project", project)
     return (folder or trackio_dir()) / f"{file_stem(project)}{DATABASE_SUFFIX}"
 
 
@@ -38,10 +40,13 @@ def local_projects(folder: Path | None = None) -> list[str]:
 
 
 def local_index_path(database: Path) -> Path:
-    """The index beside a project's database, or in the cache where that cannot be written."""
+    """The index beside a project's database, or in the cache where that cannot be written or is another user's."""
     beside = database.parent / "rollout-index" / f"{database.stem}{INDEX_SUFFIX}"
-    nearest = next(path for path in (beside, beside.parent, database.parent) if path.exists())
-    return beside if os.access(nearest, os.W_OK) else cached_index_path(str(database.resolve()))
+    there = [path for path in (beside, beside.parent) if path.exists()]
+    nearest = there[0] if there else database.parent
+    own = not there or why_not_believed(beside.parent, beside.parent, (beside,)) is None
+    usable = own and os.access(nearest, os.W_OK)
+    return beside if usable else cached_index_path(str(database.resolve()))
 
 
 def cached_index_path(address: str) -> Path:

@@ -165,6 +165,19 @@ def read_transcript(record: TraceRecord) -> Transcript | None:
     return None if packed is None else unpack_transcript(packed, record.messages)
 
 
+def newer_schema(metadata: Mapping[str, Any]) -> str | None:
+    """What to say of a trace whose metadata a newer version wrote; None for one that this version knows."""
+    schema = metadata.get("schema")
+    if metadata.get("kind") not in ("rollout", "digest") or type(schema) is not int:
+        return None
+    if schema <= SCHEMA_VERSION:
+        return None
+    return (
+        f"Written by a newer rollout-traces (schema {schema}; this one knows {SCHEMA_VERSION}): what that added or "
+        "changed may be missing or wrong here. Upgrade rollout-traces."
+    )
+
+
 def read_details(record: TraceRecord) -> dict[str, Any]:
     """Flags with their sentences, warnings and whatever else was kept beside a trace."""
     return next((dict(span[DETAILS_KEY]) for span in record.spans if span.get(DETAILS_KEY)), {})

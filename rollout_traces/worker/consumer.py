@@ -106,6 +106,7 @@ class SpoolConsumer:
         self._replay = Replay(sink.stored, closes or CloseLog(), counters)
         self._replay.send_again(place for place, _ in self._records())
         self._settles = True
+        self._n_logged = 0
         self._looked_at = 0.0
         self._failures = 0
         self._not_before = 0.0
@@ -167,16 +168,22 @@ class SpoolConsumer:
         started = time.monotonic()
         moved = False
         living = self._living()
+        unconfirmed, self._n_logged = self._n_unconfirmed(), 0
         for place, source in self._records():
             if place in self._consumed:
                 continue
-            if time.monotonic() - started > TURN or self._n_unconfirmed() >= MAX_UNCONFIRMED:
+            if time.monotonic() - started > TURN or unconfirmed + self._n_logged >= MAX_UNCONFIRMED:
                 return moved, True
             self._process(place, source)
             self._close_decided(incomplete=False)
             self._close_passed(living)
             moved = True
         return moved, False
+
+    def _take_logged(self) -> set[Token]:
+        tokens = self.sink.take_logged()
+        self._n_logged += len(tokens)
+        return tokens
 
     def _n_unconfirmed(self) -> int:
         logged = {token for item in self._consumed.values() for token in item.tokens}
@@ -200,7 +207,7 @@ class SpoolConsumer:
             source.set_aside(place[0])
             return
         finally:
-            tokens = self.sink.take_logged()
+            tokens = self._take_logged()
         n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
         self._consumed[place] = Consumed(source, record.kind, step, n_rows, tokens)
 
@@ -339,7 +346,7 @@ class SpoolConsumer:
             for place in places:
                 self._consumed.pop(place).source.set_aside(place[0])
             return
-        tokens = self.sink.take_logged()
+        tokens = self._take_logged()
         for place in places:
             self._consumed[place].tokens |= tokens
             self._consumed[place].step = None

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
 from rollout_traces.worker.runner import run_loop
 
 log = logging.getLogger("rollout_traces.worker.main")
 
 PUBLISH_EVERY = 0.2
 """Seconds between two writes of the status."""
+OTHER_TARGETS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+"""Variables by which Trackio would send a run elsewhere than its manifest says."""
 LOCK_PATIENCE = 5.0
 """Seconds to wait for another worker of the folder to let go."""
 NICENESS = 10
@@ -41,19 +45,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the worker.
 
     Args:
-        arguments: the run's folder.
+        arguments: the run's folder, and what it may be sent to, as `parse_arguments` reads them.
 
     Returns:
         0 when nothing waits any more or another worker has; 1 when the folder cannot be processed.
     """
-    [path] = sys.argv[1:] if arguments is None else arguments
+    path, named = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     os.environ["USE_TORCH"] = "0"
     give_way()
     try:
-        return process_folder(RunFolder(Path(path)))
+        return process_folder(RunFolder(path), named)
     except StoreError as error:
         log.error("%s", error)
         return 1
@@ -71,22 +75,31 @@ def give_way() -> None:
         AUTOGROUP.write_text(str(NICENESS))
 
 
-def process_folder(folder: RunFolder) -> int:
+def process_folder(folder: RunFolder, named: NamedTargets) -> int:
     """Processes a run's folder until its writers are gone and nothing waits, then removes it.
 
+    Args:
+        folder: the folder.
+        named: what it may be sent to beside this machine.
+
     Raises:
-        StoreError: the folder's manifest or tokenizer cannot be read.
+        StoreError: the folder is not this user's, its manifest or tokenizer cannot be read, or it goes to a
+            server or Space that was not named.
     """
+    reason = folder.why_not_believed()
+    if reason is not None:
+        raise StoreError(reason)
     if not _take_lock(folder):
         log.info("another worker has %s", folder.path)
         return 0
     try:
         manifest = folder.manifest()
+        named.check_remote(manifest)
         counters: Counter[str] = Counter(folder.status().get("counters", {}))
         counters["workers_started"] += 1
         sink = open_sink(manifest)
         decoder = decoder_of(folder, manifest)
-        options = StepOptions.from_plain(manifest.options)
+        options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)
         loop = SpoolConsumer(
             folder.readers,
@@ -108,8 +121,24 @@ def process_folder(folder: RunFolder) -> int:
         folder.worker_lock.release()
 
 
+def options_of(manifest: RunManifest, named: NamedTargets, counters: Counter[str]) -> StepOptions:
+    """The worker's settings, without a folder for all rows where nobody named it."""
+    import trackio.utils
+
+    options = StepOptions.from_plain(manifest.options)
+    try:
+        folder = named.all_rows_folder(manifest.options, Path(trackio.utils.TRACKIO_DIR))
+    except StoreError as error:
+        counters["all_rows_folders_refused"] += 1
+        log.warning("%s", error)
+        folder = None
+    return replace(options, all_rows_folder=folder)
+
+
 def open_sink(manifest: RunManifest) -> TrackioSink:
-    """Joins the run that the trainer named."""
+    """Joins the run that the trainer named, there and nowhere else."""
+    for variable in OTHER_TARGETS:
+        os.environ.pop(variable, None)
     return TrackioSink.open(
         project=manifest.project,
         name=manifest.run_name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,9 +15,13 @@ from rollout_traces.errors import StoreError
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import RecordError
-from rollout_traces.spool.run_folder import RunFolder, local_root, run_folders, spool_root
+from rollout_traces.spool.run_folder import RunFolder, RunManifest, run_folders, spool_roots
+from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.runner import worker_command
 
 log = logging.getLogger("rollout_traces")
+
+NO_TARGETS = NamedTargets()
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,25 @@ class Left:
 
     Attributes:
         folder: the folder.
-        project: Trackio project.
-        run_name: Trackio run.
+        manifest: what it says of its run.
         n_records: records that wait.
         in_use: a trainer or a worker is alive: it is theirs.
     """
 
     folder: RunFolder
-    project: str
-    run_name: str
+    manifest: RunManifest
     n_records: int
     in_use: bool
+
+    @property
+    def project(self) -> str:
+        """Trackio project."""
+        return self.manifest.project
+
+    @property
+    def run_name(self) -> str:
+        """Trackio run."""
+        return self.manifest.run_name
 
 
 def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -> list[Left]:
@@ -55,9 +66,7 @@ def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -
             except StoreError as error:
                 log.warning("passed over: %s", error)
                 continue
-            found.append(
-                Left(folder, manifest.project, manifest.run_name, folder.n_waiting(), folder.is_in_use())
-            )
+            found.append(Left(folder, manifest, folder.n_waiting(), folder.is_in_use()))
     return found
 
 
@@ -65,31 +74,52 @@ def default_roots() -> list[Path]:
     """The places where spools of this node may lie."""
     import trackio.utils
 
-    return list(dict.fromkeys([spool_root(Path(trackio.utils.TRACKIO_DIR)), local_root()]))
+    return spool_roots(Path(trackio.utils.TRACKIO_DIR))
 
 
-def recover(left: Left) -> int:
+def recover(left: Left, named: NamedTargets = NO_TARGETS) -> int:
     """Processes a folder in a process of its own and waits for it.
+
+    Args:
+        left: the folder.
+        named: what it may be sent to beside this machine.
 
     Returns:
         The number of records that still wait.
     """
-    with left.folder.log.open("ab") as output:
-        subprocess.run(_command(left), stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+    with left.folder.open_log() as output:
+        subprocess.run(
+            worker_command(left.folder, named),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+        )
     return left.folder.n_waiting()
 
 
 def recover_in_background(project: str | None = None) -> list[Left]:
     """Starts processing what waits and is nobody's, as when a project is opened to be read.
 
+    What goes to a server or a Space is left to `recover`, which asks.
+
     Returns:
         What is being processed.
     """
-    mine = [left for left in find_left(project) if left.n_records and not left.in_use]
+    waiting = [left for left in find_left(project) if left.n_records and not left.in_use]
+    mine = [left for left in waiting if NO_TARGETS.has_remote(left.manifest)]
+    for left in waiting:
+        if left not in mine:
+            log.warning(
+                "%d records of run %s wait for %s: `rollout-traces recover` sends them",
+                left.n_records,
+                left.run_name,
+                left.manifest.remote,
+            )
     for left in mine:
-        with left.folder.log.open("ab") as output:
+        with left.folder.open_log() as output:
             process = subprocess.Popen(
-                _command(left),
+                worker_command(left.folder, NO_TARGETS),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -127,7 +157,3 @@ def describe(batch: PackedBatch, row: int, tokenizer: Any = None) -> dict[str, A
         "handed_over": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(batch.handed_over_at)),
         "end": tokenizer.decode(ids[-64:].tolist()) if tokenizer is not None and len(ids) else "",
     }
-
-
-def _command(left: Left) -> list[str]:
-    return [sys.executable, "-m", "rollout_traces.worker.main", str(left.folder.path)]

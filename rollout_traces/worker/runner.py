@@ -15,6 +15,7 @@ from pathlib import Path
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.named_targets import NamedTargets
 
 log = logging.getLogger("rollout_traces")
 
@@ -42,6 +43,11 @@ def run_loop(loop: SpoolConsumer, is_over: Callable[[], bool], publish: Callable
             time.sleep(pause)
             pause = min(pause * 1.5, PAUSES[1])
         publish()
+
+
+def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
+    """The command line of a process that processes a folder."""
+    return [sys.executable, "-m", "rollout_traces.worker.main", str(folder.path), *named.as_arguments()]
 
 
 class WorkerThread:
@@ -97,6 +103,7 @@ class WorkerProcess:
 
     Args:
         folder: the run's spools.
+        named: what they may be sent to.
         environment: what is set for it beside the trainer's own environment.
         on_failure: called once when no worker can be started.
     """
@@ -104,9 +111,14 @@ class WorkerProcess:
     kind = "process"
 
     def __init__(
-        self, folder: RunFolder, environment: Mapping[str, str], on_failure: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        named: NamedTargets,
+        environment: Mapping[str, str],
+        on_failure: Callable[[str], None],
     ) -> None:
         self._folder = folder
+        self._named = named
         self._environment = environment
         self._on_failure = on_failure
         self._lock = threading.Lock()
@@ -174,7 +186,7 @@ class WorkerProcess:
             self._process.wait()
 
     def _start_process(self) -> None:
-        command = [sys.executable, "-m", "rollout_traces.worker.main", str(self._folder.path)]
+        command = worker_command(self._folder, self._named)
         package = str(Path(__file__).resolve().parents[2])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
@@ -188,7 +200,7 @@ class WorkerProcess:
             **self._environment,
         }
         try:
-            with self._folder.log.open("ab") as output:
+            with self._folder.open_log() as output:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

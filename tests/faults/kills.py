@@ -103,7 +103,7 @@ def train(said: Path, tokenizer: Any, arrays: dict[str, Any], seed: int) -> None
         logger.log_scalars({"train/loss": step / 8}, step=step)
         os.write(fd, f"scalars {step}\n".encode())
         time.sleep(rng.uniform(0, 0.8))
-        os.write(fd, f"worker {getattr(logger._pipeline._host, 'pid', None)}\n".encode())
+        os.write(fd, f"worker {getattr(logger._pipeline._worker, 'pid', None)}\n".encode())
         if step == 3 and rng.random() < 0.5:
             logger.flush(20)
     logger.finish(PATIENCE)

@@ -44,7 +44,7 @@ def make_logger(trackio_dir):
     yield make
     for logger in made:
         logger.finish(1)
-        pid = getattr(logger._pipeline._host, "pid", None)
+        pid = getattr(logger._pipeline._worker, "pid", None)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -121,7 +121,7 @@ class TestTheCallingThreadIsNotHeldUp:
         killed = []
 
         def kill() -> None:
-            pid = logger._pipeline._host.pid
+            pid = logger._pipeline._worker.pid
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)

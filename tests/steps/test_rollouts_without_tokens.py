@@ -70,9 +70,7 @@ class TestTranscript:
 
 
 class TestWholeWay:
-    def test_without_a_tokenizer_conversations_and_flags_from_text_are_stored(
-        self, batch, tmp_path, monkeypatch
-    ):
+    def test_without_a_tokenizer_conversations_and_flags_from_text_are_stored(self, batch, trackio_dir):
         logger = rt.RolloutLogger(
             "text-only", "run", max_rollout_traces_per_step=10, selection="all", worker="thread"
         )

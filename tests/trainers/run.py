@@ -88,7 +88,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "verl",
-        ("verl_loop.py",),
+        ("verl_loop.py", "verl_v1_loop.py"),
         (
             "transformers==5.9.0",
             *(

@@ -95,7 +95,7 @@ class TestLife:
             "logger = rt.RolloutLogger('p', 'run', tiny_tokenizer(), max_rollout_traces_per_step=2)\n"
             "arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=3))\n"
             "for step in range(5): logger.log_rollouts(arrays, step=step)\n"
-            "while logger._pipeline._host.pid is None: time.sleep(0.01)\n"
+            "while logger._pipeline._worker.pid is None: time.sleep(0.01)\n"
             "print('handed over', flush=True); time.sleep(60)\n"
         )
         trainer = subprocess.Popen(

@@ -149,12 +149,12 @@ class TestTheRun:
         run = trackio.init(project="another", name="trainers", embed=False)
         logger = make_logger()
         assert logger.run is run
-        assert "asked for 'p', but this process writes to run trainers of 'another'" in caplog.text
+        assert "of 'p', but this process writes to run trainers of 'another'" in caplog.text
 
     def test_a_second_logger_does_not_change_the_firsts_settings(self, make_logger, trackio_dir, caplog):
         first = make_logger()
         second = make_logger(ledger=False, max_rollout_traces_per_step=1)
-        assert "other settings (process): its settings hold for both" in caplog.text
+        assert "other settings (options): its settings hold for both" in caplog.text
         first.log_rollouts(make_batch(), step=1)
         second.log_rollouts(make_batch(), step=2)
         assert second.finish(60) and first.finish(60)
@@ -163,6 +163,19 @@ class TestTheRun:
 
 
 class TestFinishing:
+    def test_with_the_same_settings_gets_no_warning(self, make_logger, caplog):
+        make_logger(name="run", tokenizer=tiny_tokenizer())
+        make_logger(name="run", tokenizer=tiny_tokenizer())
+        assert "other settings" not in caplog.text
+
+    def test_of_another_name_has_its_own_run_beside_the_first(self, make_logger, trackio_dir):
+        first, second = make_logger(name="first"), make_logger(name="second")
+        for step, logger in enumerate((first, second, first)):
+            logger.log_scalars({"a": float(step)}, step=step)
+        assert first.finish(60) and second.finish(60)
+        assert [logger.run.name for logger in (first, second)] == ["first", "second"]
+        assert scalar_steps(trackio_dir, "a") == {0: 1, 1: 1, 2: 1}
+
     def test_at_the_same_time_from_many_threads_is_finishing_once(self, make_logger):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
@@ -188,7 +201,7 @@ class TestFinishing:
         counters = logger.counters
         assert counters["rollouts_dropped"] + counters["rollouts_stored"] >= 40 * 6
         assert counters["rollouts_dropped"] and not counters["spooled"]
-        logger._pipeline._host.stop(60)  # what it is in the middle of belongs to this test's folder
+        logger._pipeline._worker.stop(60)  # what it is in the middle of belongs to this test's folder
 
 
 class TestResuming:

@@ -46,6 +46,7 @@ async function refresh(changed) {
   if (fillDefaults()) return;
   drawPickers();
   drawTabs();
+  if (changed.has("project")) drawTools();
   await showPage(changed);
 }
 
@@ -138,9 +139,14 @@ function drawTabs() {
 
 function drawTools() {
   replace(root.querySelector(".rt-top-tools"),
-    settings.trackio && h("a", { class: "rt-ghost", href: settings.trackio, target: "_blank", rel: "noopener", title: "Trackio's own dashboard" }, "Trackio"),
+    settings.trackio && h("a", { class: "rt-ghost", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
     button("◐", toggleTheme, { class: "rt-ghost", title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
     button("?", showHelp, { class: "rt-ghost", title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }));
+}
+
+function trackioAddress() {
+  const { project } = state.get();
+  return settings.trackio + (project ? `?project=${encodeURIComponent(project)}` : "");
 }
 
 function toggleTheme() {
