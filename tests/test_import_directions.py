@@ -25,6 +25,7 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
+    ("alarms",),
     ("trace",),
     ("sink",),
     ("steps",),
@@ -59,6 +60,7 @@ READ_FROM = (
     "packed_batch",
     "ledger",
     "flags",
+    "alarms",
     "trace",
 )
 """What the reading side takes from the writing side: plain data, and how it is packed."""
