@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+    from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
@@ -36,6 +37,7 @@ _HOMES = {
     "Transcript": "rollout_traces.transcript",
     "TranscriptDecoder": "rollout_traces.decode",
     "Turn": "rollout_traces.transcript",
+    "import_rollouts": "rollout_traces.sources.importing",
     "open_store": "rollout_traces.store",
     "population_flag": "rollout_traces.flags",
     "row_flag": "rollout_traces.flags",
@@ -56,6 +58,7 @@ __all__ = [
     "Transcript",
     "TranscriptDecoder",
     "Turn",
+    "import_rollouts",
     "metrics",
     "open_store",
     "population_flag",

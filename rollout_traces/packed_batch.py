@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -126,7 +127,11 @@ class PackedBatch:
         Returns:
             [B] sums, int64 for bool and integers, float64 otherwise; 0 for an empty row.
         """
-        dtype = np.int64 if values_N.dtype.kind in "biu" else np.float64
+        if values_N.dtype == bool:
+            edges = self.offsets.tolist()
+            rows = [np.count_nonzero(values_N[start:stop]) for start, stop in pairwise(edges)]
+            return np.asarray(rows, np.int64)
+        dtype = np.int64 if values_N.dtype.kind in "iu" else np.float64
         sums = np.concatenate([np.zeros(1, dtype), np.cumsum(values_N, dtype=dtype)])
         return sums[self.offsets[1:]] - sums[self.offsets[:-1]]
 

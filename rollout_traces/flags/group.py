@@ -10,9 +10,46 @@ from rollout_traces.flags.base import Flag, Population
 from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
+from rollout_traces.metrics.prefixes import trajectories
 from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
-from rollout_traces.packed_batch import hash_ids
+from rollout_traces.packed_batch import PackedBatch, hash_ids
+
+
+@population_flag(
+    "group_prompt_mismatch",
+    family="group",
+    severity="warn",
+    meaning="the rollouts of a group answer different prompts, so that they are compared with strangers",
+    needs=("group_ids",),
+    splits=("rollout",),
+    alert_above=0.0,
+)
+def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
+    """Different prompt keys inside a group.
+
+    Where the trainer gives no keys, the tokens before the first sampled one are compared; a prompt that goes on
+    where the group's shortest one ends is a later call of the same rollout. Of an episode of several rows the
+    first one counts, and rows that left another one do not. An environment whose first message differs from
+    rollout to rollout wants `prompt_keys`.
+    """
+    found: dict[int, list[Flag]] = {}
+    keys, given = population.ledger.get("prompt_key"), population.batch.row_lists.get("prompt_keys")
+    several = [group for group in population.groups if len(set(keys[group])) > 1]
+    if not several:
+        return {}
+    opening, batch = _opening_rows(population), population.batch
+    lengths = batch.prompt_stops() - batch.offsets[:-1]
+    for group in several:
+        named = [row for row in group.tolist() if given is not None and given[row] is not None]
+        rows = named if len(named) == len(group) else [row for row in group.tolist() if lengths[row]]
+        rows = [row for row in rows if opening[row] and keys[row] is not None]
+        different = {keys[row] for row in rows}
+        if len(different) < 2 or (rows != named and _all_begin_alike(batch, rows, lengths)):
+            continue
+        text = f"The {len(rows)} rollouts of the group answer {len(different)} different prompts."
+        found |= {row: [make_flag("group_prompt_mismatch", text)] for row in rows}
+    return found
 
 
 @population_flag(
@@ -180,6 +217,29 @@ def _view(population: Population) -> StepView:
     return StepView(
         population.ledger, population.batch, population.settings, not_given=population.batch.not_given
     )
+
+
+def _opening_rows(population: Population) -> list[bool]:
+    """Whether a row opens its rollout: the first of its episode or trajectory, and no branch of another row."""
+    ledger, batch = population.ledger, population.batch
+    parents, episodes, groups = (ledger.get(name).tolist() for name in ("parent", "episode", "group"))
+    later = {row for rows in trajectories(batch, ledger.get("group")) for row in rows[1:]}
+    seen: set[tuple[int, str]] = set()
+    opening = []
+    for row, (parent, episode, group) in enumerate(zip(parents, episodes, groups, strict=True)):
+        again = episode is not None and (group, episode) in seen
+        opening.append(parent is None and not again and row not in later)
+        if episode is not None:
+            seen.add((group, episode))
+    return opening
+
+
+def _all_begin_alike(batch: PackedBatch, rows: list[int], lengths: np.ndarray) -> bool:
+    """Whether every row begins with the shortest prompt among them; prompts have `lengths` [B] tokens."""
+    shortest = min(rows, key=lambda row: int(lengths[row]))
+    n = int(lengths[shortest])
+    prompt = batch.input_ids[batch.row(shortest)][:n]
+    return all(np.array_equal(batch.input_ids[batch.row(row)][:n], prompt) for row in rows)
 
 
 def _tie_text(rows: np.ndarray, rewards: np.ndarray, cause: str) -> str:

@@ -212,6 +212,8 @@ def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer:
         present.add("response_mask")
     if batch.train_version is not None:
         present.add("train_version")
+    if batch.pad_id is not None:
+        present.add("pad_id")
     if tokenizer is not None:
         present.add("tokenizer")
     if batch.has_tokens.any():

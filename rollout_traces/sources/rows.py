@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 RE_ENCODED = "re-encoded"
@@ -52,6 +53,7 @@ class RolloutRow:
         reward_status: `ok`, `timeout` or `error`.
         stop_reason: why sampling stopped.
         discard_reason: why it was not trained on.
+        run: name of its run, in a file of several.
         timings: seconds by name.
         extras: scalars to show beside it.
         train_version: the policy version being trained.
@@ -87,14 +89,18 @@ class RolloutRow:
     reward_status: str | None = None
     stop_reason: str | None = None
     discard_reason: str | None = None
+    run: str | None = None
     timings: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     train_version: int | None = None
 
     def conversation(self) -> list[dict[str, Any]] | None:
-        """Its messages; prompt and reply as `user` and `assistant` where it has text alone."""
+        """Its messages; where it has text alone those that its special tokens mark, else `user` and `assistant`."""
         if self.messages is not None or (self.prompt_text is None and self.reply_text is None):
             return self.messages
+        marked = messages_of_marked_text(self.prompt_text, self.reply_text)
+        if marked is not None:
+            return marked
         messages = [] if self.prompt_text is None else [{"role": "user", "content": self.prompt_text}]
         if self.reply_text is not None:
             messages.append({"role": "assistant", "content": self.reply_text})
@@ -151,7 +157,7 @@ def scalars(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[s
     }
 
 
-def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
+def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatch:
     """Rollouts of one step and split as a batch, right-padded.
 
     A row without tokens has an attention mask of zeros, and its messages. Where a row has tokens and no
@@ -159,6 +165,8 @@ def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
 
     Args:
         rows: at least one.
+        decodes_tokens: there is a tokenizer: text of rows with tokens comes from these, and messages go along
+            only where the dump has them structured.
 
     Returns:
         The batch.
@@ -192,7 +200,12 @@ def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
     given["reward_components"] = _named(rows, "components")
     given["sample_metrics"] = _named(rows, "metrics")
     given |= {name: _list(rows, attribute) for name, attribute in _ROW_LISTS.items()}
-    given["messages"] = _listed([row.conversation() for row in rows])
+    given["messages"] = _listed(
+        [
+            row.messages if decodes_tokens and n else row.conversation()
+            for row, n in zip(rows, lengths, strict=True)
+        ]
+    )
     given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
     given["group_ids"] = _groups(rows, given["prompt_keys"])
     given["extras"] = _listed([row.extras or None for row in rows])

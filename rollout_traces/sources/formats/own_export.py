@@ -62,6 +62,7 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
     row = RolloutRow(
         step=int(value["step"]),
         split=str(value["split"]),
+        run=str(value["run"]),
         line=line,
         messages=_messages(value.get("messages")),
         reward=number(value.get("reward")),
