@@ -32,6 +32,19 @@ MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
+PER_EPISODE = frozenset(
+    (
+        "success",
+        "format_share",
+        "solved_groups",
+        "success_standard_error",
+        "majority_vote",
+        "pass_at_k",
+        "group_ties",
+        "group_spread",
+    )
+)
+"""Families of groups and pass rates: rows of one episode count once there."""
 _WHOLE_STEP_ONLY = ("discarded", "update")
 _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
 
@@ -221,7 +234,7 @@ def _run(spec: Family, view: StepView) -> dict[str, float]:
     if not view.ledger.n_rows or missing_for(spec, view):
         return {}
     try:
-        values = spec.function(view)
+        values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
     except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
         log.warning("metric family %s could not be computed: %r", spec.name, error)
         return {FAILED: 1.0}
