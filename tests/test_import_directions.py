@@ -25,7 +25,7 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
-    ("trace",),
+    ("trace", "preflight"),
     ("sink",),
     ("steps",),
     ("worker",),
