@@ -59,10 +59,11 @@ READ_FROM = (
     "settings",
     "packed_batch",
     "ledger",
+    "metrics",
     "flags",
     "trace",
 )
-"""What the reading side takes from the writing side: plain data, and how it is packed."""
+"""What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }

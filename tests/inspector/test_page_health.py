@@ -14,7 +14,7 @@ class TestHealth:
         health = visit.get("health")
         for words in (
             "Tied groups",
-            "Wasted tokens",
+            "Tokens in tied groups",
             "Truncated",
             "Staleness",
             "Discarded",
@@ -71,7 +71,9 @@ class TestHealth:
         assert visit.state["step"] == "5"
 
     def test_examples_can_be_listed_with_their_filter(self, visit):
-        visit.open(tab="health", project="demo", run="run-a", split="rollout", step=3, flag="measure:tied")
+        visit.open(
+            tab="health", project="demo", run="run-a", split="rollout", step=3, flag="measure:group/tie_share"
+        )
         visit.get("examples-open").click()
         expect(visit.get("filter-input").first).to_have_value("flags has 'tied_group'")
         expect(visit.get("group-card")).to_have_count(1)

@@ -132,6 +132,7 @@ def of_ledger(part: Part) -> Values:
         _correlations,
         _pass_at_k,
         _advantage_rows,
+        _largest_mismatch,
     ):
         found |= family(part)
     return found
@@ -468,6 +469,12 @@ def _pass_at_k(part: Part) -> Values:
         if len(mine) < len(pairs):
             found[f"group/pass_{k}_n"] = float(len(mine))
     return found
+
+
+def _largest_mismatch(part: Part) -> Values:
+    return put(
+        "mismatch/abs_max", max((v for v in part.column("mismatch_abs_max") if v is not None), default=None)
+    )
 
 
 def _advantage_rows(part: Part) -> Values:

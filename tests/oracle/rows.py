@@ -116,13 +116,14 @@ def _overflows(call: list[dict[str, Any]], name: str) -> bool:
 
 def _rows_of_part(part: dict[str, Any], train_version: int | None, wide: dict[str, bool]) -> list[Row]:
     given = {name: plain(value) for name, value in part.items() if name != "train_version"}
+    tells = _versions_tell(given)
     found = []
     for b, attended in enumerate(given["attention_mask"]):
         at = [t for t, value in enumerate(attended) if value]
         loss = [given["loss_mask"][b][t] > 0 for t in at]
         if "response_mask" in given:
             sampled = [given["response_mask"][b][t] > 0 for t in at]
-        elif "versions" in given:
+        elif tells:
             sampled = [given["versions"][b][t] >= 0 for t in at]
         else:
             sampled = list(loss)
@@ -143,6 +144,17 @@ def _rows_of_part(part: dict[str, Any], train_version: int | None, wide: dict[st
         ids = [given["input_ids"][b][t] for t in at]
         found.append(Row(ids, loss, sampled, tracks, values, values["group_ids"], train_version))
     return found
+
+
+def _versions_tell(given: dict[str, Any]) -> bool:
+    """Versions mark what was sampled, unless none is negative while the loss leaves tokens out."""
+    if "versions" not in given:
+        return False
+    tokens = [
+        (b, t) for b, row in enumerate(given["attention_mask"]) for t, is_token in enumerate(row) if is_token
+    ]
+    marked = any(given["versions"][b][t] < 0 for b, t in tokens)
+    return marked or all(given["loss_mask"][b][t] > 0 for b, t in tokens)
 
 
 def _columns(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
