@@ -25,6 +25,7 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
+    ("alarms",),
     ("trace", "preflight"),
     ("sink",),
     ("steps",),
@@ -61,6 +62,7 @@ READ_FROM = (
     "ledger",
     "metrics",
     "flags",
+    "alarms",
     "trace",
 )
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""

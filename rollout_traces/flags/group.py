@@ -60,6 +60,7 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     needs=("rewards", "group_ids"),
     splits=("rollout",),
     alert_above=0.8,
+    of_group=True,
 )
 def tied_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
@@ -81,6 +82,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     meaning="the group's rewards differ by less than 1 % of the reward range, which normalisation blows up",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
+    of_group=True,
 )
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
@@ -145,6 +147,7 @@ def reward_outlier(
     severity="warn",
     meaning="completions of the group are equal or nearly so",
     needs=("tokens", "group_ids"),
+    of_group=True,
 )
 def duplicate_completions(
     population: Population,
