@@ -25,7 +25,8 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
-    ("trace",),
+    ("alarms",),
+    ("trace", "preflight"),
     ("sink",),
     ("steps",),
     ("worker",),
@@ -61,6 +62,7 @@ READ_FROM = (
     "ledger",
     "metrics",
     "flags",
+    "alarms",
     "trace",
 )
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""

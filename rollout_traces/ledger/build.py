@@ -88,28 +88,6 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
 
 
-def settle_step(batch: PackedBatch, ledger: Ledger) -> Ledger:
-    """Makes the columns that speak of the whole step right for a step of several hand-overs.
-
-    Args:
-        batch: all rollouts of the step.
-        ledger: their ledgers, stacked in the same order.
-
-    Returns:
-        The ledger with `sample`, `update_share` and `equal_to` taken over the step.
-    """
-    shares = update_shares(MaskedTokens.in_loss(batch), ledger.get("discard_reason"))
-    group = ledger.get("group")
-    settled = {
-        "sample": positions_in_group(group),
-        "update_share": shares,
-        "equal_to": equal_to(MaskedTokens.sampled(batch), group),
-    }
-    return ledger.with_columns(
-        **{name: column for name, column in settled.items() if _any_known(name, column)}
-    )
-
-
 def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Ledger:
     """Replaces what only text can tell, for the rows that were decoded.
 
