@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 DATABASE_SUFFIX = ".db"
-INDEX_SUFFIX = ".sqlite3"
-"""Not Trackio's suffix: it takes every `*.db` in its folder for a project."""
+INDEX_FOLDER = "rollout-index"
+"""Beside the projects; Trackio takes only `*.db` in its folder for a project."""
+NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
+"""How the names of file systems begin that are reached over a network."""
 
 
 def trackio_dir() -> Path:
@@ -38,17 +40,48 @@ def local_projects(folder: Path | None = None) -> list[str]:
 
 
 def local_index_path(database: Path) -> Path:
-    """The index beside a project's database, or in the cache where that cannot be written."""
-    beside = database.parent / "rollout-index" / f"{database.stem}{INDEX_SUFFIX}"
-    nearest = next(path for path in (beside, beside.parent, database.parent) if path.exists())
-    return beside if os.access(nearest, os.W_OK) else cached_index_path(str(database.resolve()))
+    """The index's folder: beside a project's database, or in the cache where it cannot be kept there.
+
+    It is kept in the cache where the folder cannot be written, is another user's, or is on a network mount,
+    where SQLite's locks are not safe.
+    """
+    folder = database.parent / INDEX_FOLDER
+    nearest = next(path for path in (folder, database.parent) if path.exists())
+    kept_beside = os.access(nearest, os.W_OK) and is_own(nearest) and not on_network(nearest)
+    return folder / database.stem if kept_beside else cached_index_path(str(database.resolve()))
 
 
 def cached_index_path(address: str) -> Path:
-    """The index of what lives elsewhere, in the user's cache.
+    """The index's folder of what lives elsewhere, in the user's cache.
 
     Args:
         address: what tells it from all others (a URL and project, a path).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
-    return cache / f"{hashlib.sha256(address.encode()).hexdigest()[:20]}{INDEX_SUFFIX}"
+    return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder belongs to this user."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+
+
+def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether a folder is on a network mount, as far as the system tells.
+
+    Args:
+        path: the folder.
+        mounts: the system's table of mounts.
+    """
+    try:
+        lines = [line.split(" ") for line in mounts.read_text("utf-8", "replace").splitlines()]
+    except OSError:
+        return False
+    resolved = str(path.resolve())
+    best, kind = "", ""
+    for fields in lines:
+        point = fields[1].replace("\\040", " ") if len(fields) > 2 else ""
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if point and inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind.startswith(NETWORK)
