@@ -18,7 +18,7 @@ import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.decode.characters import char_ends
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.packed_batch import PackedBatch
 from tests.decode.conversations import own_conversations, tau_conversations
 from tests.decode.fidelity import Encoded, encode
 from tests.decode.real_tokenizers import load_tokenizer
@@ -38,11 +38,11 @@ def best_seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def host_batch(rows: list[Encoded]) -> HostBatch:
+def packed_batch(rows: list[Encoded]) -> PackedBatch:
     """The rows as a hand-over gives them to the decoder."""
     lengths = np.array([len(row.ids) for row in rows], np.int64)
     loss_mask = np.concatenate([row.loss_mask for row in rows])
-    return HostBatch(
+    return PackedBatch(
         batch_id="0" * 12,
         step=0,
         split="rollout",
@@ -69,7 +69,7 @@ def main() -> None:
     rows = [encode(TOKENIZER, tokenizer, messages) for messages in conversations]
     ids = [row.ids.tolist() for row in rows]
     n_tokens = sum(map(len, ids))
-    batch, everything = host_batch(rows), list(range(len(rows)))
+    batch, everything = packed_batch(rows), list(range(len(rows)))
     n_turns = sum(len(transcript.turns) for transcript in decoder.decode_batch(batch, everything))
 
     def detokenize_with_offsets() -> None:

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.flags import REGISTRY, FlagErrors, Population, TracedRow, flag_population, flag_row
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Transcript
 
 BUDGET_POPULATION_MS = 200
 BUDGET_ROWS_MS = 150
 
 
-def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> HostBatch:
+def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> PackedBatch:
     """A healthy hand-over of `n_rows` rollouts of `n_tokens` tokens with all the tracks that trainers have."""
     rng = np.random.default_rng(seed)
     N = n_rows * n_tokens
@@ -35,7 +35,7 @@ def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> H
     logprobs = np.where(sampled, -rng.exponential(0.35, N), 0).astype(np.float32)
     drift = rng.normal(0, 0.01, N).astype(np.float32)
     advantages = np.repeat(rng.normal(size=n_rows), n_tokens) * sampled
-    return HostBatch(
+    return PackedBatch(
         batch_id="0" * 12,
         step=10,
         split="rollout",
@@ -62,7 +62,7 @@ def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> H
     )
 
 
-def decoded_rows(n_rows: int, n_tokens: int) -> tuple[HostBatch, list[Transcript], Any]:
+def decoded_rows(n_rows: int, n_tokens: int) -> tuple[PackedBatch, list[Transcript], Any]:
     """Rollouts of at least `n_tokens` tokens by the tests' generator, decoded, and their tokenizer."""
     from rollout_traces.batch import RolloutBatch
     from rollout_traces.capture.host_copy import capture

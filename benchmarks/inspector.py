@@ -164,7 +164,7 @@ def serving(env: dict[str, str], code: str, options: list[str]) -> Iterator[str]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    arguments = ["show", "--no-browser", "--port", str(port), *options] if code == SHOW else []
+    arguments = ["show", "--no-browser", "--no-token", "--port", str(port), *options] if code == SHOW else []
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={**env, "PORT": str(port)},

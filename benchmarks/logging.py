@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import signal
 import statistics
 import tempfile
 import threading
@@ -25,6 +26,7 @@ import psutil
 GROUPS, GROUP_SIZE, MEAN_TOKENS = 25, 8, 4030
 CAP = 32
 APART = 0.5
+SMALL = ("input_ids", "attention_mask", "loss_mask", "logprobs", "versions")
 
 
 def main() -> None:
@@ -32,12 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=12, help="steps of the hand-over benchmark")
     parser.add_argument("--burst", type=int, default=300, help="steps of 256 traces each, back to back")
+    parser.add_argument("--small", type=int, default=10_000, help="records of the small-records benchmark")
+    parser.add_argument(
+        "--wide", default="4096x8192", help="rollouts x tokens of the batch that is too large"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
         hand_over(options.steps)
+        overload(options.wide, options.steps)
         hand_over_from_gpu(options.steps)
         stalls()
+        small_records(options.small)
         burst(options.burst, Path(folder))
         ledger_size()
 
@@ -67,6 +75,62 @@ def hand_over(n_steps: int) -> None:
     baseline.finish()
 
 
+def overload(shape: str, n_steps: int) -> None:
+    """Milliseconds on the calling thread where there is no room, or nobody to make any."""
+    B, T = map(int, shape.split("x"))
+    _, steps = tokenizer_and_steps(1)
+    full = {"max_spool_bytes": 1 << 20}
+    for batch, what in ((wide_batch(B, T), f"{B} rollouts of up to {T} tokens"), (steps[0], "as above")):
+        print(f"overload: {what}, CPU tensors, {n_steps} steps a line")
+        usual = overloaded(batch, "all tokens taken", n_steps, {"max_bytes_per_step": 4 << 30})
+        print(f"  all tokens taken  {described(usual)}")
+        for label, options in (("default budget", {}), ("full spool", full), ("frozen worker", {})):
+            costs = overloaded(batch, label, n_steps, options)
+            ratio = median([cost.processor for cost in costs]) / median([cost.processor for cost in usual])
+            print(f"  {label:<16}  {described(costs)}   {ratio:.2f} of it")
+
+
+def overloaded(batch: Any, label: str, n_steps: int, options: dict[str, Any]) -> list[Cost]:
+    """What hand-overs cost, after a first one; what waits of them is thrown away with its worker."""
+    logger = make_logger(None, f"overload-{time.monotonic_ns()}", **options)
+    logger.log_rollouts(batch, step=0)
+    logger.flush(300)
+    if label == "frozen worker":
+        signal_workers(signal.SIGSTOP)
+    costs = []
+    for step in range(1, n_steps + 1):
+        time.sleep(APART)
+        costs.append(timed(lambda step=step: logger.log_rollouts(batch, step=step)))
+    logger.finish(0.1)
+    signal_workers(signal.SIGKILL)
+    return costs
+
+
+def signal_workers(what: signal.Signals) -> None:
+    """Sends a signal to the workers of this process's loggers."""
+    for child in psutil.Process().children():
+        child.send_signal(what)
+
+
+def wide_batch(B: int, T: int) -> dict[str, Any]:
+    """Rollouts of half to all of T tokens, a quarter of it the prompt, in groups of eight; random ids."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(T // 2, T + 1, (B, 1), generator=generator)
+    real = torch.arange(T)[None] < lengths
+    sampled = real & (torch.arange(T)[None] >= T // 4)
+    return {
+        "input_ids": torch.randint(0, 30_000, (B, T), generator=generator),
+        "attention_mask": real,
+        "loss_mask": sampled,
+        "logprobs": -torch.rand(B, T, generator=generator),
+        "versions": torch.where(sampled, 7, -1),
+        "rewards": torch.rand(B, generator=generator),
+        "group_ids": torch.arange(B) // 8,
+    }
+
+
 def hand_over_from_gpu(n_steps: int) -> None:
     """Milliseconds on the calling thread for tensors on a GPU, which it may not synchronise with."""
     import torch
@@ -90,13 +154,13 @@ def hand_over_from_gpu(n_steps: int) -> None:
 
 
 def stalls() -> None:
-    """The longest that a busy Python thread had to wait while the drain worked."""
+    """The longest that a busy Python thread had to wait while the worker worked."""
     tokenizer, steps = tokenizer_and_steps(2)
     print(f"longest stall of a busy main thread while {CAP} traces a step are made, 6 steps")
     quiet = longest_stall(lambda: time.sleep(4))
     print(f"  nothing else     {quiet:6.1f} ms")
-    for drain in ("process", "thread"):
-        logger = make_logger(tokenizer, f"stall-{drain}", drain=drain)
+    for worker in ("process", "thread"):
+        logger = make_logger(tokenizer, f"stall-{worker}", worker=worker)
         logger.log_rollouts(steps[0], step=0)
         logger.flush(120)
 
@@ -106,8 +170,37 @@ def stalls() -> None:
                 time.sleep(0.3)
             logger.flush(120)
 
-        print(f"  drain={drain:<9}  {longest_stall(work):6.1f} ms")
+        print(f"  worker={worker:<9}  {longest_stall(work):6.1f} ms")
         logger.finish(120)
+
+
+def small_records(n_records: int) -> None:
+    """Records a second that are stored, beside `trackio.log` of the same numbers."""
+    import trackio
+
+    values = {f"train/number_{index}": 0.5 for index in range(8)}
+    print(f"small records: {n_records} calls of log_scalars with {len(values)} numbers, then finish()")
+    logger = make_logger(None, "small-scalars")
+    started = time.monotonic()
+    for step in range(n_records):
+        logger.log_scalars(values, step=step)
+    done = logger.finish(600)
+    ours = time.monotonic() - started
+    print(f"  ours      {n_records / ours:6.0f} a second   all stored: {done}")
+    run = trackio.init(project="baseline-small", name="run", embed=False)
+    started = time.monotonic()
+    for step in range(n_records):
+        run.log(values, step=step)
+    run.finish()
+    print(f"  trackio   {n_records / (time.monotonic() - started):6.0f} a second")
+    print(f"small steps: {n_records // 10} steps of one rollout, no traces, then finish()")
+    batch = {key: value[:1, :64] for key, value in wide_batch(8, 64).items() if key in SMALL}
+    logger = make_logger(None, "small-steps")
+    started = time.monotonic()
+    for step in range(n_records // 10):
+        logger.log_rollouts(batch, step=step)
+    done = logger.finish(600)
+    print(f"  ours      {n_records / 10 / (time.monotonic() - started):6.0f} a second   all stored: {done}")
 
 
 def burst(n_steps: int, folder: Path) -> None:
@@ -126,10 +219,10 @@ def burst(n_steps: int, folder: Path) -> None:
     done = logger.finish(600)
     seconds = time.monotonic() - started
     stored = count_traces(folder, "burst")
-    peak_trainer, peak_sidecar = memory.stop()
+    peak_trainer, peak_worker = memory.stop()
     print(f"  handed over in {handed_over:.1f} s, finish() said {done} after {seconds:.0f} s")
     print(f"  stored {stored} of {n_steps * 256} traces, {stored / seconds:.0f} a second")
-    print(f"  peak memory: trainer {peak_trainer:.0f} MB, sidecar {peak_sidecar:.0f} MB")
+    print(f"  peak memory: trainer {peak_trainer:.0f} MB, worker {peak_worker:.0f} MB")
 
 
 def ledger_size() -> None:
@@ -186,7 +279,7 @@ class Baseline:
 
 
 class PeakMemory:
-    """Peak resident memory of this process and of its sidecars, watched from a thread."""
+    """Peak resident memory of this process and of its worker processes, watched from a thread."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()

@@ -21,18 +21,18 @@ import numpy as np
 
 from benchmarks.flags import random_step
 from rollout_traces.flags import Population, flag_population
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import FAMILIES, rollout_metrics
 from rollout_traces.metrics.compute import step_view
 from rollout_traces.metrics.registry import missing_for
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 
 BUDGET_MS = 500
 SETTINGS = RunSettings(clip_low=0.2, clip_high=0.2)
 
 
-def row_by_row(batch: HostBatch) -> dict[str, float]:
+def row_by_row(batch: PackedBatch) -> dict[str, float]:
     """The baseline: a loop over rows."""
     columns: dict[str, list[float]] = {}
     for row in range(batch.n_rows):
@@ -58,7 +58,7 @@ def row_by_row(batch: HostBatch) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in columns.items()}
 
 
-def full_step(n_rows: int, n_tokens: int, group_size: int) -> HostBatch:
+def full_step(n_rows: int, n_tokens: int, group_size: int) -> PackedBatch:
     """The flags benchmark's step with a reference model, so that every built-in family can run."""
     batch = random_step(n_rows, n_tokens, group_size)
     reference = (batch.tracks["logprobs"] - np.float32(0.05)).astype(np.float32)
@@ -116,7 +116,7 @@ def main() -> None:
         time_families(batch, options.repeats)
 
 
-def time_families(batch: HostBatch, repeats: int) -> None:
+def time_families(batch: PackedBatch, repeats: int) -> None:
     """Prints every family that takes over a millisecond, on a view of its own."""
     for spec in FAMILIES.values():
         view = step_view(batch, None, "rollout", SETTINGS, None, None)

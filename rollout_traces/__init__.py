@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import rollout_traces.metrics as metrics
-    import rollout_traces.stats_tracker as stats_tracker
+    import rollout_traces.stats.tracker as stats_tracker
     from rollout_traces.batch import RolloutBatch
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
-    from rollout_traces.logger import RolloutHandle, RolloutLogger
-    from rollout_traces.stats_logger.logger import StatsLogger, StatsLoggerConfig, TrackioConfig
+    from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+    from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
@@ -25,14 +25,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Flag": "rollout_traces.flags",
     "RolloutBatch": "rollout_traces.batch",
-    "RolloutHandle": "rollout_traces.logger",
-    "RolloutLogger": "rollout_traces.logger",
-    "StatsLogger": "rollout_traces.stats_logger.logger",
-    "StatsLoggerConfig": "rollout_traces.stats_logger.logger",
+    "RolloutHandle": "rollout_traces.logger.rollout_logger",
+    "RolloutLogger": "rollout_traces.logger.rollout_logger",
+    "StatsLogger": "rollout_traces.stats.stats_logger",
+    "StatsLoggerConfig": "rollout_traces.stats.stats_logger",
     "Store": "rollout_traces.store",
     "TokenTrack": "rollout_traces.transcript",
     "ToolCall": "rollout_traces.transcript",
-    "TrackioConfig": "rollout_traces.stats_logger.logger",
+    "TrackioConfig": "rollout_traces.stats.stats_logger",
     "Transcript": "rollout_traces.transcript",
     "TranscriptDecoder": "rollout_traces.decode",
     "Turn": "rollout_traces.transcript",
@@ -40,7 +40,7 @@ _HOMES = {
     "population_flag": "rollout_traces.flags",
     "row_flag": "rollout_traces.flags",
 }
-_MODULES = ("metrics", "stats_tracker")
+_MODULES = {"metrics": "rollout_traces.metrics", "stats_tracker": "rollout_traces.stats.tracker"}
 
 __all__ = [
     "Flag",
@@ -66,7 +66,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"rollout_traces.{name}")
+        return importlib.import_module(_MODULES[name])
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'rollout_traces' has no attribute {name!r}")

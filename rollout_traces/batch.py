@@ -43,6 +43,8 @@ ROW_LISTS = (
     "ground_truths",
     "timings",
     "extras",
+    "episode_ids",
+    "parents",
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
@@ -54,6 +56,9 @@ class RolloutBatch:
 
     A row's tokens are `input_ids[b][attention_mask[b]]`, and `loss_mask[b, t]` speaks of
     `input_ids[b, t]`. Masks may be bool, int or float; ids int32 or int64.
+
+    A row that attends to no token and has `messages` came without tokens: its conversation is kept, and
+    what speaks of tokens is unobserved. `from_messages` makes a batch of such rows.
 
     Attributes:
         input_ids: int [B, T].
@@ -92,6 +97,9 @@ class RolloutBatch:
         ground_truths: B values.
         timings: B mappings name -> seconds.
         extras: B mappings of scalars to show beside the row.
+        episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
+            compactions, sub-agents, retries), and count once in groups and pass rates.
+        parents: B sample ids of the row of the same episode that this one left; None at the first.
         train_version: the policy version being trained; without it staleness is unknown.
         pad_id: the padding token, for what cannot tell it otherwise.
 
@@ -134,6 +142,8 @@ class RolloutBatch:
     ground_truths: Any = None
     timings: Any = None
     extras: Any = None
+    episode_ids: Any = None
+    parents: Any = None
     train_version: int | None = None
     pad_id: int | None = None
 
@@ -172,6 +182,26 @@ class RolloutBatch:
     def n_rows(self) -> int:
         """Number of rollouts, B."""
         return int(self.input_ids.shape[0])
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Sequence[Mapping[str, Any]]], **columns: Any) -> RolloutBatch:
+        """A batch of B rollouts without tokens.
+
+        Args:
+            messages: B conversations, each a list of OpenAI-style messages.
+            **columns: any field [B] of the class: `rewards`, `group_ids`, `stop_reasons`, ...
+
+        Returns:
+            The batch, T = 0.
+
+        Raises:
+            BatchError: see the class.
+        """
+        nothing = np.zeros((len(messages), 0), np.int32)
+        masks = nothing.astype(bool)
+        return cls(
+            input_ids=nothing, attention_mask=masks, loss_mask=masks, messages=list(messages), **columns
+        )
 
     def as_group(self, group_id: str) -> RolloutBatch:
         """The same rollouts as one group, unless they say which groups they are of.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
 MARKERS = {
@@ -93,9 +93,9 @@ def _split(text: str) -> list[str]:
     return re.findall(r"\s*[^\s]{1,5}|\s+", text)
 
 
-def make_host_batch(
+def make_packed_batch(
     rows: Sequence[Sequence[int]], sampled: Sequence[Sequence[int]], **fields: Any
-) -> HostBatch:
+) -> PackedBatch:
     """A host batch from token ids and sampled masks, one list a row."""
     lengths = np.asarray([len(row) for row in rows], np.int64)
     mask = np.asarray([flag for row in sampled for flag in row], bool)
@@ -113,4 +113,4 @@ def make_host_batch(
         "has_tokens": np.ones(len(rows), bool),
         "group_ids": np.arange(len(rows)),
     }
-    return HostBatch(**{**defaults, **fields})
+    return PackedBatch(**{**defaults, **fields})

@@ -1,4 +1,4 @@
-"""Data flows one way: which station may import from which, who writes to Trackio, what runs without torch.
+"""Data flows one way: which pipeline may import from which, who writes to Trackio, what runs without torch.
 
 All imports are read from the source, those inside functions included. `docs/architecture.md` has the picture.
 """
@@ -16,52 +16,54 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
-    ("errors", "ranks", "terminal_text", "transcript"),
-    ("typed_value", "batch", "host_batch", "run_settings"),
-    ("environment",),
+    ("errors", "terminal_text", "transcript"),
+    ("private_files",),
+    ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
+    ("cluster",),
     ("ledger",),
     ("metrics", "selection", "decode"),
-    ("flags", "decode_settings"),
+    ("flags",),
     ("trace",),
     ("sink",),
-    ("drain",),
-    ("shared_run", "sidecar"),
-    ("station",),
-    ("rank_outlet",),
-    ("logger", "scalar_sinks", "stats_tracker"),
-    ("stats_logger", "integrations"),
+    ("steps",),
+    ("worker",),
+    ("logger",),
+    ("stats", "integrations"),
+    ("sources",),
     ("store",),
+    ("analysis",),
     ("export",),
     ("inspector",),
     ("doctor",),
     ("cli",),
 )
-"""The stations along the way of the data. A module imports from its own station and from those above it."""
+"""The folders along the way of the data. A module imports from its own pipeline and from those above it."""
 
 AGAINST_THE_FLOW = {
     ("spool.record", "trace.sanitize"): "what makes a record's header storable makes a trace's metadata so",
 }
 """Imports that turn back, and why they stay."""
 
-READING = ("store", "export", "inspector")
-"""The stations that read what is stored."""
-READ_COMMANDS = ("list", "get", "stats", "export", "show", "last")
+READING = ("store", "analysis", "export", "inspector")
+"""The folders that read what is stored."""
+READ_COMMANDS = ("list", "get", "stats", "export", "show", "last", "explain", "events", "prompts", "flips")
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "private_files",
     "terminal_text",
     "transcript",
-    "run_settings",
-    "host_batch",
+    "settings",
+    "packed_batch",
     "ledger",
     "flags",
     "trace",
 )
 """What the reading side takes from the writing side: plain data, and how it is packed."""
 READS_MORE = {
-    ("inspector.pages.health", "drain.recovery"): "Health says what waits in this node's spools",
+    ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }
 """Further imports of the reading side, and why."""
 
@@ -69,17 +71,36 @@ MAY_IMPORT_INSPECTOR = ("cli.show",)
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
-    "drain.recovery": {"trackio.utils"},
+    "worker.recovery": {"trackio.utils"},
+    "worker.main": {"trackio.utils"},
     "inspector.assets": {"trackio"},
-    "inspector.server": {"trackio.server.build_starlette_app_only"},
-    "rank_outlet": {"trackio.utils"},
-    "station": {"trackio.utils"},
+    "inspector.trackio_mount": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.asgi_app.upload_handler",
+        "trackio.asgi_app.version_handler",
+        "trackio.cas",
+        "trackio.frontend_config.resolve_frontend_dir",
+        "trackio.frontend_server.ASSETS_DIR",
+        "trackio.frontend_server._inject_base_script",
+        "trackio.frontend_server._prefix_absolute_refs",
+        "trackio.server",
+        "trackio.server.assert_can_stage_upload",
+        "trackio.sqlite_storage.SQLiteStorage",
+        "trackio.utils",
+    },
+    "inspector.trackio_reads": {
+        "trackio.asgi_app._invoke_handler",
+        "trackio.sqlite_storage.SQLiteStorage",
+    },
+    "logger.rank_client": {"trackio.utils"},
+    "logger.pipeline": {"trackio.utils"},
 }
-"""What modules outside `sink/` import of Trackio: its folder, its dashboard; nothing that writes."""
+"""What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
+writes, but for its own functions that take what runs send, behind a token of theirs."""
 WRITES = {"init", "log", "finish", "alert", "sync", "save", "delete_run", "delete_project", "import_csv"}
 """Names by which Trackio or a run of it is written to."""
-OTHER_TRACKERS = "scalar_sinks"
-"""The station that writes to trackers beside Trackio, whose runs are called runs too."""
+OTHER_TRACKERS = "stats"
+"""The pipeline that writes to trackers beside Trackio, whose runs are called runs too."""
 HEAVY = ("torch", "transformers")
 
 
@@ -149,40 +170,40 @@ def all_imports() -> tuple[Import, ...]:
     return tuple(one for name in sources() for one in imports_of(name))
 
 
-def station_of(module: str) -> str:
+def folder_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def place_of(station: str) -> int:
-    """Where a station stands in `ORDER`."""
-    return next(place for place, stations in enumerate(ORDER) if station in stations)
+def place_of(pipeline: str) -> int:
+    """Where a pipeline stands in `ORDER`."""
+    return next(place for place, folders in enumerate(ORDER) if pipeline in folders)
 
 
-def between_stations() -> list[Import]:
-    """Imports of ours that leave their station; the package's own lazy names are no station."""
+def between_folders() -> list[Import]:
+    """Imports of ours that leave their pipeline; the package's own lazy names are no pipeline."""
     return [
         one
         for one in all_imports()
         if one.ours
-        and station_of(one.importer) != station_of(one.target)
+        and folder_of(one.importer) != folder_of(one.target)
         and "__init__" not in (one.importer, one.target)
     ]
 
 
 def is_reading(module: str) -> bool:
-    return station_of(module) in READING or module in {f"cli.{name}" for name in READ_COMMANDS}
+    return folder_of(module) in READING or module in {f"cli.{name}" for name in READ_COMMANDS}
 
 
 class TestDirections:
-    def test_every_station_has_its_place(self):
-        there = {station_of(name) for name in sources()} - {"__init__"}
-        assert there == {station for stations in ORDER for station in stations}
+    def test_every_folder_has_its_place(self):
+        there = {folder_of(name) for name in sources()} - {"__init__"}
+        assert there == {pipeline for folders in ORDER for pipeline in folders}
 
-    def test_no_station_imports_against_the_flow_of_the_data(self):
+    def test_no_folder_imports_against_the_flow_of_the_data(self):
         back = [
             one
-            for one in between_stations()
-            if place_of(station_of(one.importer)) <= place_of(station_of(one.target))
+            for one in between_folders()
+            if place_of(folder_of(one.importer)) <= place_of(folder_of(one.target))
             and (one.importer, one.target) not in AGAINST_THE_FLOW
         ]
         assert not back, "\n".join(map(str, back))
@@ -191,9 +212,9 @@ class TestDirections:
         allowed = {*READ_FROM, *READING}
         further = [
             one
-            for one in between_stations()
-            if station_of(one.importer) in READING
-            and station_of(one.target) not in allowed
+            for one in between_folders()
+            if folder_of(one.importer) in READING
+            and folder_of(one.target) not in allowed
             and (one.importer, one.target) not in READS_MORE
         ]
         assert not further, "\n".join(map(str, further))
@@ -201,14 +222,14 @@ class TestDirections:
     def test_the_inspector_is_imported_by_the_command_that_shows_it_alone(self):
         others = [
             one
-            for one in between_stations()
-            if station_of(one.target) == "inspector" and one.importer not in MAY_IMPORT_INSPECTOR
+            for one in between_folders()
+            if folder_of(one.target) == "inspector" and one.importer not in MAY_IMPORT_INSPECTOR
         ]
         assert not others, "\n".join(map(str, others))
 
     @pytest.mark.parametrize("exceptions", [AGAINST_THE_FLOW, READS_MORE], ids=["flow", "reading"])
     def test_every_exception_is_still_needed(self, exceptions):
-        met = {(one.importer, one.target) for one in between_stations()}
+        met = {(one.importer, one.target) for one in between_folders()}
         assert not set(exceptions) - met
 
 
@@ -237,7 +258,7 @@ class TestGradio:
             one
             for one in all_imports()
             if one.target.partition(".")[0] == "gradio"
-            and station_of(one.importer) != "inspector"
+            and folder_of(one.importer) != "inspector"
             and one.importer not in MAY_IMPORT_INSPECTOR
         ]
         assert not others, "\n".join(map(str, others))
@@ -247,14 +268,14 @@ class TestTrackio:
     def test_outside_the_sink_only_what_reads_is_imported(self):
         found: dict[str, set[str]] = {}
         for one in all_imports():
-            if one.target.partition(".")[0] == "trackio" and station_of(one.importer) != "sink":
+            if one.target.partition(".")[0] == "trackio" and folder_of(one.importer) != "sink":
                 found.setdefault(one.importer, set()).add(one.target)
         assert found == TRACKIO_OUTSIDE_THE_SINK
 
     def test_outside_the_sink_no_run_of_trackio_is_written_to(self):
         written = []
         for name, tree in sources().items():
-            if station_of(name) in ("sink", OTHER_TRACKERS):
+            if folder_of(name) in ("sink", OTHER_TRACKERS):
                 continue
             for node in ast.walk(tree):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):

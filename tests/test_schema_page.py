@@ -16,14 +16,14 @@ Generated from the code by `python -m tests.test_schema_page`.
 
 A trace is self-contained: whatever copies a Trackio project (a sync, a Space, a server, a file copy) copies
 the token truth with it. Each rollout that is kept is one `trackio.Trace` under `<split>/{trajectories}`; each
-step and split has one digest under `<split>/{steps}`.
+step and split has one step summary under `<split>/{steps}`.
 
 - `messages`: OpenAI style, string content, the thinking inside the content between `<think>` and `</think>`,
   `tool_calls` with JSON-encoded arguments, paired with tool messages by `tool_call_id`. A message of more than
   a million characters is cut, with a mark that says so.
 - `metadata`: flat and small, the keys below; a key is absent when its value is unknown.
 - `spans`: one per sampled or tool turn under one root span. The root also carries `{track}` (the packed
-  transcript) and `{details}` (flags with their sentences, timings, long answers); a digest's root
+  transcript) and `{details}` (flags with their sentences, timings, long answers); a step summary's root
   carries `{ledger}`. They are stored once, never searched, never shown to a person.
 
 `rollout_traces.trace.conversion.read_transcript` gives the transcript back: everything exactly, but float tracks with

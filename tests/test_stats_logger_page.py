@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from rollout_traces.environment import variable_of
-from rollout_traces.stats_logger.config import (
+from rollout_traces.settings.environment import variable_of
+from rollout_traces.stats.config import (
     StatsLoggerConfig,
     SwanlabConfig,
     TensorBoardConfig,
     TrackioConfig,
     WandBConfig,
 )
-from rollout_traces.stats_logger.key_filter import SLIM_DENIES
-from rollout_traces.stats_tracker import ReduceType
+from rollout_traces.stats.key_filter import SLIM_DENIES
+from rollout_traces.stats.tracker import ReduceType
 from tests.metrics.test_metrics_page import attributes_of, escaped
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "stats-logger.md"

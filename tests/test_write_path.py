@@ -281,7 +281,7 @@ class TestBadInput:
         def full(_):
             raise DiskFull("full")
 
-        monkeypatch.setattr(logger._station._writer, "append", full)
+        monkeypatch.setattr(logger._pipeline._writer, "append", full)
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
         logger.log_scalars({"a": 1.0}, step=1)
         assert not logger.finish(timeout=1)
@@ -328,7 +328,7 @@ class TestNetworkMount:
         monkeypatch.setattr(run_folder.tempfile, "gettempdir", lambda: str(tmp_path / "node"))
         logger = make_logger()
         logger.log_rollouts(rollout_batch(tiny_tokenizer()), step=1)
-        assert logger._station.folder.path.is_relative_to(tmp_path / "node")
+        assert logger._pipeline.folder.path.is_relative_to(tmp_path / "node")
         assert not (trackio_dir / "rollout-traces" / "spool").exists()
         assert "can be recovered from this node only" in caplog.text
         assert logger.finish()

@@ -32,7 +32,7 @@ MAX_KEPT_BYTES = 256 << 20
 """Bytes of records that are kept in memory while the disk is full."""
 
 
-class Writer(Protocol):
+class RecordWriter(Protocol):
     """A spool as the hand-over sees it."""
 
     def append(self, buffers: Sequence[Any]) -> str: ...
@@ -79,14 +79,14 @@ class HandOver:
     """
 
     def __init__(
-        self, writer: Writer, warnings: Warnings, max_bytes: int, copier: Copier | None = None
+        self, writer: RecordWriter, warnings: Warnings, max_bytes: int, copier: Copier | None = None
     ) -> None:
         self.writer = writer
         self._warnings = warnings
         self._capture = Capture(max_bytes)
-        self._couriers_capture = Capture(max_bytes)
+        self._background_capture = Capture(max_bytes)
         self._copier = copier if copier is not None else CudaCopier()
-        self._courier: ThreadPoolExecutor | None = None
+        self._background_writer: ThreadPoolExecutor | None = None
         self._newest: Future[Any] | None = None
         self._hiring = threading.Lock()
         self._capturing = threading.Lock()
@@ -169,7 +169,7 @@ class HandOver:
 
         def write() -> Captured:
             try:
-                captured = self._take(self._couriers_capture, staged.arrive(), details)
+                captured = self._take(self._background_capture, staged.arrive(), details)
                 with self._lock:
                     self._write(captured.buffers, captured.n_rows)
                 self._warnings.counters["rollouts_handed_over"] += captured.n_rows
@@ -182,9 +182,11 @@ class HandOver:
     def later(self, work: Callable[[], T]) -> Future[T]:
         """Has work done by the thread that waits for the device, after what it was given before."""
         with self._hiring:
-            if self._courier is None:
-                self._courier = ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-courier")
-            self._newest = future = self._courier.submit(work)
+            if self._background_writer is None:
+                self._background_writer = ThreadPoolExecutor(
+                    1, thread_name_prefix="rollout-traces-background_writer"
+                )
+            self._newest = future = self._background_writer.submit(work)
         return future
 
     def wait_for_device(self, timeout: float) -> bool:

@@ -9,23 +9,24 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.part import Part, Rows, host_array
-from rollout_traces.host_batch import HostBatch, hash_ids
+from rollout_traces.capture.part import MaskSource, Part, Rows, host_array
+from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
-MaskSource = Literal["given", "versions", "loss_mask"]
+LOOKED_AT = 1024
+"""Tokens of a row that are looked at together for the first sampled one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,8 @@ class Capture:
         await_join: Sequence[str] = (),
         batch_id: str | None = None,
         n_ranks: int = 1,
+        attempt: str = "",
+        announced: bool = False,
     ) -> Captured:
         """Copies batches without their padding.
 
@@ -93,6 +96,8 @@ class Capture:
             await_join: keys that will be joined before the traces are to be written.
             batch_id: the hand-over's id; a new one when None.
             n_ranks: ranks that hand over to the same run.
+            attempt: id of the run's attempt.
+            announced: the trainer's hook announces when the step is over; nothing else closes it while it runs.
 
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
@@ -107,7 +112,7 @@ class Capture:
         N = int(lengths[kept].sum())
         columns: dict[str, np.ndarray] = {
             "lengths": lengths.astype(np.uint32),
-            "has_tokens": kept.astype(np.uint8),
+            "has_tokens": (kept & ~_text_alone(batches, lengths)).astype(np.uint8),
             "group_ids": group_ids,
             **_float_columns(parts),
         }
@@ -134,6 +139,8 @@ class Capture:
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
+            attempt=attempt,
+            announced=announced,
         )
         buffers = self._buffer.finish(ROLLOUTS, meta)
         rows = tuple(part.rows for part in parts)
@@ -144,11 +151,11 @@ class Capture:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
-        present = [
-            all(getattr(p.batch, key) is not None for p in parts) for key in ("response_mask", "versions")
-        ]
-        given = present[0] and bool(parts)
-        if given:
+        sources = [part.mask_source for part in parts]
+        mixed = len(set(sources)) > 1
+        if mixed:
+            self._mixed_response_mask(parts, sources, N)
+        elif sources and sources[0] == "given":
             self._mask(parts, "response_mask", N)
         for key in INT_TRACKS:
             if any(getattr(part.batch, key) is not None for part in parts):
@@ -156,9 +163,22 @@ class Capture:
         for key in FLOAT_TRACKS:
             if any(part.has_track(key) for part in parts):
                 self._float_track(parts, key, N)
-        if given:
-            return "given"
-        return "versions" if present[1] and parts else "loss_mask"
+        return "given" if mixed else sources[0] if sources else "loss_mask"
+
+    def _mixed_response_mask(self, parts: Sequence[Part], sources: Sequence[MaskSource], N: int) -> None:
+        """The response mask where parts know it from different columns: each from its own."""
+        bools = self._bools[:N]
+        at = 0
+        for part, source in zip(parts, sources, strict=True):
+            inside = bools[at : at + part.n_kept]
+            if source == "versions":
+                versions = np.empty(part.n_kept, np.int64)
+                part.gather("versions", versions, -1)
+                np.greater_equal(versions, 0, out=inside)
+            else:
+                part.gather("response_mask" if source == "given" else "loss_mask", inside, False)
+            at += part.n_kept
+        self._buffer.reserve("response_mask", np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
     def _mask(self, parts: Sequence[Part], key: str, N: int) -> None:
         bools = self._bools[:N]
@@ -182,10 +202,22 @@ class Capture:
 
 def capture(
     batches: Sequence[RolloutBatch], *, step: int, split: str, groups: GroupNumbers | None = None
-) -> HostBatch:
+) -> PackedBatch:
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
+
+
+def _text_alone(batches: Sequence[RolloutBatch], lengths: np.ndarray) -> np.ndarray:
+    """bool [B]: rows that came with messages and without a token."""
+    if lengths.all():
+        return np.zeros(len(lengths), bool)
+    given = [
+        value
+        for batch in batches
+        for value in (batch.messages if batch.messages is not None else [None] * batch.n_rows)
+    ]
+    return (lengths == 0) & np.asarray([bool(messages) for messages in given], bool)
 
 
 def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
@@ -224,15 +256,14 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
     """bool [B]: rows whose tokens fit; whole groups, drawn at random where not all do."""
     if int(lengths.sum()) <= n_tokens:
         return np.ones(len(lengths), bool)
-    groups = list(dict.fromkeys(group_ids.tolist()))
-    kept = np.zeros(len(lengths), bool)
-    for index in np.random.default_rng(step & 0xFFFFFFFF).permutation(len(groups)).tolist():
-        rows = group_ids == groups[index]
-        n_tokens -= int(lengths[rows].sum())
-        if n_tokens < 0:
-            break
-        kept |= rows
-    return kept
+    _, first, members = np.unique(group_ids, return_index=True, return_inverse=True)
+    by_appearance = np.argsort(first)
+    drawn = by_appearance[np.random.default_rng(step & 0xFFFFFFFF).permutation(len(first))]
+    sizes = np.zeros(len(first), np.int64)
+    np.add.at(sizes, members, lengths)
+    fits = np.zeros(len(first), bool)
+    fits[drawn[np.cumsum(sizes[drawn]) <= n_tokens]] = True
+    return fits[members]
 
 
 def _notes(kept: np.ndarray, budget: int) -> list[str]:
@@ -247,24 +278,47 @@ def _notes(kept: np.ndarray, budget: int) -> list[str]:
 def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
     """Prompt keys, hashed here for rows whose tokens stay behind."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
-    row = 0
+    at = 0
     for part in parts:
-        for b in range(part.batch.n_rows):
-            if not kept[row] and keys[row] is None:
-                sampled = np.flatnonzero(part.rows.tokens_of(_sampled(part.batch), b))
-                ids = part.rows.tokens_of(host_array(part.batch.input_ids, hidden=0), b)
-                keys[row] = hash_ids(ids[: int(sampled[0]) if len(sampled) else len(ids)])
-            row += 1
+        rows = [row for row in range(part.batch.n_rows) if not kept[at + row] and keys[at + row] is None]
+        for row, key in zip(rows, _hash_prompts(part, rows), strict=True):
+            keys[at + row] = key
+        at += part.batch.n_rows
     return keys
 
 
-def _sampled(batch: RolloutBatch) -> np.ndarray:
-    """bool [B, T]: the policy sampled the token."""
-    if batch.response_mask is not None:
-        return host_array(batch.response_mask) > 0
-    if batch.versions is not None:
-        return host_array(batch.versions) >= 0
-    return host_array(batch.loss_mask) > 0
+def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
+    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
+    if not rows:
+        return
+    ids_B_T = host_array(part.batch.input_ids, hidden=0)
+    values_B_T, is_sampled = _sampled_where(part)
+    last, key = None, ""
+    for row in rows:
+        ids = part.rows.tokens_of(ids_B_T, row)
+        prompt = ids[: _first_sampled(part.rows.tokens_of(values_B_T, row), is_sampled)]
+        if last is None or not np.array_equal(prompt, last):
+            last, key = prompt, hash_ids(prompt)
+        yield key
+
+
+def _sampled_where(part: Part) -> tuple[np.ndarray, np.ufunc]:
+    """Values [B, T], and how they compare with 0 where the policy sampled the token."""
+    if part.mask_source == "versions":
+        return host_array(part.batch.versions), np.greater_equal
+    key = "response_mask" if part.mask_source == "given" else "loss_mask"
+    return host_array(getattr(part.batch, key)), np.greater
+
+
+def _first_sampled(values: np.ndarray, is_sampled: np.ufunc) -> int:
+    """Index of a row's first sampled token; the row's length where there is none."""
+    zero = np.zeros((), values.dtype)
+    for start in range(0, len(values), LOOKED_AT):
+        found = is_sampled(values[start : start + LOOKED_AT], zero)
+        at = int(found.argmax())
+        if found[at]:
+            return start + at
+    return len(values)
 
 
 def _group_ids(batches: Sequence[RolloutBatch], groups: GroupNumbers) -> np.ndarray:
@@ -299,16 +353,32 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
 
 
 def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
-    """Row numbers by `tracks/<name>` and `row_floats/<name>`: rows without what others have, or with None."""
-    tracks = [{key: getattr(p.batch, key) for key in FLOAT_TRACKS if p.has_track(key)} for p in parts]
+    """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
+    given = {
+        "tracks": [{k: getattr(p.batch, k) for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
+        "row_floats": [part.row_values for part in parts],
+        **{kind: [getattr(part.batch, kind) for part in parts] for kind in NAMED_FLOATS},
+        "row_lists": [_lists_partly_given(part.batch) for part in parts],
+    }
     found = {}
-    for kind, given in (("tracks", tracks), ("row_floats", [part.row_values for part in parts])):
-        for name in sorted({name for values in given for name in values}):
-            columns = [values.get(name) for values in given]
+    for kind, of_parts in given.items():
+        for name in sorted({name for values in of_parts for name in values}):
+            columns = [values.get(name) for values in of_parts]
             if any(column is None or isinstance(column, np.ma.MaskedArray) for column in columns):
                 rows = [_without(column, p.batch.n_rows) for column, p in zip(columns, parts, strict=True)]
                 found[f"{kind}/{name}"] = np.flatnonzero(np.concatenate(rows)).tolist()
+    sources = [part.mask_source for part in parts]
+    if len(set(sources)) > 1:
+        assumed = [
+            np.full(p.batch.n_rows, source == "loss_mask") for p, source in zip(parts, sources, strict=True)
+        ]
+        found[ASSUMED_MASK] = np.flatnonzero(np.concatenate(assumed)).tolist()
     return {key: rows for key, rows in found.items() if rows}
+
+
+def _lists_partly_given(batch: RolloutBatch) -> dict[str, Any]:
+    named = {key: getattr(batch, key) for key in PARTLY_GIVEN}
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def _without(value: Any, n_rows: int) -> np.ndarray:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rollout_traces.batch import ROW_FLOATS, RolloutBatch
+
+MaskSource = Literal["given", "versions", "loss_mask"]
+"""What tells which tokens the policy sampled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,29 @@ class Part:
         """True when the part has a value of `key` for each token."""
         value = getattr(self.batch, key)
         return value is not None and len(value.shape) == 2
+
+    @cached_property
+    def mask_source(self) -> MaskSource:
+        """What the part's response mask comes from.
+
+        Versions that mark no prompt, as `full_like(input_ids, step)` does, cannot tell what was sampled: where no
+        token's version is negative and the loss mask leaves tokens out, it comes from the loss mask.
+        """
+        if self.batch.response_mask is not None:
+            return "given"
+        if self.batch.versions is None:
+            return "loss_mask"
+        return "versions" if self._versions_mark_prompts() else "loss_mask"
+
+    def _versions_mark_prompts(self) -> bool:
+        versions_B_T = host_array(self.batch.versions)
+        filled = [b for b, length in enumerate(self.rows.lengths) if length]
+        if any(versions_B_T[b, self.rows.starts[b]] < 0 for b in filled):
+            return True
+        if any((self.rows.tokens_of(versions_B_T, b) < 0).any() for b in filled):
+            return True
+        loss_mask_B_T = host_array(self.batch.loss_mask)
+        return all((self.rows.tokens_of(loss_mask_B_T, b) > 0).all() for b in filled)
 
     @cached_property
     def row_values(self) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def _print(
     from rich.console import Console
     from rich.text import Text
 
+    from rollout_traces.trace.conversion import newer_schema
+
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal
     console.print(Text(harmless(trace_id), style="bold"))
@@ -80,6 +82,9 @@ def _print(
     for flag in details.get("flags", ()):
         style = SEVERITIES.get(str(flag.get("severity")), "")
         console.print(Text(harmless(f"⚑ {flag.get('name')}: {flag.get('message')}"), style=style))
+    newer = newer_schema(record.metadata)
+    if newer is not None:
+        console.print(Text(newer, style="bold yellow"))
     if damaged is not None:
         console.print(
             Text(

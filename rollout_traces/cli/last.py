@@ -23,7 +23,7 @@ def last_rollouts(
 
     Example: rollout-traces last -p gsm8k -n 5
     """
-    from rollout_traces.drain.recovery import describe, find_left, waiting_batches
+    from rollout_traces.worker.recovery import describe, find_left, waiting_batches
 
     rows: list[dict[str, Any]] = []
     for left in find_left(project):

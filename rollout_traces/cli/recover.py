@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_traces.cli.tables import print_table
+from rollout_traces.terminal_text import harmless
+
+if TYPE_CHECKING:
+    from rollout_traces.worker.recovery import Left
 
 
 def register(app: typer.Typer) -> None:
@@ -17,25 +22,37 @@ def register(app: typer.Typer) -> None:
 def recover_spools(
     project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
     look: Annotated[bool, typer.Option("--list", help="Only say what waits.")] = False,
+    remote: Annotated[
+        list[str] | None,
+        typer.Option(help="Also send what goes to this server or Space; asked about otherwise. Repeatable."),
+    ] = None,
+    all_rows_folder: Annotated[
+        list[str] | None,
+        typer.Option(help="Also write files of all rows to this folder, where a run was to. Repeatable."),
+    ] = None,
 ) -> None:
     """Store what was handed over and never stored because its trainer was killed.
 
+    What goes to a server or a Space is sent only where you name it: your write token goes along.
+
     Example: rollout-traces recover -p gsm8k
     """
-    from rollout_traces.drain.recovery import find_left, recover
+    from rollout_traces.worker.named_targets import NamedTargets
+    from rollout_traces.worker.recovery import find_left, recover
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:
         typer.echo("Nothing waits on this node.")
         return
     print_table(
-        ("project", "run", "waiting", "state", "folder"),
+        ("project", "run", "waiting", "goes to", "state", "folder"),
         [
             (
                 left.project,
                 left.run_name,
                 left.n_records,
-                "its trainer or drain is alive" if left.in_use else "left behind",
+                left.manifest.remote or "this machine",
+                "its trainer or worker is alive" if left.in_use else "left behind",
                 str(left.folder.path),
             )
             for left in found
@@ -44,12 +61,27 @@ def recover_spools(
     if look:
         return
     failed = 0
+    named = NamedTargets(tuple(remote or ()), tuple(all_rows_folder or ()))
     for left in found:
         if left.in_use:
             continue
-        still = recover(left)
+        if not named.has_remote(left.manifest) and not _is_confirmed(left):
+            said = f"{left.project}/{left.run_name}: not sent. To send it: --remote {left.manifest.remote}"
+            typer.echo(harmless(said))
+            failed += 1
+            continue
+        remotes = (left.manifest.remote,) if left.manifest.remote else ()
+        still = recover(left, NamedTargets(remotes, named.folders))
         failed += still > 0
         outcome = "all stored" if not still else f"{still} records still wait, see {left.folder.log}"
         typer.echo(f"{left.project}/{left.run_name}: {outcome}")
     if failed:
         raise typer.Exit(1)
+
+
+def _is_confirmed(left: Left) -> bool:
+    """Asks whether a run goes where its manifest says; no, where nobody is there to answer."""
+    if not sys.stdin.isatty():
+        return False
+    question = f"Send {left.n_records} records of {left.project}/{left.run_name} to {left.manifest.remote}?"
+    return typer.confirm(harmless(question), default=False)

@@ -42,10 +42,12 @@ def run(
     """Run a training script with rollouts logged for whichever trainer it imports.
 
     Everything after the script is the script's own; so are its exit code and its tracebacks. AReaL, TRL and
-    verl are known.
+    verl are known. At the end it says on stderr what was hooked and how many rollouts were handed over, or why
+    none were.
 
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml
     """
+    from rollout_traces.integrations import run_report
     from rollout_traces.integrations.settings import HookSettings
 
     script = ["-m", module] if module else []
@@ -54,7 +56,7 @@ def run(
     given = HookSettings(
         max_rollout_traces_per_step=max_traces, project=project, name=name, selection=selection
     )
-    environment = {**os.environ, **given.as_environment()}
+    environment = {**os.environ, **given.as_environment(), **run_report.environment()}
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
     sys.stdout.flush()

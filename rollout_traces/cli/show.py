@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 import webbrowser
-from typing import Annotated
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rollout_traces.inspector.server import ServerOptions
+    from rollout_traces.inspector.workspace import Workspace
 
 
 def register(app: typer.Typer) -> None:
@@ -21,101 +31,184 @@ def show(
     server_url: Annotated[str | None, typer.Option(help="Read from this Trackio server instead.")] = None,
     space: Annotated[str | None, typer.Option(help="Read from this Hugging Face Space, user/name.")] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Reads are open to whoever can reach it.")
+        str, typer.Option(help="Address to listen on. Whoever has the printed address can read.")
     ] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help="Port; the first free one from 7861 by default.")] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Ask for no token; every user of this machine can read then.")
+    ] = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A further Host name to answer, for a proxy or notebook; repeatable."),
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Address or network of a proxy whose X-Forwarded headers count; repeatable."),
+    ] = None,
+    frame_ancestor: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that may show the page in a frame, https://name; repeatable."),
+    ] = None,
     root_path: Annotated[str, typer.Option(help="The prefix under which a proxy serves the page.")] = "",
+    no_trackio: Annotated[
+        bool, typer.Option("--no-trackio", help="Do not serve Trackio's dashboard beside it.")
+    ] = False,
+    trackio_sql: Annotated[
+        bool, typer.Option("--trackio-sql", help="Also serve Trackio's SQL, one bounded SELECT a call.")
+    ] = False,
+    receive_logs: Annotated[
+        bool,
+        typer.Option("--receive-logs", help="Take what runs log, with the token in TRACKIO_WRITE_TOKEN."),
+    ] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
 
-    Trackio's own dashboard is at /trackio/ of the same address.
+    The printed address holds a token; keep it to yourself. Trackio's own dashboard is at /trackio/.
 
     Example: rollout-traces show --project gsm8k
     """
     from rollout_traces.errors import RolloutTracesError
 
     try:
-        _serve(project, server_url, space, host, port, tuple(allow_host or ()), root_path, no_browser)
+        _need_the_extra()
+        from rollout_traces.inspector.access import chosen_token
+        from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+        from rollout_traces.inspector.workspace import Workspace
+
+        workspace = Workspace(server_url=server_url, space=space, projects=(project,) if project else ())
+        options = ServerOptions(
+            host=host,
+            port=free_port(host) if port is None else checked_port(host, port),
+            token=chosen_token(host, no_token),
+            allow_hosts=tuple(allow_host or ()),
+            trusted_proxies=tuple(trusted_proxy or ()),
+            frame_ancestors=tuple(frame_ancestor or ()),
+            root_path=root_path,
+            mount_trackio=workspace.has_dashboard and not no_trackio,
+            trackio_sql=trackio_sql,
+            write_token=_write_token(no_trackio) if receive_logs else None,
+        )
+        _serve(workspace, options, project, no_browser)
     except RolloutTracesError as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(1) from error
 
 
-def _serve(
-    project: str | None,
-    server_url: str | None,
-    space: str | None,
-    host: str,
-    port: int | None,
-    allow_hosts: tuple[str, ...],
-    root_path: str,
-    no_browser: bool,
-) -> None:
+def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no_browser: bool) -> None:
+    from rollout_traces.inspector.listening import serve
+    from rollout_traces.inspector.origins import is_loopback
+    from rollout_traces.inspector.server import build_server
+
+    if workspace.is_local:
+        _recover(project)
+    if project is not None:
+        _index(workspace, project)
+    if not is_loopback(options.host):
+        _warn(
+            f"Listening on {options.host}: whoever has the address below can read every rollout. Over http it "
+            "travels unencrypted; put a proxy with https in front of it."
+        )
+    server = build_server(workspace, options)
+    address = page_address(options, project)
+    typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
+    if not server.no_dashboard:
+        typer.echo(f"Trackio's dashboard: {page_address(options, path='trackio/')}")
+    elif options.mount_trackio:
+        _warn(f"Trackio's dashboard is not served: {server.no_dashboard}")
+    if options.write_token is not None:
+        typer.echo('Runs log to it: server_url="<the address>/trackio/?write_token=<TRACKIO_WRITE_TOKEN>"')
+    if not no_browser:
+        _open_browser(address)
+    serve(server, options.host, options.port)
+
+
+def _need_the_extra() -> None:
     try:
         import gradio  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError as error:
         typer.secho(
             f"The inspector needs {error.name}: pip install 'rollout-traces[inspector]'", err=True, fg="red"
         )
         raise typer.Exit(1) from error
-    from rollout_traces.inspector.guard import is_loopback
-    from rollout_traces.inspector.server import ServerOptions, build_server, checked_port, free_port
-    from rollout_traces.inspector.workspace import Workspace
 
-    workspace = Workspace(server_url=server_url, space=space, projects=(project,) if project else ())
-    if workspace.is_local:
-        _recover(project)
-    if project is not None:
-        _index(workspace, project)
-    if not is_loopback(host):
-        typer.secho(
-            f"Listening on {host}: whoever can reach this machine can read every rollout, and through "
-            "/trackio/ query the whole project. Nothing asks for a password.",
-            err=True,
-            fg="yellow",
+
+def _write_token(no_trackio: bool) -> str:
+    """The token of those who log.
+
+    Raises:
+        ConfigError: there is none, a short one, or nothing that could take what they log.
+    """
+    from rollout_traces.errors import ConfigError
+    from rollout_traces.inspector.access import SHORTEST
+
+    token = os.environ.get("TRACKIO_WRITE_TOKEN", "")
+    if no_trackio:
+        raise ConfigError("--receive-logs with --no-trackio: it is Trackio that takes what runs log.")
+    if len(token) < SHORTEST:
+        raise ConfigError(
+            f"--receive-logs: TRACKIO_WRITE_TOKEN has {len(token)} characters. Expected {SHORTEST} or more; "
+            "those who log send the same."
         )
-    options = ServerOptions(
-        host=host, allow_hosts=allow_hosts, root_path=root_path, mount_trackio=workspace.has_dashboard
-    )
-    chosen = free_port(host) if port is None else checked_port(host, port)
-    app = build_server(workspace, options)
-    address = page_address(host, chosen, root_path, project)
-    typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
-    if options.mount_trackio:
-        typer.echo(f"Trackio's dashboard: {page_address(host, chosen, root_path)}trackio/")
-    if not no_browser:
-        webbrowser.open(address)
-    uvicorn.run(app, host=host, port=chosen, log_level="warning", ws="none")
+    return token
 
 
-def page_address(host: str, port: int, root_path: str = "", project: str | None = None) -> str:
-    """The address to open in a browser."""
-    from urllib.parse import quote
+def page_address(options: ServerOptions, project: str | None = None, path: str = "") -> str:
+    """The address to open in a browser, its token included."""
+    from urllib.parse import urlencode
 
+    from rollout_traces.inspector.access import PARAMETER
+
+    host = options.host
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
-    query = f"?project={quote(project)}" if project else ""
-    return f"http://{name}:{port}{root_path.rstrip('/')}/{query}"
+    query = {"project": project, PARAMETER: options.token}
+    given = urlencode({key: value for key, value in query.items() if value})
+    base = f"http://{name}:{options.port}{options.root_path.rstrip('/')}/{path}"
+    return f"{base}?{given}" if given else base
 
 
-def _index(workspace: object, project: str) -> None:
-    """Brings the index up to date before the page opens, with a bar when that takes a while."""
+def _open_browser(address: str) -> None:
+    """Opens a file of this user's that leads to the address.
+
+    An address in a command line can be read by every user of the machine while the browser starts.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rollout-traces-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    page = folder / "open.html"
+    page.touch(0o600)
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><title>rollout traces</title>'
+        f'<meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0;url={escape(address)}">'
+        f'<a href="{escape(address)}">rollout traces</a>'
+    )
+    webbrowser.open(page.as_uri())
+
+
+def _warn(text: str) -> None:
+    typer.secho(text, err=True, fg="yellow")
+
+
+def _index(workspace: Workspace, project: str) -> None:
+    """Brings the index up to date before the page opens, with a bar when that takes a while.
+
+    Raises:
+        StoreError: there is no such project. One that is damaged is named, and its page says so too.
+    """
     from rollout_traces.cli.progress import progress_bar
-    from rollout_traces.inspector.workspace import Workspace
+    from rollout_traces.errors import StoreError
 
-    assert isinstance(workspace, Workspace)
-    with progress_bar("indexing") as report:
-        workspace.opened(project).refresh(report)
+    store = workspace.opened(project)
+    try:
+        with progress_bar("indexing") as report:
+            store.refresh(report)
+    except StoreError as error:
+        _warn(str(error))
 
 
 def _recover(project: str | None) -> None:
-    """Drains what a killed trainer left behind, in the background; the page shows it as it comes."""
-    from rollout_traces.drain.recovery import recover_in_background
+    """Processes what a killed trainer left behind, in the background; the page shows it as it comes."""
+    from rollout_traces.worker.recovery import recover_in_background
 
     for left in recover_in_background(project):
         typer.echo(f"Recovering {left.n_records} records of {left.project}, run {left.run_name}.")

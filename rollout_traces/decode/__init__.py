@@ -1,6 +1,6 @@
 """Token ids -> conversations: the detokenizer, the chat template's dialect, turns and their content."""
 
 from rollout_traces.decode.decoder import TranscriptDecoder
-from rollout_traces.decode.dialect import Closer, Dialect, Opener
+from rollout_traces.decode.template_markers import Closer, Opener, TemplateMarkers
 
-__all__ = ["Closer", "Dialect", "Opener", "TranscriptDecoder"]
+__all__ = ["Closer", "Opener", "TemplateMarkers", "TranscriptDecoder"]

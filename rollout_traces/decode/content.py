@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollout_traces.decode.characters import char_positions
-from rollout_traces.decode.dialect import Dialect
 from rollout_traces.decode.grammars import (
     NO_SCHEMAS,
     THINKING_UNCLOSED,
@@ -23,6 +22,7 @@ from rollout_traces.decode.grammars import (
     parse_tool_definitions,
 )
 from rollout_traces.decode.spans import Span
+from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.transcript import ToolCall
 
 _JSON = json.JSONDecoder()
@@ -53,7 +53,7 @@ class Reader:
             the markers that the probe saw.
     """
 
-    dialect: Dialect
+    dialect: TemplateMarkers
     grammars: tuple[Grammar, ...]
     _leads: tuple[bytes, ...] = field(init=False, default=())
     _thinking: tuple[str, str] = field(init=False, default=("", ""))

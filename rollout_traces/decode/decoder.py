@@ -12,11 +12,10 @@ from rollout_traces.decode.arrays import RowArrays, row_arrays
 from rollout_traces.decode.characters import char_ends
 from rollout_traces.decode.content import Reader, pair_results
 from rollout_traces.decode.detokenizer import Detokenized, Detokenizer
-from rollout_traces.decode.dialect import Dialect
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
 from rollout_traces.decode.markers import Markers, Row
+from rollout_traces.decode.messages import row_from_messages, rows_with_messages
 from rollout_traces.decode.probe import learn
-from rollout_traces.decode.prompting import Prompting
 from rollout_traces.decode.segment import segment
 from rollout_traces.decode.spans import (
     Provenance,
@@ -27,7 +26,9 @@ from rollout_traces.decode.spans import (
     skip_generation_prompt,
     split_by_provenance,
 )
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.decode.template_markers import TemplateMarkers
+from rollout_traces.decode.templated_tokenizer import TemplatedTokenizer
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Source, TokenTrack, Transcript, Turn
 
 
@@ -45,7 +46,7 @@ class TranscriptDecoder:
         self,
         tokenizer: Any,
         *,
-        dialect: Dialect | None = None,
+        dialect: TemplateMarkers | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class TranscriptDecoder:
         self.tokenizer = None if dialect is not None else tokenizer
         changed = chat_template is not None or bool(chat_template_kwargs)
         if dialect is None and changed and hasattr(tokenizer, "apply_chat_template"):
-            self.tokenizer = Prompting(tokenizer, chat_template, chat_template_kwargs or {})
+            self.tokenizer = TemplatedTokenizer(tokenizer, chat_template, chat_template_kwargs or {})
         template = chat_template if chat_template is not None else _template_of(tokenizer)
         self.dialect = dialect or _learned(tokenizer, chat_template, template, chat_template_kwargs or {})
         self._markers = Markers(self.dialect, self.detokenizer)
@@ -115,42 +116,49 @@ class TranscriptDecoder:
         text = self.detokenizer.detokenize(arrays.input_ids)
         return self._transcript(arrays, text, messages, tools, stop_reason)
 
-    def decode_batch(self, host_batch: HostBatch, rows: Sequence[int]) -> list[Transcript]:
+    def readable(self, packed_batch: PackedBatch) -> np.ndarray:
+        """bool [B]: the rows that a transcript can be made of: of tokens, else of messages."""
+        return packed_batch.has_tokens | rows_with_messages(packed_batch)
+
+    def decode_batch(self, packed_batch: PackedBatch, rows: Sequence[int]) -> list[Transcript]:
         """Decodes rows of a hand-over.
 
         Args:
-            host_batch: the step's rollouts on the host.
+            packed_batch: the step's rollouts on the host.
             rows: which of them, in the order wanted.
 
         Returns:
             One transcript a row. A row whose tokens were left behind gives one without turns that
             says so.
         """
-        slices = [host_batch.row(int(b)) for b in rows]
-        ids_N = np.concatenate([host_batch.input_ids[s] for s in slices] or [np.zeros(0, np.int64)])
+        slices = [packed_batch.row(int(b)) for b in rows]
+        ids_N = np.concatenate([packed_batch.input_ids[s] for s in slices] or [np.zeros(0, np.int64)])
         whole = self.detokenizer.detokenize(ids_N)
         transcripts = []
         first = 0
         for b, where in zip(rows, slices, strict=True):
             n = where.stop - where.start
+            if not packed_batch.has_tokens[b] and packed_batch.row_value("messages", int(b)):
+                transcripts.append(row_from_messages(packed_batch, int(b)))
+                continue
             starts = whole.starts[first : first + n + 1]
             text = Detokenized(whole.data[int(starts[0]) : int(starts[-1])], starts - starts[0])
             first += n
-            left = () if host_batch.has_tokens[b] else ("the row's tokens were left behind to save memory",)
+            left = () if packed_batch.has_tokens[b] else ("the row's tokens were left behind to save memory",)
             arrays = RowArrays(
-                host_batch.input_ids[where],
-                host_batch.loss_mask[where],
-                host_batch.response_mask[where],
-                {name: track[where] for name, track in host_batch.tracks.items()},
+                packed_batch.input_ids[where],
+                packed_batch.loss_mask[where],
+                packed_batch.response_mask[where],
+                {name: track[where] for name, track in packed_batch.tracks.items()},
                 left,
             )
             transcripts.append(
                 self._transcript(
                     arrays,
                     text,
-                    host_batch.row_value("messages", int(b)),
-                    host_batch.row_value("tools", int(b)),
-                    host_batch.row_value("stop_reasons", int(b)),
+                    packed_batch.row_value("messages", int(b)),
+                    packed_batch.row_value("tools", int(b)),
+                    packed_batch.row_value("stop_reasons", int(b)),
                 )
             )
         return transcripts
@@ -276,13 +284,13 @@ def _end_warnings(turns: Sequence[Turn], source: Source, stop_reason: Any) -> li
     return [f"no_end_marker: the stop reason is {stop_reason!r}, and the last answer has no end marker"]
 
 
-_DIALECTS: dict[str, Dialect] = {}
+_DIALECTS: dict[str, TemplateMarkers] = {}
 _MAX_DIALECTS = 64
 
 
 def _learned(
     tokenizer: Any, override: str | None, template: str | None, kwargs: Mapping[str, Any]
-) -> Dialect:
+) -> TemplateMarkers:
     """The template's dialect, learned once per tokenizer class, named tokens and template."""
     names = [str(getattr(tokenizer, f"{name}_token", None)) for name in ("bos", "eos", "pad")]
     key = repr((type(tokenizer).__qualname__, names, template, sorted(kwargs.items(), key=repr)))

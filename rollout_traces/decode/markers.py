@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from rollout_traces.decode.detokenizer import Detokenizer
-from rollout_traces.decode.dialect import ID_SLOT, NAME_SLOT, Closer, Dialect, Opener
+from rollout_traces.decode.template_markers import ID_SLOT, NAME_SLOT, Closer, Opener, TemplateMarkers
 from rollout_traces.transcript import Role
 
 ROLE_ALIASES: Mapping[str, Role] = {
@@ -211,7 +211,7 @@ class Markers:
         ambiguous: some opener is plain text in this tokenizer, so that its letters cannot be told from it.
     """
 
-    def __init__(self, dialect: Dialect, detokenizer: Detokenizer) -> None:
+    def __init__(self, dialect: TemplateMarkers, detokenizer: Detokenizer) -> None:
         """Compiles the markers.
 
         Args:
@@ -262,7 +262,7 @@ class Markers:
         self.marker_ids = np.array(sorted({ids[text] for text in used} | self.header_ids), np.int64)
 
     @staticmethod
-    def _texts(dialect: Dialect) -> Iterable[str]:
+    def _texts(dialect: TemplateMarkers) -> Iterable[str]:
         yield from dialect.preludes
         yield from dialect.terminators
         yield from (opener.text for opener in dialect.openers)

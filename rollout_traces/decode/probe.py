@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from rollout_traces.decode import probe_render as say
-from rollout_traces.decode.dialect import Closer, Dialect, Opener
 from rollout_traces.decode.probe_parts import (
     distinct_closers,
     extended,
@@ -23,6 +22,7 @@ from rollout_traces.decode.probe_parts import (
 )
 from rollout_traces.decode.probe_render import Renderer, common_prefix, common_suffix, message
 from rollout_traces.decode.probe_tools import learn_definitions, learn_results
+from rollout_traces.decode.template_markers import Closer, Opener, TemplateMarkers
 
 _THINKING_TAG = re.compile(
     r"<think>|<thinking>|\[THINK\]|<\|START_THINKING\|>|<\|?channel\|?>|<seed:think>|◁think▷"
@@ -31,7 +31,7 @@ _THINKING_TAG = re.compile(
 
 def learn(
     tokenizer: Any, chat_template: str | None = None, kwargs: Mapping[str, Any] | None = None
-) -> Dialect:
+) -> TemplateMarkers:
     """Learns the dialect of a chat template.
 
     Args:
@@ -44,7 +44,7 @@ def learn(
     """
     terminators = terminators_of(tokenizer)
     if not hasattr(tokenizer, "apply_chat_template"):
-        return Dialect(terminators=terminators, notes=("the tokenizer has no apply_chat_template",))
+        return TemplateMarkers(terminators=terminators, notes=("the tokenizer has no apply_chat_template",))
     renderer = Renderer(tokenizer, chat_template, kwargs or {})
     dialect = replace(_learn_user_and_assistant(renderer), terminators=terminators)
     if not dialect.openers:
@@ -62,7 +62,7 @@ def terminators_of(tokenizer: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for name in names if name))
 
 
-def _learn_user_and_assistant(renderer: Renderer) -> Dialect:
+def _learn_user_and_assistant(renderer: Renderer) -> TemplateMarkers:
     user, assistant = message("user", say.USER_1), message("assistant", say.ASSISTANT_1)
     second = [message("user", say.USER_2), message("assistant", say.ASSISTANT_2)]
     sentinels = [say.USER_1, say.ASSISTANT_1, say.USER_2, say.ASSISTANT_2]
@@ -72,7 +72,7 @@ def _learn_user_and_assistant(renderer: Renderer) -> Dialect:
         pieces = renderer.split(asking, [*sentinels, say.USER_3])
         pieces = pieces and [*pieces[:4], ""]
     if pieces is None:
-        return Dialect(notes=(f"no user and assistant turns ({renderer.refusal})",))
+        return TemplateMarkers(notes=(f"no user and assistant turns ({renderer.refusal})",))
     head, after_user, after_assistant, after_user_2, end = pieces
     alone = renderer.split([user], [say.USER_1])
     asked = renderer.split([user], [say.USER_1], add_generation_prompt=True)
@@ -82,7 +82,7 @@ def _learn_user_and_assistant(renderer: Renderer) -> Dialect:
         after_assistant, head, [common_prefix(after_assistant, end), user_closer, ""]
     )
     if not user_opener:
-        return Dialect(notes=(f"no text opens a user turn: {after_assistant!r}",))
+        return TemplateMarkers(notes=(f"no text opens a user turn: {after_assistant!r}",))
     user_opener = user_opener.removeprefix(renderer.bos)
     header = _header(user_opener)
     openings = [text.removeprefix(user_closer) for text in (after_user, after_user_2)]
@@ -99,7 +99,7 @@ def _learn_user_and_assistant(renderer: Renderer) -> Dialect:
     else:
         closers.append(Closer(user_closer, then="assistant", role="user"))
     preludes = _preludes(renderer, head, user_opener, header)
-    return Dialect(
+    return TemplateMarkers(
         openers=tuple(openers),
         closers=distinct_closers(closers, openers),
         header=header,
@@ -153,7 +153,7 @@ def _shortest_opener(openings: list[str], header: tuple[str, str]) -> str:
     return opener[: tag.start()] if tag else opener
 
 
-def _learn_system(renderer: Renderer, dialect: Dialect) -> Dialect:
+def _learn_system(renderer: Renderer, dialect: TemplateMarkers) -> TemplateMarkers:
     system, user = message("system", say.SYSTEM), message("user", say.USER_1)
     renderer.refusal = ""
     pieces = renderer.split([system, user], [say.SYSTEM, say.USER_1])
@@ -182,7 +182,7 @@ def _learn_system(renderer: Renderer, dialect: Dialect) -> Dialect:
     return noted(replace(dialect, system_folded=True), "the system text stands in the first user turn")
 
 
-def _learn_thinking(renderer: Renderer, dialect: Dialect) -> Dialect:
+def _learn_thinking(renderer: Renderer, dialect: TemplateMarkers) -> TemplateMarkers:
     answer = message("assistant", say.ASSISTANT_1, reasoning_content=say.THOUGHT, thinking=say.THOUGHT)
     pieces = renderer.split([message("user", say.USER_1), answer], [say.USER_1, say.THOUGHT, say.ASSISTANT_1])
     if pieces is None:

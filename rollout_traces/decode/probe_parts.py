@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from rollout_traces.decode.dialect import Closer, Dialect, Opener
+from rollout_traces.decode.template_markers import Closer, Opener, TemplateMarkers
 
 _ROLE_NAME = r"[\w.-]+"
 
@@ -24,7 +24,7 @@ def last_header(text: str, header: tuple[str, str]) -> str:
     return str(matches[-1]) if matches else ""
 
 
-def after_closers(text: str, dialect: Dialect) -> str:
+def after_closers(text: str, dialect: TemplateMarkers) -> str:
     """What follows the last end marker in a text; the whole text when there is none."""
     cores = [closer.text.strip() for closer in dialect.closers if closer.text.strip()]
     return text[max((text.rfind(core) + len(core) for core in cores if core in text), default=0) :]
@@ -45,12 +45,14 @@ def distinct_closers(closers: list[Closer], openers: list[Opener]) -> tuple[Clos
     )
 
 
-def opener_of(dialect: Dialect, role: str) -> str:
+def opener_of(dialect: TemplateMarkers, role: str) -> str:
     """The text of the role's own opener; empty when none was learned."""
     return next((o.text for o in dialect.openers if o.role == role and not o.within), "")
 
 
-def extended(dialect: Dialect, openers: list[Opener], closers: list[Closer], **changes: Any) -> Dialect:
+def extended(
+    dialect: TemplateMarkers, openers: list[Opener], closers: list[Closer], **changes: Any
+) -> TemplateMarkers:
     """The dialect with more openers and closers, none twice, and other fields changed."""
     openers = list(dict.fromkeys([*dialect.openers, *openers]))
     return replace(
@@ -61,6 +63,6 @@ def extended(dialect: Dialect, openers: list[Opener], closers: list[Closer], **c
     )
 
 
-def noted(dialect: Dialect, note: str) -> Dialect:
+def noted(dialect: TemplateMarkers, note: str) -> TemplateMarkers:
     """The dialect with one more note."""
     return replace(dialect, notes=(*dialect.notes, note))

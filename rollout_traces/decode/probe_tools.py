@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import product
 
 from rollout_traces.decode import probe_render as say
-from rollout_traces.decode.dialect import ID_SLOT, NAME_SLOT, Closer, Dialect, Opener
 from rollout_traces.decode.probe_parts import after_closers, extended, last_header, noted, opener_of
 from rollout_traces.decode.probe_render import Renderer, common_prefix, message
+from rollout_traces.decode.template_markers import ID_SLOT, NAME_SLOT, Closer, Opener, TemplateMarkers
 
 
-def learn_results(renderer: Renderer, dialect: Dialect) -> Dialect:
+def learn_results(renderer: Renderer, dialect: TemplateMarkers) -> TemplateMarkers:
     """Learns what opens and ends tool results, each in a turn of its own where the template marks it."""
     probed = _probe_results(renderer)
     if probed is None:
@@ -56,7 +56,7 @@ def learn_results(renderer: Renderer, dialect: Dialect) -> Dialect:
     return extended(dialect, openers, [Closer(inner_closer, role="tool"), group_closer])
 
 
-def _learn_joined_results(dialect: Dialect, before: str, closer: Closer) -> Dialect:
+def _learn_joined_results(dialect: TemplateMarkers, before: str, closer: Closer) -> TemplateMarkers:
     """Results in a row that stand in one block, with no marker between them."""
     user_opener = opener_of(dialect, "user")
     rest = after_closers(before, dialect).lstrip()
@@ -71,7 +71,7 @@ def _learn_joined_results(dialect: Dialect, before: str, closer: Closer) -> Dial
     return noted(dialect, "tool results in a row are one turn: the template writes no marker between them")
 
 
-def _outer_opener(text: str, dialect: Dialect) -> str:
+def _outer_opener(text: str, dialect: TemplateMarkers) -> str:
     """What opens a group of tool results: the last header, else what follows the last closer."""
     if (header := last_header(text, dialect.header)) and text.endswith(header):
         return header
@@ -115,7 +115,7 @@ def _probe_results(renderer: Renderer) -> tuple[str, str, str] | None:
     return fallback
 
 
-def learn_definitions(renderer: Renderer, dialect: Dialect) -> Dialect:
+def learn_definitions(renderer: Renderer, dialect: TemplateMarkers) -> TemplateMarkers:
     """Learns what stands around tool definitions outside of a system turn."""
     pieces = renderer.split([message("user", say.USER_1)], [say.USER_1], tools=[*say.TOOLS])
     user_opener = opener_of(dialect, "user")

@@ -1,4 +1,4 @@
-"""What was handed over and is not stored yet, and what drains it."""
+"""What was handed over and is not stored yet, and what processes it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rollout_traces.doctor.base import Examination, Finding, check
 
 @check("Logging path")
 def spool(examination: Examination) -> Iterator[Finding]:
-    """The spools of this node: where they lie, what waits in them, where their sidecars' logs are."""
-    from rollout_traces.drain.recovery import default_roots, find_left
+    """The spools of this node: where they lie, what waits in them, where their worker processes' logs are."""
     from rollout_traces.spool.mounts import is_network_mount
+    from rollout_traces.worker.recovery import default_roots, find_left
 
     root = default_roots()[0]
     yield Finding(
@@ -26,7 +26,7 @@ def spool(examination: Examination) -> Iterator[Finding]:
     for left in found:
         counters = left.folder.status().get("counters", {})
         said = ", ".join(f"{name} {count}" for name, count in counters.items() if count)
-        seen = f"{left.n_records} records wait; {said or 'not drained yet'}; log: {left.folder.log}"
+        seen = f"{left.n_records} records wait; {said or 'not processed yet'}; log: {left.folder.log}"
         subject = f"{left.project}/{left.run_name}"
         if left.in_use:
             yield Finding(subject, "ok", f"in use, {seen}")

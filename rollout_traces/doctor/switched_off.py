@@ -18,13 +18,13 @@ ADVICE = {
 
 @check("Flags")
 def flags(examination: Examination) -> Iterator[Finding]:
-    """What the digest of each run's latest step says of flags that are off."""
+    """What the step summary of each run's latest step says of flags that are off."""
     yield from _findings(examination, "flags", "flags_off")
 
 
 @check("Metrics")
 def metrics(examination: Examination) -> Iterator[Finding]:
-    """What the digest of each run's latest step says of metrics that are off."""
+    """What the step summary of each run's latest step says of metrics that are off."""
     yield from _findings(examination, "metrics", "metrics_off")
 
 
@@ -46,7 +46,7 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Findi
     for item in found:
         subject = f"{item.run}, {item.split}"
         if item.text is None:
-            yield Finding(subject, "note", f"no digest, so nothing is known of its {name}")
+            yield Finding(subject, "note", f"no step summary, so nothing is known of its {name}")
         elif item.text:
             text = item.text.removeprefix("Flags that are off: ")
             yield Finding(subject, "note", f"off, and what they lack: {text}", ADVICE[what])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 from rollout_traces.doctor.base import Examination, Finding, check
 
@@ -16,7 +18,7 @@ def trainers(examination: Examination) -> Iterator[Finding]:
 
     found = [integration for integration in INTEGRATIONS if integration.version is not None]
     if not found:
-        names = ", ".join(integration.distribution for integration in INTEGRATIONS)
+        names = ", ".join(dict.fromkeys(integration.distribution for integration in INTEGRATIONS))
         yield Finding(
             "trainers", "note", f"none of {names} is installed", "Your own loop needs none of them."
         )
@@ -38,13 +40,58 @@ def trainers(examination: Examination) -> Iterator[Finding]:
             )
         else:
             yield Finding(integration.name, "ok", f"{integration.version}, every hook binds")
+    if any(integration.distribution == "verl" for integration in found):
+        yield started_by_verl(examination.config)
+
+
+def started_by_verl(config: Path | None) -> Finding:
+    """Which of verl's trainers its installed version starts, and by what.
+
+    Args:
+        config: the run's config, whose `trainer.use_v1` wins over verl's own default.
+    """
+    given = _use_v1(config) if config is not None and config.is_file() else None
+    default = _use_v1(_verl_defaults())
+    use_v1, source = (default, "verl's default") if given is None else (given, str(config))
+    if use_v1 is None:
+        return Finding(
+            "verl starts", "warn", "unknown: no trainer.use_v1 in its config", "Look at what main_ppo builds."
+        )
+    name, trainer = ("verl_v1", "verl.trainer.ppo.v1") if use_v1 else ("verl", "RayPPOTrainer")
+    from rollout_traces.integrations.base import integration_named
+
+    missing = integration_named(name).missing_hook_points()
+    return Finding(
+        "verl starts",
+        "warn" if missing else "ok",
+        f"{trainer} (trainer.use_v1 is {str(use_v1).lower()}: {source})"
+        + "".join(f"; {item}" for item in missing),
+        "Rollouts cannot be seen there." if missing else "",
+    )
+
+
+def _verl_defaults() -> Path:
+    spec = importlib.util.find_spec("verl")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    return folder / "trainer" / "config" / "ppo_trainer.yaml"
+
+
+def _use_v1(config: Path) -> bool | None:
+    import yaml
+
+    if not config.is_file():
+        return None
+    loaded = yaml.safe_load(config.read_text(encoding="utf-8"))
+    trainer = loaded.get("trainer") if isinstance(loaded, dict) else None
+    value = trainer.get("use_v1") if isinstance(trainer, dict) else None
+    return value if isinstance(value, bool) else None
 
 
 @check("Config")
 def config(examination: Examination) -> Iterator[Finding]:
     """What a trainer's YAML config and the environment would log."""
-    from rollout_traces.environment import variable_of
     from rollout_traces.integrations.settings import HookSettings
+    from rollout_traces.settings.environment import variable_of
 
     given = HookSettings.from_environment().given()
     for name, value in given.items():

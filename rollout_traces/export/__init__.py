@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.export.manifest import Manifest, describe, write_manifest
+from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.rows import Query, count, records
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
 
-__all__ = ["FORMATS", "Manifest", "Query", "export"]
+__all__ = ["FORMATS", "ExportManifest", "Query", "export"]
 
 FORMATS = ("jsonl", "parquet")
 """Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""
@@ -28,7 +28,7 @@ def export(
     file_format: str | None = None,
     tokens: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Manifest:
+) -> ExportManifest:
     """Writes the rollouts of a query to a file, and its manifest to `<file>.manifest.json`.
 
     The file appears under its name only when it is complete.

@@ -21,7 +21,7 @@ TOKENIZER_KEYS = ("tokenizer", "tokenizer_name", "tokenizer_path", "tokenizer_na
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ExportManifest:
     """What stands beside an exported file.
 
     Attributes:
@@ -59,7 +59,7 @@ class Manifest:
 
 def describe(
     store: Store, query: Query, path: Path, *, file_format: str, rows: int, matched: int
-) -> Manifest:
+) -> ExportManifest:
     """The manifest of a file that has just been written.
 
     Args:
@@ -75,7 +75,7 @@ def describe(
     from rollout_traces.trace import conversion as trace
 
     runs = store.runs() if query.run is None else [store.run(query.run)]
-    return Manifest(
+    return ExportManifest(
         schema=SCHEMA_VERSION,
         written_by=f"rollout-traces {__version__}",
         written_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -97,7 +97,7 @@ def describe(
     )
 
 
-def write_manifest(manifest: Manifest, path: Path) -> Path:
+def write_manifest(manifest: ExportManifest, path: Path) -> Path:
     """Writes a manifest beside its file, as `<file>.manifest.json`.
 
     Args:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollout_traces.flags.registry import (
         FlagSpec,
         check_parameters,
+        current_parameters,
         make_flag,
         population_flag,
         row_flag,
@@ -32,6 +33,7 @@ _HOMES = {
     "TracedRow": "base",
     "alerts": "report",
     "check_parameters": "registry",
+    "current_parameters": "registry",
     "combine": "detect",
     "curves": "report",
     "describe_off": "report",
@@ -55,6 +57,7 @@ __all__ = [
     "alerts",
     "check_parameters",
     "combine",
+    "current_parameters",
     "curves",
     "describe_off",
     "flag_metrics",

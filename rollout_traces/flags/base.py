@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.flags.runs import Runs
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.run_settings import RunSettings
-from rollout_traces.transcript import Transcript
+from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.transcript import Transcript, Turn
 
 Severity = Literal["error", "warn", "info"]
 
@@ -59,7 +59,7 @@ class Population:
         settings: what the run declares; the reward range is read.
     """
 
-    batch: HostBatch
+    batch: PackedBatch
     ledger: Ledger
     parameters: Mapping[str, Any] = field(default_factory=dict)
     settings: RunSettings = field(default_factory=RunSettings)
@@ -101,7 +101,7 @@ class TracedRow:
     """
 
     transcript: Transcript
-    batch: HostBatch
+    batch: PackedBatch
     row: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
@@ -112,9 +112,16 @@ class TracedRow:
         reason = self.batch.row_value("stop_reasons", self.row)
         return None if reason is None else normalise_stop_reason(reason)
 
+    def is_written_by_policy(self, turn: Turn) -> bool:
+        """Whether the policy wrote a turn: tokens of it were sampled; of a row without tokens, every assistant turn."""
+        return bool(turn.n_sampled) or (turn.role == "assistant" and not len(self.transcript.tokens))
+
     @property
     def sampling_known(self) -> bool:
         """Whether the response mask is more than the loss mask by another name."""
+        assumed = self.batch.not_given.get(ASSUMED_MASK)
+        if assumed is not None:
+            return not assumed[self.row]
         return self.batch.response_mask_source != "loss_mask"
 
 

@@ -18,7 +18,7 @@ from rollout_traces.flags.registry import (
     present_inputs,
     thresholds_of,
 )
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Transcript
 
 log = logging.getLogger("rollout_traces.flags")
@@ -128,7 +128,7 @@ def combine(
 
 
 def off_flags(
-    batch: HostBatch,
+    batch: PackedBatch,
     *,
     only: Collection[str] | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -186,6 +186,8 @@ def _row_number(row: int, population: Population) -> int:
 
 
 def _with_turn(flag: Flag, transcript: Transcript) -> Flag:
+    if not len(transcript.tokens):
+        return replace(flag, start=None, stop=None)
     if flag.turn is not None or flag.start is None:
         return flag
     turns = enumerate(transcript.turns)

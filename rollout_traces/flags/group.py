@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 
 from rollout_traces.flags.base import Flag, Population
 from rollout_traces.flags.registry import make_flag, population_flag
-from rollout_traces.host_batch import hash_ids
+from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
+from rollout_traces.packed_batch import hash_ids
 
 
 @population_flag(
@@ -32,9 +32,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     for code, rows in enumerate(view.groups.rows()):
         if causes[code] is None:
             continue
-        reward = population.ledger.get("reward")[rows[0]]
-        common = "" if causes[code] == "other" else f", {causes[code].replace('_', ' ')}"
-        text = f"All {len(rows)} rollouts of the group have reward {reward:.4g}{common}."
+        text = _tie_text(rows, view.rewards[rows], str(causes[code]))
         found |= {int(row): [make_flag("tied_group", text)] for row in rows}
     return found
 
@@ -50,7 +48,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
 
-    The range is the declared one, else what the hand-over spans.
+    The range is the declared one, else what the step spans.
     """
     view = _view(population)
     low, high = view.reward_span
@@ -81,14 +79,19 @@ def reward_outlier(
     population: Population,
     *,
     deviations: Annotated[float, "median absolute deviations from the median"] = 5.0,
-    least: Annotated[int, "rollouts that a group needs"] = 8,
+    min_rollouts: Annotated[int, "rollouts that a group needs"] = 8,
 ) -> dict[int, list[Flag]]:
     """|reward - median| > 5 x median |reward - median|; rewards are continuous when over half are different."""
     found = {}
-    for rows, rewards in _rewarded_groups(population):
+    rewards_B = known_rewards(population.ledger)
+    for group in population.groups:
+        rows = group[np.isfinite(rewards_B[group])]
+        if len(rows) < min_rollouts:
+            continue
+        rewards = rewards_B[rows]
         distances = np.abs(rewards - np.median(rewards))
         mad = float(np.median(distances))
-        if len(rows) < least or 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
+        if 2 * len(np.unique(rewards)) <= len(rows) or mad <= 0:
             continue
         for index in np.flatnonzero(distances > deviations * mad).tolist():
             text = (
@@ -104,13 +107,13 @@ def reward_outlier(
     family="group",
     severity="warn",
     meaning="completions of the group are equal or nearly so",
-    needs=("group_ids",),
+    needs=("tokens", "group_ids"),
 )
 def duplicate_completions(
     population: Population,
     *,
     distance: Annotated[float, "Jaccard distance of token bigrams that counts as nearly equal"] = 0.05,
-    least: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
+    min_tokens: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
     tokens: Annotated[int, "first sampled tokens that are compared"] = 512,
 ) -> dict[int, list[Flag]]:
     """Jaccard distance 1 - |A and B| / |A or B| of the sets of token bigrams of the first 512 sampled tokens.
@@ -123,7 +126,7 @@ def duplicate_completions(
     samples = population.ledger.get("sample")
     found: dict[int, list[Flag]] = {}
     for group in population.groups:
-        rows = group[counts[group] >= least]
+        rows = group[counts[group] >= min_tokens]
         if len(rows) < 2:
             continue
         positions = [sampled.positions[starts[row] : starts[row] + counts[row]] for row in rows.tolist()]
@@ -160,26 +163,35 @@ def dominates_update(
     share: Annotated[float, "of the update, above which it fires"] = 0.1,
     times: Annotated[float, "its equal part that a row must carry as well"] = 5.0,
 ) -> dict[int, list[Flag]]:
-    """update_share > 0.1, and more than five times what each row would carry if all carried the same."""
+    """update_share > 0.1, and more than five times what each trained row would carry if all carried the same."""
     shares = population.ledger.get("update_share")
-    n = int(np.isfinite(shares).sum())
+    n = int((np.isfinite(shares) & (population.ledger.get("trained") == 1)).sum())
     found = {}
     for row in np.flatnonzero(shares > max(share, times / max(n, 1))).tolist():
-        text = f"The row carries {shares[row]:.1%} of the update of {n} rollouts."
+        text = f"The row carries {shares[row]:.1%} of the update of {n} trained rollouts."
         found[row] = [make_flag("dominates_update", text)]
     return found
 
 
 def _view(population: Population) -> StepView:
-    return StepView(population.ledger, population.batch, population.settings)
+    return StepView(
+        population.ledger, population.batch, population.settings, not_given=population.batch.not_given
+    )
 
 
-def _rewarded_groups(population: Population) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and rewards of each group of two or more whose rewards are all known."""
-    for rows in population.groups:
-        rewards = population.ledger.get("reward")[rows]
-        if np.isfinite(rewards).all():
-            yield rows, rewards
+def _tie_text(rows: np.ndarray, rewards: np.ndarray, cause: str) -> str:
+    """What a tied group has in common; rewards are NaN where the reward function failed."""
+    known = rewards[np.isfinite(rewards)]
+    common = "" if cause == "other" else f", {cause.replace('_', ' ')}"
+    if not len(known):
+        return f"The reward of all {len(rows)} rollouts of the group failed."
+    failed = len(rewards) - len(known)
+    if not failed:
+        return f"All {len(rows)} rollouts of the group have reward {known[0]:.4g}{common}."
+    return (
+        f"The {len(known)} of {len(rows)} rollouts of the group whose reward did not fail all have reward "
+        f"{known[0]:.4g}{common}."
+    )
 
 
 def _bigram_distances(heads: list[np.ndarray]) -> np.ndarray:

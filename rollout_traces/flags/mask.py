@@ -21,7 +21,7 @@ _NOT_SAMPLED_ROLES = ("system", "user", "tool")
     family="mask",
     severity="error",
     meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
-    needs=("response_mask",),
+    needs=("tokens", "response_mask"),
     splits=("rollout",),
     alert_above=0.0,
 )
@@ -53,6 +53,7 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
     splits=("rollout",),
     alert_above=0.0,
+    needs=("tokens",),
 )
 def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     """Loss mask 1 inside a turn that its markers give to somebody else.
@@ -91,17 +92,17 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     family="mask",
     severity="warn",
     meaning="sampled tokens are left out of the loss in a row that is otherwise trained",
-    needs=("response_mask",),
+    needs=("tokens", "response_mask"),
     splits=("rollout",),
 )
 def untrained_sampled(
-    population: Population, *, least: Annotated[int, "tokens of a row from which it fires"] = 1
+    population: Population, *, min_tokens: Annotated[int, "tokens of a row from which it fires"] = 1
 ) -> dict[int, list[Flag]]:
     """Response mask 1 and loss mask 0, in rows with some loss mask 1."""
     batch = population.batch
     left_out = batch.response_mask & ~batch.loss_mask
     counts = batch.sum_rows(left_out)
-    fires = (counts >= least) & (population.n_loss > 0)
+    fires = (counts >= min_tokens) & (population.n_loss > 0)
     left_out &= np.repeat(fires, np.diff(batch.offsets))
     return _one_flag_a_row(
         "untrained_sampled", Runs.of(left_out, batch.offsets), "sampled but not in the loss"
@@ -114,6 +115,7 @@ def untrained_sampled(
     severity="info",
     meaning="no token of the row is in the loss (masking overlong rows is a practice)",
     splits=("rollout",),
+    needs=("tokens",),
 )
 def row_masked(population: Population) -> dict[int, list[Flag]]:
     """Loss mask 0 throughout a row that has tokens."""
@@ -136,6 +138,7 @@ def row_masked(population: Population) -> dict[int, list[Flag]]:
     family="mask",
     severity="info",
     meaning="the last token was not sampled: the rollout ended on a tool or user turn",
+    needs=("tokens",),
 )
 def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     """Response mask 0 at the last token of a row that has sampled tokens."""
@@ -157,6 +160,7 @@ def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     severity="warn",
     meaning="an assistant turn's end marker is left out of the loss while its body is trained, or the reverse",
     splits=("rollout",),
+    needs=("tokens",),
 )
 def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     """Loss mask of the end marker against that of the body; not for rows cut by length.
@@ -195,6 +199,7 @@ def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     meaning="the loss mask begins and ends one token off the markers in most assistant turns",
     splits=("rollout",),
     alert_above=0.0,
+    needs=("tokens",),
 )
 def mask_shifted(
     row: TracedRow, *, share: Annotated[float, "of the trained assistant turns that must be off"] = 0.5

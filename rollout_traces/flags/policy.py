@@ -11,8 +11,8 @@ import numpy as np
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import FLOAT_TRACKS
 
 _MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at staleness 0"
@@ -96,7 +96,7 @@ def logprob_mismatch(
     population: Population,
     *,
     mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = 1.05,
-    least: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
+    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
 ) -> dict[int, list[Flag]]:
     """Mean of e^|d| over the row's sampled tokens, d = prox minus rollout logprob clamped to +-20.
 
@@ -114,7 +114,7 @@ def logprob_mismatch(
     segments = sampled.segments
     counts = segments.sum(used)
     excess = segments.sum(np.expm1(size))
-    fires = (counts >= least) & (excess > (mean_above - 1) * counts)
+    fires = (counts >= min_tokens) & (excess > (mean_above - 1) * counts)
     starts = segments.starts
     found = {}
     for row in np.flatnonzero(fires).tolist():
@@ -136,7 +136,7 @@ def logprob_mismatch_with_text(
     row: TracedRow,
     *,
     mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = 1.05,
-    least: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
+    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
 ) -> Iterator[Flag]:
     """The same on a decoded row, which can show the worst tokens."""
     tokens = row.transcript.tokens
@@ -148,7 +148,7 @@ def logprob_mismatch_with_text(
     if versions is not None and row.batch.train_version is not None:
         used &= versions == row.batch.train_version
     at = np.flatnonzero(used)
-    if len(at) < least:
+    if len(at) < min_tokens:
         return
     mean = float(np.exp(np.abs(d[at].astype(np.float64))).mean())
     if mean > mean_above:
@@ -183,7 +183,7 @@ def _mismatch_flag(
 def nonfinite(population: Population) -> dict[int, list[Flag]]:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
 
-    What a row came without was not given (`HostBatch.not_given`); components and sample metrics may be NaN
+    What a row came without was not given (`PackedBatch.not_given`); components and sample metrics may be NaN
     where they do not apply; a discarded row or one whose reward function failed may have no reward.
     """
     batch = population.batch
@@ -199,7 +199,7 @@ def nonfinite(population: Population) -> dict[int, list[Flag]]:
     return {row: [_nonfinite_flag(batch, row, where)] for row, where in sorted(seen.items())}
 
 
-def _bad_tokens(batch: HostBatch, name: str, used: np.ndarray) -> dict[int, np.ndarray]:
+def _bad_tokens(batch: PackedBatch, name: str, used: np.ndarray) -> dict[int, np.ndarray]:
     """Row -> its positions, among the tokens `used`, at which a track is not finite."""
     bad = ~np.isfinite(batch.tracks[name]) & used
     if not bad.any():
@@ -228,12 +228,12 @@ def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.isinf(values)
 
 
-def _not_given(batch: HostBatch, key: str) -> np.ndarray:
+def _not_given(batch: PackedBatch, key: str) -> np.ndarray:
     """bool [B]: the rows that came without a value of `tracks/<name>` or `row_floats/<name>`."""
     return batch.not_given.get(key, np.zeros(batch.n_rows, bool))
 
 
-def _nonfinite_flag(batch: HostBatch, row: int, where: Sequence[tuple[str, np.ndarray]]) -> Flag:
+def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.ndarray]]) -> Flag:
     parts = []
     first = None
     for name, positions in where:

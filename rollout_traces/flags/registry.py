@@ -5,7 +5,7 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
 
     @population_flag("very_short", family="text", severity="info", meaning="few sampled tokens")
     def very_short(
-        population: Population, *, least: Annotated[int, "sampled tokens that are enough"] = 3
+        population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
     ) -> dict[int, list[Flag]]: ...
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type
 from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags.base import Flag, Severity
-from rollout_traces.host_batch import HostBatch
+from rollout_traces.packed_batch import PackedBatch
 
 PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]
 """`(population, **thresholds)` gives row -> flags for the rows that have any."""
@@ -168,7 +168,7 @@ def make_flag(
 
 def missing_inputs(
     spec: FlagSpec,
-    batch: HostBatch,
+    batch: PackedBatch,
     *,
     parameters: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
@@ -186,8 +186,11 @@ def missing_inputs(
     return () if not all(missing) else tuple(dict.fromkeys(key for keys in missing for key in keys))
 
 
-def present_inputs(batch: HostBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
-    """The names that `needs` may speak of, as far as they are there; `group_ids` are where two rows share one."""
+def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
+    """The names that `needs` may speak of, as far as they are there.
+
+    `group_ids` are where two rows share one, `tokens` where any row has some.
+    """
     present = {*batch.tracks, *batch.row_floats, *batch.row_lists}
     if len(set(batch.group_ids.tolist())) < batch.n_rows:
         present.add("group_ids")
@@ -197,6 +200,8 @@ def present_inputs(batch: HostBatch, parameters: Mapping[str, Any], tokenizer: A
         present.add("train_version")
     if tokenizer is not None:
         present.add("tokenizer")
+    if batch.has_tokens.any():
+        present.add("tokens")
     return frozenset(present | {name for name, value in parameters.items() if value is not None})
 
 
@@ -221,6 +226,19 @@ def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
         name: parameters.get(f"{name}.{ALERT_ABOVE}", spec.alert_above) for name, spec in REGISTRY.items()
     }
     return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def current_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Thresholds under today's names: `<flag>.least` is now `<flag>.min_tokens`, `.min_rollouts` or `.min_characters`."""
+    return {_current_name(key): value for key, value in parameters.items()}
+
+
+def _current_name(key: str) -> str:
+    name, _, parameter = key.partition(".")
+    if parameter != "least" or name not in REGISTRY:
+        return key
+    renamed = [p.name for p in REGISTRY[name].parameters if p.name.startswith("min_")]
+    return f"{name}.{renamed[0]}" if len(renamed) == 1 else key
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ _SPEAKERS = ("system", "user", "assistant", "tool")
     family="policy",
     severity="warn",
     meaning="the scaffolding between turns differs from what the chat template would write",
-    needs=("tokenizer",),
+    needs=("tokens", "tokenizer"),
 )
 def template_drift(
     row: TracedRow, *, n_turns: Annotated[int, "first turns of the row that are rendered and compared"] = 32
@@ -54,7 +54,7 @@ def template_drift(
     family="policy",
     severity="info",
     meaning="encoding the decoded text again gives other tokens",
-    needs=("tokenizer",),
+    needs=("tokens", "tokenizer"),
     on_request=True,
 )
 def retokenized(

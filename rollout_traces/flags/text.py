@@ -51,6 +51,7 @@ def truncated(population: Population) -> dict[int, list[Flag]]:
     family="text",
     severity="warn",
     meaning="the last assistant turn has no end marker and no stop reason explains it",
+    needs=("tokens",),
 )
 def no_end_marker(
     row: TracedRow,
@@ -98,6 +99,7 @@ def no_end_marker(
     severity="warn",
     meaning="a short period repeats itself over most of the last sampled tokens",
     alert_above=0.1,
+    needs=("tokens",),
 )
 def repetition(
     population: Population,
@@ -156,11 +158,19 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
 def empty_turn(row: TracedRow) -> Iterator[Flag]:
     """A sampled assistant turn without content and tool calls; unclosed thinking is another flag."""
     for index, turn in enumerate(row.transcript.turns):
-        if turn.role != "assistant" or not turn.n_sampled or turn.content.strip() or turn.tool_calls:
+        if (
+            turn.role != "assistant"
+            or not row.is_written_by_policy(turn)
+            or turn.content.strip()
+            or turn.tool_calls
+        ):
             continue
         if _unclosed_thinking(turn) is not None:
             continue
         what = "nothing but thinking" if turn.thinking else "no content"
+        if not turn.n_sampled:
+            yield make_flag("empty_completion", f"Assistant turn {index} has {what}.", turn=index)
+            continue
         sampled = turn.start + np.flatnonzero(row.transcript.tokens.response_mask[turn.start : turn.stop])
         text = f"Assistant turn {index} has {what} in {counted(turn.n_sampled, 'sampled token')}."
         yield make_flag("empty_completion", text, turn=index, start=sampled[0], stop=sampled[-1] + 1)
@@ -179,18 +189,18 @@ def gibberish(
     script_share: Annotated[
         float, "of a turn's letters that may be of a script absent from the prompt"
     ] = 0.2,
-    least: Annotated[int, "broken characters, or letters of that script, from which it fires"] = 8,
+    min_characters: Annotated[int, "broken characters, or letters of that script, from which it fires"] = 8,
 ) -> Iterator[Flag]:
     """Shares of U+FFFD among characters and of foreign scripts among letters; Greek never counts."""
     transcript = row.transcript
     at_prompt = [turn.raw for turn in transcript.turns if turn.role != "assistant"]
     prompt: np.ndarray | None = None
     for index, turn in enumerate(transcript.turns):
-        if turn.role != "assistant" or not turn.n_sampled or turn.raw.isascii():
+        if turn.role != "assistant" or not row.is_written_by_policy(turn) or turn.raw.isascii():
             continue
         points = code_points(turn.raw)
         broken = points == _REPLACEMENT
-        if broken.sum() >= least and broken.mean() > replacement_share:
+        if broken.sum() >= min_characters and broken.mean() > replacement_share:
             text = f"{broken.sum()} of {len(points)} characters of the turn are broken (U+FFFD)."
             yield _at_characters("gibberish", text, transcript, index, broken)
             continue
@@ -200,7 +210,7 @@ def gibberish(
             prompt = np.bincount(script_codes(code_points("".join(at_prompt))), minlength=len(NAMES))[1:]
         foreign = np.where(prompt == 0, counts, 0)
         script = int(np.argmax(foreign))
-        if foreign[script] >= least and foreign[script] > script_share * counts.sum():
+        if foreign[script] >= min_characters and foreign[script] > script_share * counts.sum():
             text = (
                 f"{foreign[script]} of {counts.sum()} letters of the turn are {NAMES[script + 1]}, "
                 "which the prompt does not use."
@@ -218,7 +228,7 @@ def gibberish(
 def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     """Calls of assistant turns whose name or arguments could not be read."""
     for index, turn in enumerate(row.transcript.turns):
-        if turn.role != "assistant" or not turn.n_sampled:
+        if turn.role != "assistant" or not row.is_written_by_policy(turn):
             continue
         reasons = [warning for warning in turn.warnings if warning.startswith(UNPARSED)]
         broken = [call for call in turn.tool_calls if not call.parsed]
@@ -244,8 +254,12 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
 def thinking_unclosed(row: TracedRow) -> Iterator[Flag]:
     """An opening marker of a thinking block without its closing marker in a sampled assistant turn."""
     for index, turn in enumerate(row.transcript.turns):
-        at = _unclosed_thinking(turn) if turn.role == "assistant" and turn.n_sampled else None
+        at = _unclosed_thinking(turn) if turn.role == "assistant" and row.is_written_by_policy(turn) else None
         if at is None:
+            continue
+        if not len(row.transcript.tokens):
+            text = "Thinking is opened and not closed."
+            yield make_flag("thinking_unclosed", text, turn=index)
             continue
         start = token_at(row.transcript, index, at)
         text = f"Thinking is opened at token {start} and not closed in the {counted(turn.stop - start, 'token')} to the end."
@@ -274,6 +288,8 @@ def _unclosed_thinking(turn: Turn) -> int | None:
 
 
 def _at_characters(name: str, text: str, transcript: Transcript, index: int, where: np.ndarray) -> Flag:
+    if not len(transcript.tokens):
+        return make_flag(name, text, turn=index)
     at = np.flatnonzero(where)
     start = token_at(transcript, index, int(at[0]))
     last = int(at[-1]) + 1

@@ -39,12 +39,12 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
     return blocks
 
 
-def page_head(root_path: str, workspace: Workspace) -> str:
+def page_head(root_path: str, dashboard: bool) -> str:
     """What stands in the page's head: the style sheet, module preloads and the settings of the scripts.
 
     Args:
         root_path: the prefix under which a proxy serves the app.
-        workspace: for what the scripts need to know before the first call.
+        dashboard: whether Trackio's dashboard is served beside it.
 
     Returns:
         HTML.
@@ -55,7 +55,7 @@ def page_head(root_path: str, workspace: Workspace) -> str:
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
         "katex": katex(),
-        "trackio": f"{root_path.rstrip('/')}/trackio/" if workspace.has_dashboard else None,
+        "trackio": f"{root_path.rstrip('/')}/trackio/" if dashboard else None,
     }
     preloads = "\n".join(
         f'<link rel="modulepreload" href="{base}/{name}">' for name in files.files if name.endswith(".js")

@@ -1,167 +1,269 @@
-"""Who may talk to the inspector: the Host and Origin check in front of everything it serves.
+"""In front of everything that is served: whose request it is, what it may ask for, what the answer carries.
 
-The page reads whatever the project holds, and Trackio's SQL endpoint has no authentication. A browser
-will carry a foreign page's request to this machine (DNS rebinding, cross-site requests), so a request
-whose Host or Origin is not ours is refused before any application sees it.
+The pages show whatever a project holds. A browser carries a foreign page's request to this machine (DNS
+rebinding, other sites, other services on localhost), and other users of the machine reach loopback too. So
+a request is refused before any application sees it, unless its Host is served, its Origin is the page's own,
+its route is listed in `routes` and it carries the token.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_REFUSED_GRADIO = (
-    "file",
-    "upload",
-    "upload_progress",
-    "proxy",
-    "stream",
-    "custom_component",
-    "deep_link",
-    "process_recording",
+from rollout_traces.inspector.access import PARAMETER, Access, sign_in_page
+from rollout_traces.inspector.origins import (
+    HostPolicy,
+    Proxies,
+    fetch_refusal,
+    origin_refusal,
+    printable,
 )
-"""Routes of Gradio that take a path or an address from the request; the page needs none of them."""
+from rollout_traces.inspector.response_headers import script_hashes, with_security_headers
+from rollout_traces.inspector.routes import Kind, Rule, rule_of, rules
 
-
-def is_loopback(host: str) -> bool:
-    """True for a name or address that only this machine can reach."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+WRITE_TOKEN_HEADER = "x-trackio-write-token"
 
 
 @dataclass(frozen=True)
-class HostPolicy:
-    """Which Host names are ours.
+class GuardOptions:
+    """What a guard goes by.
 
     Attributes:
-        names: allowed names, lower case; `*` allows any.
-        any_address: also allow literal IP addresses: for a server bound to all interfaces. A rebinding
-            attack needs a name, so an address is safe there.
+        hosts: which Host names are served.
+        proxies: whose forwarding headers are believed.
+        access: the token that opens the pages.
+        writing: the token with which runs send what they log; its token is None where none may.
+        rules: the routes that are served.
+        ancestors: the sites that may show the page in a frame.
+        hashes: of the scripts that Gradio puts into the page's head when it runs.
+        root_path: the prefix under which a proxy serves the page. Some proxies take it off before they pass
+            a request on, others do not; both are served.
     """
 
-    names: frozenset[str]
-    any_address: bool = False
+    hosts: HostPolicy
+    proxies: Proxies = field(default_factory=Proxies)
+    access: Access = field(default_factory=Access)
+    writing: Access = field(default_factory=Access)
+    rules: tuple[Rule, ...] = field(default_factory=lambda: rules(trackio=False))
+    ancestors: tuple[str, ...] = ()
+    hashes: tuple[str, ...] = ()
+    root_path: str = ""
 
-    @classmethod
-    def for_server(cls, host: str, allowed: Iterable[str] = ()) -> HostPolicy:
-        """The policy of a server.
-
-        Args:
-            host: what it binds to.
-            allowed: further names, from `--allow-host`.
-
-        Returns:
-            Loopback names, the host itself and the further names.
-        """
-        names = {*LOOPBACK_NAMES, host.lower(), *(name.lower() for name in allowed)}
-        return cls(frozenset(names), any_address=not is_loopback(host))
-
-    def allows(self, netloc: str) -> bool:
-        """True when `name[:port]` is one of ours."""
-        try:
-            name = urlsplit(f"//{netloc}").hostname
-        except ValueError:
-            return False
-        if not name:
-            return False
-        if "*" in self.names or name in self.names:
-            return True
-        if self.any_address:
-            try:
-                ipaddress.ip_address(name)
-            except ValueError:
-                return False
-            return True
-        return False
+    @property
+    def prefix(self) -> str:
+        """The prefix with a slash in front and none behind; empty for none."""
+        return "/" + self.root_path.strip("/") if self.root_path.strip("/") else ""
 
 
 class Guard:
-    """ASGI middleware that refuses foreign Hosts, foreign Origins and routes that take a path.
+    """ASGI middleware that answers what may be asked and refuses the rest with a sentence.
 
     Args:
-        app: what it stands in front of.
-        policy: which Host names are ours.
-        root_path: the prefix under which a proxy serves us. Some proxies take it off before they pass a
-            request on, others do not; both are served.
+        app: what it is in front of.
+        options: what it goes by.
     """
 
-    def __init__(self, app: ASGIApp, policy: HostPolicy, root_path: str = "") -> None:
+    def __init__(self, app: ASGIApp, options: GuardOptions) -> None:
         self.app = app
-        self.policy = policy
-        self.prefix = "/" + root_path.strip("/") if root_path.strip("/") else ""
+        self.options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 403."""
+        """Passes a request on, or refuses it."""
         if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        scope = self._below_the_prefix(scope)
-        reason = self._refusal(scope)
-        if reason is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": reason[:120]})
+            await send({"type": "websocket.close", "code": 1008, "reason": "No websockets here."})
         else:
-            await PlainTextResponse(reason, status_code=403)(scope, receive, send)
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        scope = self._below_the_prefix(self.options.proxies.as_the_browser_sent_it(scope))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers, hosts)
+        if refusal is not None:
+            await self._answer(refusal, scope, receive, send)
+            return
+        path = scope["path"].removeprefix(self.options.prefix)
+        may_write = self.options.writing.is_token(headers.get(WRITE_TOKEN_HEADER, ""))
+        rule = rule_of(self.options.rules, path, scope["method"], may_write)
+        if rule is None:
+            await self._answer(_plain("Nothing is served here.\n", 404), scope, receive, send)
+            return
+        refusal = _body_refusal(rule, headers, scope["method"]) or self._sign_in(
+            rule, scope, headers, may_write
+        )
+        if refusal is not None:
+            await self._answer(refusal, scope, receive, send)
+            return
+        try:
+            body = await asyncio.wait_for(_whole_body(receive, rule.max_body), rule.body_seconds)
+        except asyncio.TimeoutError:
+            late = f"The request's body did not arrive within {rule.body_seconds:g} seconds.\n"
+            await self._answer(_plain(late, 408), scope, receive, send)
+            return
+        if body is None:
+            await self._answer(_too_large(rule), scope, receive, send)
+            return
+        await self.app(_uncompressed(scope, rule), _replayed(body, receive), self._sender(rule.kind, send))
+
+    async def _answer(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        await response(
+            scope, receive, self._sender("page" if _is_html(response.raw_headers) else "data", send)
+        )
 
     def _below_the_prefix(self, scope: Scope) -> Scope:
-        """The request as if no proxy stood before us, told where it stands as ASGI has it."""
-        path = scope["path"]
-        if not self.prefix:
+        """The request as if no proxy had changed its path, with the prefix as ASGI has it."""
+        path, prefix = scope["path"], self.options.prefix
+        if not prefix:
             return scope
-        if not (path + "/").startswith(self.prefix + "/"):
-            path = self.prefix + path
-        return {**scope, "root_path": self.prefix, "path": path, "raw_path": quote(path).encode()}
+        if not (path + "/").startswith(prefix + "/"):
+            path = prefix + path
+        return {**scope, "root_path": prefix, "path": path, "raw_path": quote(path).encode()}
 
-    def _refusal(self, scope: Scope) -> str | None:
-        headers = _headers(scope)
+    def _refusal(self, scope: Scope, headers: Mapping[str, str], hosts: int) -> Response | None:
+        if hosts != 1:
+            return _plain(f"{hosts} Host headers; expected one.\n", 400)
         host = headers.get("host", "")
-        if not self.policy.allows(host):
-            return (
-                f"Host {_printable(host)} is not served here. If this is a proxy or a notebook of yours, "
-                "start with --allow-host NAME.\n"
+        if not self.options.hosts.allows(host):
+            return _plain(
+                f"Host {printable(host)} is not served here. If this is a proxy or a notebook of yours, "
+                "start with --allow-host NAME.\n",
+                403,
             )
-        origin = headers.get("origin")
-        if origin is not None and not self._origin_is_ours(origin):
-            return f"Origin {_printable(origin)} may not read this. To allow it: --allow-host NAME.\n"
-        if headers.get("sec-fetch-site") == "cross-site" and scope.get("method") not in ("GET", "HEAD"):
-            return "Cross-site requests are refused.\n"
-        if _takes_a_path(scope["path"].removeprefix(self.prefix)):
-            return "This route is switched off: the inspector serves no files.\n"
-        return None
+        scheme = scope.get("scheme", "http")
+        reason = origin_refusal(headers.get("origin"), scheme, host) or fetch_refusal(
+            headers, scope["method"], bool(self.options.ancestors)
+        )
+        return _plain(reason, 403) if reason else None
 
-    def _origin_is_ours(self, origin: str) -> bool:
-        try:
-            parts = urlsplit(origin) if "://" in origin else None
-        except ValueError:
-            return False
-        return parts is not None and parts.scheme in ("http", "https") and self.policy.allows(parts.netloc)
+    def _sign_in(
+        self, rule: Rule, scope: Scope, headers: Mapping[str, str], may_write: bool
+    ) -> Response | None:
+        """What a visitor without a token gets; where he brings it in the address, a cookie."""
+        if rule.who == "write token":
+            return (
+                None if may_write else _json_refusal("This route takes what runs log: send the write token.")
+            )
+        access = self.options.access
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == PARAMETER]
+        if access.token is not None and rule.kind == "page" and any(map(access.is_token, given)):
+            kept = urlencode([pair for pair in query if pair[0] != PARAMETER])
+            response = RedirectResponse(quote(scope["path"]) + (f"?{kept}" if kept else ""), 303)
+            secure = scope.get("scheme") == "https"
+            response.headers["set-cookie"] = access.cookie(self.options.prefix, secure)
+            return response
+        if access.allows(headers):
+            return None
+        if rule.kind == "page":
+            return HTMLResponse(sign_in_page(bool(given)), 401)
+        return _json_refusal(
+            "This inspector asks for its token: open the address that `rollout-traces show` printed. "
+            "It may have been started anew."
+        )
+
+    def _sender(self, kind: Kind, send: Send) -> Send:
+        """Adds the headers; a page is held back until its scripts are known."""
+        start: Message = {}
+        parts: list[bytes] = []
+
+        async def sending(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                shown = kind == "page" and _is_html(message.get("headers", ()))
+                if not shown:
+                    await send({**start, "headers": self._headers(start, "data" if kind == "page" else kind)})
+                    start = {}
+            elif start:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    body = b"".join(parts)
+                    headers = self._headers(start, "page", (*script_hashes(body), *self.options.hashes))
+                    await send({**start, "headers": headers})
+                    await send({"type": "http.response.body", "body": body})
+            else:
+                await send(message)
+
+        return sending
+
+    def _headers(self, start: Message, kind: Kind, hashes: tuple[str, ...] = ()) -> Any:
+        return with_security_headers(
+            start.get("headers", ()), kind, hashes=hashes, ancestors=self.options.ancestors
+        )
 
 
-def _takes_a_path(path: str) -> bool:
-    for prefix in ("/gradio_api/", "/"):
-        rest = path[len(prefix) :] if path.startswith(prefix) else ""
-        first = rest.split("/", 1)[0].split("=", 1)[0]
-        if first in _REFUSED_GRADIO:
-            return True
-    return False
+def _body_refusal(rule: Rule, headers: Mapping[str, str], method: str) -> Response | None:
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 15 or int(length) > rule.max_body:
+        return _too_large(rule)
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method == "POST" and content_type != rule.content_type:
+        seen = printable(content_type) if content_type else "none"
+        return _plain(f"Content-Type: seen {seen}, expected {rule.content_type}.\n", 415)
+    return None
 
 
-def _headers(scope: MutableMapping[str, Any]) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+def _too_large(rule: Rule) -> Response:
+    return _plain(f"The request's body is too large: at most {rule.max_body:,} bytes here.\n", 413)
 
 
-def _printable(text: str) -> str:
-    return repr(text[:80].encode("ascii", "replace").decode())
+async def _whole_body(receive: Receive, limit: int) -> bytes | None:
+    """The request's body; None when it is longer than the limit."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"".join(parts)
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            return None
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives the application the body that was taken, then whatever comes."""
+    given = False
+
+    async def receiving() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receiving
+
+
+def _uncompressed(scope: Scope, rule: Rule) -> Scope:
+    """A page is asked for as it is, so that its scripts can be read."""
+    if rule.kind != "page":
+        return scope
+    return {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]}
+
+
+def _is_html(headers: Any) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+
+
+def _plain(text: str, status: int) -> Response:
+    return PlainTextResponse(text, status)
+
+
+def _json_refusal(message: str) -> Response:
+    """In the form of a server function's answer, so that the page shows the sentence."""
+    body = json.dumps({"error": {"message": message, "kind": "token"}})
+    return Response(body, 401, media_type="application/json")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
 _CODES = {"f": ("<f4", "f4"), "i": ("<i4", "i4"), "u": ("u1", "u1")}
@@ -34,7 +34,9 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
         "id": trace_id,
         "metadata": metadata,
         "flags": _flags(details.get("flags"), metadata.get("flags"), severities),
-        "warnings": [_clean(text) for text in details.get("warnings", ())],
+        "warnings": [
+            _clean(text) for text in (newer_schema(record.metadata), *details.get("warnings", ())) if text
+        ],
         "timings": details.get("timings") or {},
     }
     if transcript is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,8 +11,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.inspector.access import Access
 from rollout_traces.inspector.assets import Asset, bundle, trackio_images
-from rollout_traces.inspector.guard import Guard, HostPolicy
+from rollout_traces.inspector.guard import Guard, GuardOptions
+from rollout_traces.inspector.origins import HostPolicy, Proxies
+from rollout_traces.inspector.response_headers import checked_ancestors, script_hashes
+from rollout_traces.inspector.routes import Rule, rules
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -30,26 +33,55 @@ class ServerOptions:
 
     Attributes:
         host: address to bind; loopback unless asked otherwise.
+        port: the port it listens on; part of the cookie's name.
+        token: what opens the pages; None for no token.
         allow_hosts: further Host names to answer, for proxies and notebooks.
+        trusted_proxies: addresses or networks of proxies whose forwarding headers are believed.
+        frame_ancestors: sites that may show the page in a frame.
         root_path: the prefix under which a proxy serves it.
         mount_trackio: serve Trackio's dashboard beside it; off for a source that is not local.
+        trackio_sql: also Trackio's SQL, one bounded statement a call.
+        write_token: take what runs log, of whoever sends this token; None for not.
     """
 
     host: str = "127.0.0.1"
+    port: int = FIRST_PORT
+    token: str | None = None
     allow_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    frame_ancestors: tuple[str, ...] = ()
     root_path: str = ""
     mount_trackio: bool = True
+    trackio_sql: bool = False
+    write_token: str | None = None
 
 
-def build_server(workspace: Workspace, options: ServerOptions | None = None) -> ASGIApp:
+@dataclass(frozen=True)
+class InspectorServer:
+    """What is served.
+
+    Attributes:
+        app: the ASGI application for uvicorn, its guard in front.
+        behind: the application behind the guard.
+        rules: the routes that the guard lets through.
+        no_dashboard: why Trackio's dashboard is not served; empty where it is.
+    """
+
+    app: ASGIApp
+    behind: FastAPI
+    rules: tuple[Rule, ...]
+    no_dashboard: str = ""
+
+
+def build_server(workspace: Workspace, options: ServerOptions | None = None) -> InspectorServer:
     """Builds the whole application.
 
     Args:
         workspace: what the pages read.
         options: how it is served.
 
-    Returns:
-        An ASGI application for uvicorn.
+    Raises:
+        ConfigError: a proxy or a frame ancestor cannot be understood.
     """
     import gradio as gr
     from fastapi import FastAPI
@@ -57,10 +89,11 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     from rollout_traces.inspector.app import build_blocks, page_head
 
     options = options or ServerOptions()
+    proxies, ancestors = Proxies.of(options.trusted_proxies), checked_ancestors(options.frame_ancestors)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
-    if options.mount_trackio:
-        _mount_trackio(app, options.root_path.rstrip("/"))
+    missing = _mount_trackio(app, workspace, options) if options.mount_trackio else "it was not asked for"
+    head = page_head(options.root_path, dashboard=not missing)
     gr.mount_gradio_app(
         app,
         build_blocks(workspace),
@@ -72,10 +105,21 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
         mcp_server=False,
         pwa=False,
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        head=page_head(options.root_path, workspace),
+        head=head,
         show_error=False,
     )
-    return Guard(app, HostPolicy.for_server(options.host, options.allow_hosts), options.root_path)
+    served = rules(trackio=not missing, sql=options.trackio_sql, writes=options.write_token is not None)
+    guard = GuardOptions(
+        hosts=HostPolicy.for_server(options.host, options.allow_hosts),
+        proxies=proxies,
+        access=Access(options.token, options.port, framed=bool(ancestors)),
+        writing=Access(options.write_token),
+        rules=served,
+        ancestors=ancestors,
+        hashes=script_hashes(head.encode()),
+        root_path=options.root_path,
+    )
+    return InspectorServer(Guard(app, guard), app, served, missing)
 
 
 def free_port(host: str, first: int = FIRST_PORT) -> int:
@@ -125,13 +169,14 @@ def _why_not_bound(host: str, port: int) -> OSError | None:
 def _add_assets(app: FastAPI) -> None:
     files = bundle()
 
-    @app.get(f"/inspector/{files.digest}/{{name:path}}", include_in_schema=False)
-    def inspector_asset(name: str) -> Response:
-        return _respond(files.files.get(name), "public, max-age=31536000, immutable")
+    @app.get("/inspector/{digest}/{name:path}", include_in_schema=False)
+    def inspector_asset(digest: str, name: str) -> Response:
+        known = files.files if digest == files.digest else {}
+        return _respond(known.get(name), "private, max-age=31536000, immutable")
 
     @app.get("/static/trackio/{name}", include_in_schema=False)
     def trackio_image(name: str) -> Response:
-        return _respond(trackio_images().get(name), "public, max-age=3600")
+        return _respond(trackio_images().get(name), "private, max-age=3600")
 
 
 def _respond(asset: Asset | None, caching: str) -> Response:
@@ -141,17 +186,27 @@ def _respond(asset: Asset | None, caching: str) -> Response:
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 
 
-def _mount_trackio(app: FastAPI, prefix: str) -> None:
+def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -> str:
+    """Mounts the dashboard; why it could not be, empty where it could."""
     from starlette.responses import RedirectResponse
-    from trackio.server import build_starlette_app_only
 
-    for shade in ("light", "dark"):  # by default it asks for a file by its path, which is refused here
-        logo = f"{prefix}/static/trackio/trackio_logo_type_{shade}_transparent.png"
-        os.environ.setdefault(f"TRACKIO_LOGO_{shade.upper()}_URL", logo)
-    dashboard, _write_token = build_starlette_app_only()
+    from rollout_traces.inspector.trackio_mount import MountOptions, trackio_app
+
+    try:
+        dashboard = trackio_app(
+            MountOptions(
+                prefix=options.root_path.rstrip("/"),
+                sql=options.trackio_sql,
+                writes=options.write_token is not None,
+                projects=workspace.projects if workspace.is_restricted else None,
+            )
+        )
+    except Exception as error:  # noqa: BLE001 - said, and the inspector starts without it
+        return f"{type(error).__name__}: {error}"
 
     @app.get("/trackio", include_in_schema=False)
     def add_slash() -> Response:
         return RedirectResponse("trackio/")
 
     app.mount("/trackio", dashboard)
+    return ""

@@ -18,6 +18,10 @@ FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 LONGEST_WAIT = 20.0
 """Seconds that a question waits for the first indexing of its project."""
+LONGEST_TEXT = 10_000
+"""Characters of one argument: a filter, a search, a name."""
+MOST_NAMES = 200
+"""Names in one argument: charts, columns."""
 KEPT_ANSWERS = 64
 
 
@@ -47,6 +51,8 @@ class Request:
             return default
         if not isinstance(value, str):
             raise StoreError(f"{name}: seen {type(value).__name__}, expected a text.")
+        if len(value) > LONGEST_TEXT:
+            raise StoreError(f"{name}: {len(value):,} characters; at most {LONGEST_TEXT:,} are looked at.")
         return value
 
     def number(self, name: str) -> int | None:
@@ -60,13 +66,15 @@ class Request:
             return None
         try:
             return int(value)
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"{name}: seen {value!r}, expected a whole number.") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"{name}: seen {str(value)[:40]!r}, expected a whole number.") from error
 
     def names(self, name: str) -> tuple[str, ...]:
         """A list of texts, empty where it is absent."""
         value = self.values.get(name)
-        return tuple(str(item) for item in value) if isinstance(value, list) else ()
+        return (
+            tuple(str(item)[:LONGEST_TEXT] for item in value[:MOST_NAMES]) if isinstance(value, list) else ()
+        )
 
     @property
     def project(self) -> str:
@@ -153,6 +161,11 @@ class Workspace:
     def is_local(self) -> bool:
         """True when the projects lie on this machine."""
         return self.server_url is None and self.space is None
+
+    @property
+    def is_restricted(self) -> bool:
+        """True when only the projects that were named are shown."""
+        return bool(self._named)
 
     @property
     def has_dashboard(self) -> bool:

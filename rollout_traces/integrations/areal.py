@@ -29,7 +29,8 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.settings.environment import read_environment
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 
@@ -42,10 +43,35 @@ CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
     "chat_template": (str | None, None),
     "chat_template_kwargs": (dict[str, Any] | None, None),
 }
+JOIN_ADVANTAGES = "join_advantages"
+ADDED_FIELDS = {**CONFIG_FIELDS, JOIN_ADVANTAGES: (bool, False)}
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
 
 TEMPLATE_NAMES = ("tokenizer", "enable_thinking", "chat_template_kwargs")
 """What a workflow says, as an attribute or an argument, of how it renders prompts."""
+
+
+@dataclass(frozen=True)
+class ArealSettings:
+    """What AReaL's hook alone takes; `ROLLOUT_TRACES_JOIN_ADVANTAGES` or a key of `stats_logger.trackio`.
+
+    Attributes:
+        join_advantages: whether `advantages` and `prox_logp` are fetched from `compute_advantages`.
+    """
+
+    join_advantages: bool = False
+
+    @classmethod
+    def of(cls, trainer: Any) -> ArealSettings:
+        """The environment's value, else the config's.
+
+        Raises:
+            ConfigError: a variable cannot be understood; the text names it.
+        """
+        trackio = getattr(trainer.config.stats_logger, "trackio", None)
+        return cls(
+            **{JOIN_ADVANTAGES: bool(getattr(trackio, JOIN_ADVANTAGES, False)), **read_environment(cls)}
+        )
 
 
 def attach(
@@ -71,7 +97,11 @@ def attach(
         if observer.hook.is_on:
             _hook(trainer, observer)
             trainer._rollout_traces = observer
-    if join_advantages and observer is not None and observer.hook.is_on:
+    if (
+        observer is not None
+        and observer.hook.is_on
+        and (join_advantages or ArealSettings.of(trainer).join_advantages)
+    ):
         observer.join_advantages()
 
 
@@ -120,7 +150,7 @@ def extend_config() -> None:
     from areal.api.cli_args import TrackioConfig
 
     known = {item.name for item in dataclasses.fields(TrackioConfig)}
-    added = {name: spec for name, spec in CONFIG_FIELDS.items() if name not in known}
+    added = {name: spec for name, spec in ADDED_FIELDS.items() if name not in known}
     if not added:
         return
     for item in dataclasses.fields(TrackioConfig):
@@ -188,6 +218,7 @@ class _Observer:
         shares_run: AReaL's own Trackio run is open, and has the scalars.
         joins: `compute_advantages` is watched.
         handed: the latest training rollouts.
+        open_steps: steps and splits whose rollouts were logged since AReaL's last commit.
         steps: where AReaL is.
         template: the workflow's chat template and its arguments; None until one was seen.
     """
@@ -201,6 +232,7 @@ class _Observer:
         self.shares_run = trackio is not None and trackio.mode != "disabled"
         self.joins = False
         self.handed: _Handed | None = None
+        self.open_steps: set[tuple[int, str]] = set()
         self.steps = _Steps.of(trainer)
         self.template: dict[str, Any] | None = None
 
@@ -285,6 +317,8 @@ class _Observer:
         """Goes to the next step, and logs the scalars where AReaL's own Trackio is switched off."""
         step = int(given["global_step"])
         self.steps.expected = step + 1
+        while self.open_steps:
+            self.hook.close_step(*self.open_steps.pop())
         self._log_scalars(given["data"], max(step, earliest))
 
     def _hand_over(self, batch: Any, split: str) -> _Handed | None:
@@ -295,14 +329,19 @@ class _Observer:
         for index, trajectory in enumerate(resolve(batch)):
             part = contained("areal")(batch_of)(trajectory)
             if part is not None:
-                batches.append(dataclasses.replace(part, train_version=self.steps.expected))
+                batches.append(dataclasses.replace(part, train_version=self._version_trained(split)))
                 parts.append(_Part(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None
         step = self.steps.log_step(self.trainer)
         awaited = ("advantages",) if self.joins and split == "rollout" else ()
         handle = self.hook.log_rollouts(batches, step=step, split=split, await_join=awaited)
+        self.open_steps.add((step, split))
         return _Handed(handle, parts)
+
+    def _version_trained(self, split: str) -> int:
+        """The policy version that rollouts are compared with; AReaL sets the new one before it evaluates."""
+        return self.steps.expected + (split == "eval-rollout")
 
     def _learn_template(
         self, prepare_batch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

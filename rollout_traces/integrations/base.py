@@ -121,14 +121,17 @@ INTEGRATIONS: tuple[Integration, ...] = (
         supported=">=1.16,<2",
         hook_points=(
             "trl.trainer.grpo_trainer:GRPOTrainer._generate",
+            "trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards",
             "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
             "trl.trainer.rloo_trainer:RLOOTrainer._generate",
+            "trl.trainer.rloo_trainer:RLOOTrainer._calculate_rewards",
             "trl.trainer.rloo_trainer:RLOOTrainer._generate_and_score_completions",
         ),
         trainer_points=(
             "_generate",
+            "_calculate_rewards",
             "_generate_and_score_completions",
-            "_logs",
+            "reward_func_names",
             "_tokenizer",
             "accelerator.process_index",
             "callback_handler.callbacks",
@@ -148,6 +151,19 @@ INTEGRATIONS: tuple[Integration, ...] = (
             "verl.trainer.ppo.ray_trainer:extract_reward",
         ),
         trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer", "tokenizer"),
+    ),
+    Integration(
+        name="verl_v1",
+        distribution="verl",
+        supported=">=0.9.1,<0.10",
+        hook_points=(
+            "verl.trainer.ppo.v1.trainer_base:PPOTrainer.__init__",
+            "verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit",
+            "verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate",
+            "verl.trainer.ppo.v1.trainer_base:PPOTrainer._log_rollout_data",
+            "verl.trainer.ppo.v1.trainer_base:tq.kv_clear",
+        ),
+        trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer"),
     ),
 )
 """The trainers that are switched on by hooks; the others are adapters that a loop calls itself."""

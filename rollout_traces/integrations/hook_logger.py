@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import ConfigError, text_of
+from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
-from rollout_traces.logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+
+log = logging.getLogger("rollout_traces")
+SILENT_STEPS = 20
+"""Training steps without a rollout after which a hooked trainer is warned about."""
 
 
 class HookLogger:
@@ -36,11 +42,22 @@ class HookLogger:
         self._owned = given is None
         self._from_trainer = from_trainer
         self._failure: str | None = None
+        self._has_logged = False
+        self._starts_again = False
+        self._logged_in_step = False
+        self._silent_steps = 0
+        self._report = run_report.report_of(integration)
+        if self.is_on:
+            self._report.trainers += 1
+        else:
+            self._report.switched_off += 1
+        contained(integration)(run_report.write)()
 
     @property
     def is_on(self) -> bool:
-        """False where a logger would be made that keeps no rollouts."""
-        return not self._owned or self.options.get("max_rollout_traces_per_step", 0) > 0
+        """False where a logger would be made that keeps no rollouts, and none asked for the ledger alone."""
+        wants_traces = (self.options.get("max_rollout_traces_per_step") or 0) > 0
+        return not self._owned or wants_traces or self.options.get("ledger") is True
 
     def give(self, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         """Takes what a script's own `attach` says of a trainer that is hooked already, before anything was logged.
@@ -67,7 +84,40 @@ class HookLogger:
             self._make_logger()
         if self.logger is None:
             raise ConfigError(self._failure)
+        if self._starts_again:
+            self.logger.begin_attempt()
+        self._starts_again, self._has_logged, self._logged_in_step = False, True, True
+        self._report.rollouts += sum(batch.n_rows for batch in batches)
         return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
+
+    def start_training(self) -> None:
+        """Says that the trainer begins; where it trained before, what it logs now is another attempt."""
+        self._starts_again = self._has_logged
+
+    def close_step(self, step: int, split: str) -> None:
+        """Says that the trainer is done with a step, whether rollouts were logged for it or not."""
+        if split == "rollout":
+            self._count_step(step)
+        if self.logger is not None:
+            self.logger.close_step(step, split)
+
+    def _count_step(self, step: int) -> None:
+        if self._logged_in_step:
+            self._report.steps += 1
+            self._silent_steps = 0
+        else:
+            self._silent_steps += 1
+        self._logged_in_step = False
+        run_report.write()
+        if self._silent_steps == SILENT_STEPS:
+            log.warning(
+                "rollout-traces with %s: no rollouts in the last %d training steps, up to step %d. %s "
+                "`rollout-traces doctor` looks for the cause; training goes on.",
+                self._integration,
+                SILENT_STEPS,
+                step,
+                self._failure or "The trainer called nothing that is hooked.",
+            )
 
     def _make_logger(self) -> None:
         try:
@@ -75,9 +125,11 @@ class HookLogger:
         except Exception as error:  # noqa: BLE001  the caller raises its text, now and at every later step
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             self._failure = f"{kind}{text_of(error)}"
+            self._report.problem = self._failure
 
     def close(self) -> None:
         """Stores what is left: finishes a logger of its own, flushes a given one. Raises nothing."""
+        contained(self._integration)(run_report.write)()
         if self.logger is not None:
             contained(self._integration)(self.logger.finish if self._owned else self.logger.flush)()
             if self._owned:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rollout_traces.environment import as_environment, read_environment
+from rollout_traces.settings.environment import as_environment, read_environment
 
 
 @dataclass(frozen=True)

@@ -8,5 +8,5 @@ TRIGGERS: dict[str, tuple[str, str]] = {
     "trl.trainer.grpo_trainer": ("rollout_traces.integrations.trl", "install"),
     "trl.trainer.rloo_trainer": ("rollout_traces.integrations.trl", "install_rloo"),
     "verl.trainer.ppo.ray_trainer": ("rollout_traces.integrations.verl", "install"),
-    "verl.trainer.ppo.v1.trainer_base": ("rollout_traces.integrations.verl", "refuse_handles"),
+    "verl.trainer.ppo.v1.trainer_base": ("rollout_traces.integrations.verl_v1", "install"),
 }

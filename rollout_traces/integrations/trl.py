@@ -3,15 +3,19 @@
     from rollout_traces.integrations import trl
     trl.attach(trainer, max_rollout_traces_per_step=32)
 
-TRL's batch is left-padded prompts beside right-padded completions. Rewards are not in it: they are taken
-from the trainer's own logs of the same call. Rollouts sampled at `state.global_step == k` belong to the
-scalars that TRL logs as global step k + 1.
+TRL's batch is left-padded prompts and right-padded completions. Rewards are not in it: they are what
+`_calculate_rewards` returned in the same call, and so are prompts, completions and logged extras. (`trainer._logs`
+merges reward functions of one name and forgets all but a generation batch.) Training rollouts sampled at
+`state.global_step == k` belong to the scalars that TRL logs at k + 1; evaluation is logged at k.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +34,11 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutLogger
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 DEFAULT_CAP = 32
+_logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)
+"""Global step of the trainer whose `log` is running."""
 GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
 
 
@@ -120,10 +126,24 @@ def batches_from(scored: Scored, /) -> list[RolloutBatch]:
             ground_truths=next(
                 (scored.columns[name] for name in GROUND_TRUTH_COLUMNS if name in scored.columns), None
             ),
+            extras=_extras(scored.columns),
             train_version=scored.global_step,
             **tracks,
         )
     ]
+
+
+def _extras(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]] | None:
+    """Scalar columns of a row to show with it; lists and images stay out."""
+    shown = {
+        name: values
+        for name, values in columns.items()
+        if name not in GROUND_TRUTH_COLUMNS
+        and all(value is None or isinstance(value, (str, int, float, bool)) for value in values)
+    }
+    return (
+        [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)] if shown else None
+    )
 
 
 def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any) -> TrainerCallback:
@@ -145,10 +165,12 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         trainer._rollout_traces.hook.give(logger, HookSettings.from_environment().over(options))
         return trainer._rollout_traces
     observer = _Observer(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
-    if not binds(integration, trainer):
+    if not observer.hook.is_on or not binds(integration, trainer):
         return observer
     trainer._rollout_traces = observer
     trainer._generate = observer.remember_lengths(trainer._generate)
+    trainer._calculate_rewards = observer.remember_rewards(trainer._calculate_rewards)
+    trainer.log = observer.around_log(trainer.log)
     trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
     trainer.callback_handler.callbacks.insert(0, observer)
     return observer
@@ -193,8 +215,27 @@ class _Generated:
     sampled: Sequence[int]
 
 
+@dataclass(frozen=True)
+class _Rewarded:
+    """What `_calculate_rewards` was given and returned, for this rank's B rows.
+
+    Attributes:
+        names: F reward functions' names, made unique.
+        rewards_B_F: one value a row and function; NaN where a function gave none.
+        prompts: B prompts, texts or lists of messages.
+        completions: B completions, texts or lists of messages.
+        extras: column that a reward function logged -> B values.
+    """
+
+    names: Sequence[str]
+    rewards_B_F: Any
+    prompts: Sequence[Any]
+    completions: Sequence[Any]
+    extras: Mapping[str, Sequence[Any]]
+
+
 class _Observer(TrainerCallback):
-    """Sees every call, hands it over, and flushes before TRL finishes its run."""
+    """Sees every call, hands it over, closes each step, and flushes before TRL finishes its run."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         self.trainer = trainer
@@ -202,6 +243,7 @@ class _Observer(TrainerCallback):
             "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
         )
         self.generated: list[_Generated] = []
+        self.rewarded: _Rewarded | None = None
         self._groups: dict[str, tuple[int, int]] = {}
 
     def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,20 +257,54 @@ class _Observer(TrainerCallback):
 
         return wrapped
 
+    def remember_rewards(self, calculate: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps `_calculate_rewards`, which has every row's rewards by function, prompts and completions."""
+
+        @functools.wraps(calculate)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            rewards = calculate(*args, **kwargs)
+            self.rewarded = contained("trl")(self._rewarded)(arguments_of(calculate, args, kwargs), rewards)
+            return rewards
+
+        return wrapped
+
     def hand_over(self, score: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `_generate_and_score_completions`."""
 
         @functools.wraps(score)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.generated, self.rewarded = [], None
             output = score(*args, **kwargs)
             contained("trl")(self._log)(arguments_of(score, args, kwargs), output)
             return output
 
         return wrapped
 
+    def around_log(self, log: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps `log`, whose completions table would take a step of Trackio's own counting."""
+
+        @functools.wraps(log)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            token = _logging.set(int(self.trainer.state.global_step))
+            try:
+                return log(*args, **kwargs)
+            finally:
+                _logging.reset(token)
+
+        return wrapped
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Makes TRL's own scalars carry the global step that the rollouts carry."""
+        """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
+        self.hook.start_training()
         contained("trl")(_align_steps)(self.trainer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Closes the step that TRL has just counted."""
+        contained("trl")(self.hook.close_step)(int(state.global_step), "rollout")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Closes the evaluation, which TRL logs at the step it is at."""
+        contained("trl")(self.hook.close_step)(int(state.global_step), "eval-rollout")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stores what is left; TRL closes its Trackio run right after."""
@@ -242,10 +318,26 @@ class _Observer(TrainerCallback):
             for ids, mask in zip(result[1], masks, strict=True)
         ]
 
+    def _rewarded(self, given: Arguments, rewards: Any) -> _Rewarded:
+        prompts, completions = given["prompts"], given["completions"]
+        n, rank = len(prompts), self.trainer.accelerator.process_index
+        return _Rewarded(
+            names=_unique(self.trainer.reward_func_names),
+            rewards_B_F=rewards[rank * n : (rank + 1) * n].detach().float().cpu().numpy(),
+            prompts=list(prompts),
+            completions=list(completions),
+            extras={
+                name: list(values)
+                for name, values in getattr(self.trainer, "_pending_extra_logs", {}).items()
+                if len(values) == n
+            },
+        )
+
     def _log(self, given: Arguments, output: Mapping[str, Any]) -> None:
         trainer, inputs = self.trainer, given["inputs"]
+        sampled_at = int(trainer.state.global_step)
         training = trainer.model.training
-        step, split = int(trainer.state.global_step) + 1, "rollout" if training else "eval-rollout"
+        step, split = (sampled_at + 1, "rollout") if training else (sampled_at, "eval-rollout")
         scored = self._scored(inputs, output, (step, split))
         self.hook.log_rollouts(batches_from(scored), step=step, split=split)
 
@@ -266,33 +358,39 @@ class _Observer(TrainerCallback):
         trainer = self.trainer
         n = len(inputs)
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        mine = slice(-n * world + rank * n, None if rank == world - 1 else -n * world + (rank + 1) * n)
         group_size = trainer.num_generations if place[1] == "rollout" else trainer.num_generations_eval
         columns = {name: [row.get(name) for row in inputs] for name in inputs[0] if name != "prompt"}
         known = len(self.generated) == n
+        rewarded = self.rewarded
+        if rewarded is None or len(rewarded.prompts) != n:
+            raise BatchError(
+                f"TRL: `_calculate_rewards` saw {0 if rewarded is None else len(rewarded.prompts)} rows. "
+                f"Expected the batch's {n}."
+            )
         first_group = self._take_groups(place, -(-n * world // group_size))
         return Scored(
             output=output,
             completion_lengths=[row.length for row in self.generated] if known else None,
             sampled=[row.sampled for row in self.generated] if known else None,
             stop_reasons=[row.stop_reason for row in self.generated] if known else None,
-            rewards={name: list(values)[mine] for name, values in trainer._logs["rewards"].items()},
+            rewards={name: rewarded.rewards_B_F[:, f].tolist() for f, name in enumerate(rewarded.names)},
             reward_weights=_as_list(trainer.reward_weights),
             group_ids=[first_group + (rank * n + row) // group_size for row in range(n)],
             global_step=int(trainer.state.global_step),
-            messages=self._messages(mine),
-            columns=columns,
+            messages=self._messages(rewarded),
+            columns={**columns, **rewarded.extras},
         )
 
-    def _messages(self, mine: slice) -> list[list[Mapping[str, Any]]] | None:
+    def _messages(self, rewarded: _Rewarded) -> list[list[Mapping[str, Any]]] | None:
         """TRL's structured conversations; wrong under a `rollout_func`, absent for plain text."""
         if getattr(self.trainer, "rollout_func", None) is not None:
             return None
-        prompts = list(self.trainer._logs["prompt"])[mine]
-        completions = list(self.trainer._logs["completion"])[mine]
-        if not all(isinstance(part, list) for part in (*prompts, *completions)):
+        if not all(isinstance(part, list) for part in (*rewarded.prompts, *rewarded.completions)):
             return None
-        return [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        return [
+            [*prompt, *completion]
+            for prompt, completion in zip(rewarded.prompts, rewarded.completions, strict=True)
+        ]
 
     def _template(self) -> str | None:
         """The chat template that the trainer prompts with, where it is not the tokenizer's own."""
@@ -310,6 +408,20 @@ class _Observer(TrainerCallback):
             "chat_template": self._template(),
             "chat_template_kwargs": getattr(self.trainer, "chat_template_kwargs", None),
         }
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names in order; the second of one name is `name_2`, so that two lambdas stay two reward functions."""
+    seen: Counter[str] = Counter()
+    unique: list[str] = []
+    for name in map(str, names):
+        seen[name] += 1
+        candidate = name if seen[name] == 1 else f"{name}_{seen[name]}"
+        while candidate in unique:
+            seen[name] += 1
+            candidate = f"{name}_{seen[name]}"
+        unique.append(candidate)
+    return unique
 
 
 def _are_masks(values: Any) -> bool:
@@ -347,21 +459,25 @@ def _align_steps(trainer: Any) -> None:
     for callback in trainer.callback_handler.callbacks:
         if type(callback).__name__ == "TrackioCallback" and not isinstance(callback._trackio, _StepAligned):
             callback._trackio = _StepAligned(callback._trackio)
+    for module in {sys.modules.get(kind.__module__) for kind in type(trainer).__mro__}:
+        trackio = getattr(module, "trackio", None)
+        if trackio is not None and not isinstance(trackio, _StepAligned):
+            module.trackio = _StepAligned(trackio)  # type: ignore[union-attr]
 
 
 class _StepAligned:
-    """Trackio as TRL calls it; scalars that name their global step are logged at it.
+    """Trackio as TRL calls it; what TRL logs without a step is logged at its global step.
 
-    TRL logs without a step, so Trackio numbers its calls; rollouts carry the trainer's own step.
+    Trackio numbers such calls itself; rollouts carry the trainer's own step.
     """
 
     def __init__(self, trackio: Any) -> None:
         self._module = trackio
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """`trackio.log` at the global step among the metrics."""
-        if step is None and "train/global_step" in metrics:
-            step = int(metrics["train/global_step"])
+        """`trackio.log` at the global step among the metrics, else at that of the trainer that is logging."""
+        if step is None:
+            step = int(metrics["train/global_step"]) if "train/global_step" in metrics else _logging.get()
         self._module.log(dict(metrics), step=step)
 
     def __getattr__(self, name: str) -> Any:

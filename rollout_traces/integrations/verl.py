@@ -1,6 +1,6 @@
-"""verl's `RayPPOTrainer`, hooked through verl's own plugin mechanism.
+"""verl's `RayPPOTrainer` (`trainer.use_v1=false`), hooked through verl's own plugin mechanism.
 
-    ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP=32 python -m verl.trainer.main_ppo ...
+    ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP=32 python -m verl.trainer.main_ppo trainer.use_v1=false ...
 
 A `DataProto` holds left-padded prompts beside right-padded responses, with rows in any order and a `uid` per
 prompt. Its trainer dumps rollouts when `trainer.rollout_data_dir` is set; where it is not, it is set to a name
@@ -10,8 +10,7 @@ that stands for no folder, so that the same call comes here and writes nothing.
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,9 +30,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger import RolloutLogger
-
-log = logging.getLogger("rollout_traces")
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 NO_DUMP = "rollout-traces:no-dump"
 """A `rollout_data_dir` that stands for no folder."""
@@ -47,10 +44,6 @@ RESPONSE_TRACKS = {
     "token_level_scores": "token_rewards",
 }
 """verl's [B, R] keys -> ours."""
-UNSUPPORTED = (
-    "rollout-traces: %s: the handle-based trainer (KVBatchMeta, verl.trainer.ppo.v1) is not supported: its batch "
-    "holds no tensors here. No rollouts are logged; training goes on. Use verl.trainer.ppo.ray_trainer."
-)
 _validating: ContextVar[Any] = ContextVar("rollout_traces_validating", default=None)
 
 
@@ -101,7 +94,7 @@ def batches_from(scored: Scored, /) -> list[RolloutBatch]:
     }
     if scored.token_scores is not None:
         tracks["token_rewards"] = after_prompt(scored.token_scores.float())
-    numbers, words = _split_extras(scored.reward_extras)
+    numbers, words = split_extras(scored.reward_extras)
     steps = {
         name: _numbers(others[name]) for name in ("min_global_steps", "max_global_steps") if name in others
     }
@@ -118,7 +111,7 @@ def batches_from(scored: Scored, /) -> list[RolloutBatch]:
             sample_metrics={**numbers, **steps},
             group_ids=None if "uid" not in others else list(others["uid"]),
             sources=None if "data_source" not in others else list(others["data_source"]),
-            ground_truths=_ground_truths(others),
+            ground_truths=ground_truths_of(others.get("reward_model")),
             extras=words,
             train_version=scored.train_version,
             **tracks,
@@ -173,21 +166,12 @@ def install() -> None:
     ray_trainer.extract_reward = _seen_in_validation(ray_trainer.extract_reward)
 
 
-def refuse_handles() -> None:
-    """Says by name that the handle-based trainer is not supported, when it is used."""
-    from verl.trainer.ppo.v1 import trainer_base
-
-    for item in list(vars(trainer_base).values()):
-        if isinstance(item, type) and "fit" in vars(item):
-            setattr(item, "fit", _refusing(vars(item)["fit"]))  # noqa: B010
-
-
 class _Observer:
     """Sees a trainer's batches go by."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         self.trainer = trainer
-        self.hook = HookLogger("verl", logger, options, self._said_by_trainer)
+        self.hook = HookLogger("verl", logger, options, lambda: run_settings_of(trainer))
 
     def ask_for_dumps(self) -> None:
         """Makes verl call `_log_rollout_data` also where no dump was asked for."""
@@ -221,6 +205,7 @@ class _Observer:
                 return validate(*args, **kwargs)
             finally:
                 _validating.reset(token)
+                contained("verl")(self.hook.close_step)(int(self.trainer.global_steps), "eval-rollout")
 
         return wrapped
 
@@ -229,6 +214,7 @@ class _Observer:
 
         @functools.wraps(fit)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.hook.start_training()
             try:
                 return fit(*args, **kwargs)
             finally:
@@ -243,6 +229,7 @@ class _Observer:
         """Hands a training batch over."""
         step = int(self.trainer.global_steps)
         self._log(Scored(data, extras, train_version=step - 1), step, "rollout")
+        self.hook.close_step(step, "rollout")
 
     def on_validation(self, data: Any, scores: Any, extras: Mapping[str, Any]) -> None:
         """Hands a validation batch over."""
@@ -252,30 +239,23 @@ class _Observer:
     def _log(self, scored: Scored, step: int, split: str) -> None:
         self.hook.log_rollouts(batches_from(scored), step=step, split=split)
 
-    def _said_by_trainer(self) -> dict[str, Any]:
-        from omegaconf import OmegaConf
 
-        config = self.trainer.config.trainer
-        whole = self.trainer.config
-        kwargs = OmegaConf.select(whole, "data.apply_chat_template_kwargs")
-        return {
-            "project": config.get("project_name", None) or "verl",
-            "name": config.get("experiment_name", None),
-            "tokenizer": self.trainer.tokenizer,
-            "chat_template": OmegaConf.select(whole, "actor_rollout_ref.model.custom_chat_template"),
-            "chat_template_kwargs": OmegaConf.to_container(kwargs, resolve=True)
-            if OmegaConf.is_config(kwargs)
-            else kwargs,
-        }
+def run_settings_of(trainer: Any) -> dict[str, Any]:
+    """Arguments of a `RolloutLogger` that verl's own config names: project, run, tokenizer, template."""
+    from omegaconf import OmegaConf
 
-
-def _refusing(fit: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(fit)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        log.warning(UNSUPPORTED, integration_named("verl"))
-        return fit(*args, **kwargs)
-
-    return wrapped
+    whole = trainer.config
+    config = whole.trainer
+    kwargs = OmegaConf.select(whole, "data.apply_chat_template_kwargs")
+    return {
+        "project": config.get("project_name", None) or "verl",
+        "name": config.get("experiment_name", None),
+        "tokenizer": trainer.tokenizer,
+        "chat_template": OmegaConf.select(whole, "actor_rollout_ref.model.custom_chat_template"),
+        "chat_template_kwargs": OmegaConf.to_container(kwargs, resolve=True)
+        if OmegaConf.is_config(kwargs)
+        else kwargs,
+    }
 
 
 def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,20 +279,19 @@ def _versions(response_mask: Any, steps: Mapping[str, np.ndarray]) -> Any:
     return torch.where(response_mask, rows[:, None], -1)
 
 
-def _ground_truths(others: Mapping[str, Any]) -> list[Any] | None:
-    if "reward_model" not in others:
+def ground_truths_of(reward_models: Sequence[Any] | None) -> list[Any] | None:
+    """What the reward model was given to compare with, a value a row."""
+    if reward_models is None:
         return None
-    return [
-        item.get("ground_truth") if isinstance(item, Mapping) else None for item in others["reward_model"]
-    ]
+    return [item.get("ground_truth") if isinstance(item, Mapping) else None for item in reward_models]
 
 
 def _numbers(values: Any) -> np.ndarray:
     return np.asarray([np.nan if value is None else value for value in values], np.float64)
 
 
-def _split_extras(extras: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]] | None]:
-    """Numbers by name, and the rest beside each row."""
+def split_extras(extras: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]] | None]:
+    """Columns of numbers by name, and the other columns as a mapping a row."""
     numbers: dict[str, np.ndarray] = {}
     words: dict[str, list[Any]] = {}
     for name, values in extras.items():

@@ -1,19 +1,21 @@
-"""HostBatch -> Ledger: every row of a hand-over, from masks and scalars, without its text."""
+"""PackedBatch -> Ledger: every row of a hand-over, from masks and scalars, without its text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
 from rollout_traces.ledger.policy_update import clipped, update_shares
+from rollout_traces.ledger.row_values import row_value_columns, text_column, texts
 from rollout_traces.ledger.segments import Segments, ratio
+from rollout_traces.ledger.thinking import thinking_tokens
 from rollout_traces.ledger.tool_results import tool_failed
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 
 STOP_REASONS = {
@@ -35,7 +37,7 @@ FROM_TRANSCRIPTS = ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors")
 """Columns that a decoded row knows better."""
 
 
-def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledger:
+def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Ledger:
     """Fills every column that the hand-over allows without decoding.
 
     Rows whose tokens were left behind (`has_tokens` False) have unknown token columns. A column that
@@ -54,34 +56,38 @@ def build_ledger(batch: HostBatch, settings: RunSettings | None = None) -> Ledge
     prompt_keys = _prompt_keys(batch)
     group = group_numbers(batch.group_ids, prompt_keys)
     columns: dict[str, np.ndarray] = {
-        "uid": _texts([batch.uid(b) for b in range(batch.n_rows)]),
-        "split": _texts([batch.split] * batch.n_rows),
+        "uid": texts([batch.uid(b) for b in range(batch.n_rows)]),
+        "split": texts([batch.split] * batch.n_rows),
         "step": np.full(batch.n_rows, batch.step, np.int64),
         "group": group,
         "sample": positions_in_group(group),
         "prompt_key": prompt_keys,
-        "source": _text_list(batch, "sources", str),
-        "discard_reason": _text_list(batch, "discard_reasons", str),
+        "source": text_column(batch, "sources", str),
+        "episode": text_column(batch, "episode_ids", str),
+        "parent": text_column(batch, "parents", str),
+        "discard_reason": text_column(batch, "discard_reasons", str),
         "reward": batch.row_floats.get("rewards", _nan(batch)),
         "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
-        "reward_status": _text_list(batch, "reward_statuses", _lower),
-        "stop_reason": _text_list(batch, "stop_reasons", normalise_stop_reason),
+        "reward_status": text_column(batch, "reward_statuses", _lower),
+        "stop_reason": text_column(batch, "stop_reasons", normalise_stop_reason),
         "success": _success(batch, settings),
-        "answered": _truths(batch, "parsed_answers", lambda answer: int(answer is not None), none=0),
+        "answered": _answered(batch),
+        "equal_to": equal_to(sampled, group),
     }
     columns |= {f"component/{name}": values for name, values in batch.reward_components.items()}
     columns |= {f"sample/{name}": values for name, values in batch.sample_metrics.items()}
+    columns |= row_value_columns(batch)
     columns |= _lengths(batch, sampled)
     columns |= _versions(batch, sampled)
     columns |= _mismatch(sampled)
     columns["trained"] = _trained(batch, in_loss, columns["discard_reason"])
-    columns["advantage"] = _advantage(batch, in_loss)
+    columns |= _advantages(batch, in_loss)
     columns["clip_share"] = _clip_share(in_loss, settings, batch)
     columns["update_share"] = update_shares(in_loss, columns["discard_reason"])
     return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
 
 
-def settle_step(batch: HostBatch, ledger: Ledger) -> Ledger:
+def settle_step(batch: PackedBatch, ledger: Ledger) -> Ledger:
     """Makes the columns that speak of the whole step right for a step of several hand-overs.
 
     Args:
@@ -89,10 +95,15 @@ def settle_step(batch: HostBatch, ledger: Ledger) -> Ledger:
         ledger: their ledgers, stacked in the same order.
 
     Returns:
-        The ledger with `sample` and `update_share` taken over the step.
+        The ledger with `sample`, `update_share` and `equal_to` taken over the step.
     """
     shares = update_shares(MaskedTokens.in_loss(batch), ledger.get("discard_reason"))
-    settled = {"sample": positions_in_group(ledger.get("group")), "update_share": shares}
+    group = ledger.get("group")
+    settled = {
+        "sample": positions_in_group(group),
+        "update_share": shares,
+        "equal_to": equal_to(MaskedTokens.sampled(batch), group),
+    }
     return ledger.with_columns(
         **{name: column for name, column in settled.items() if _any_known(name, column)}
     )
@@ -117,27 +128,11 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
             columns["n_turns"][row] = sum(turn.role == "assistant" for turn in transcript.turns)
             columns["n_tool_calls"][row] = sum(len(turn.tool_calls) for turn in transcript.turns)
             columns["n_tool_errors"][row] = sum(map(tool_failed, transcript.turns))
-        columns["n_thinking"][row] = thinking_tokens(transcript)
+        if len(transcript.tokens):
+            columns["n_thinking"][row] = thinking_tokens(transcript)
     return ledger.with_columns(
         **{name: column for name, column in columns.items() if (column != NULL_INT).any()}
     )
-
-
-def thinking_tokens(transcript: Transcript) -> int:
-    """Sampled tokens whose text lies inside the thinking of an assistant turn."""
-    count = 0
-    for turn in transcript.turns:
-        if not turn.thinking:
-            continue
-        first_char = int(transcript.tokens.char_starts[turn.start])
-        at = turn.raw.find(turn.thinking)
-        if at < 0:
-            continue
-        inside = slice(turn.start, turn.stop)
-        starts = transcript.tokens.char_starts[inside] - first_char
-        within = (starts >= at) & (starts < at + len(turn.thinking))
-        count += int((within & transcript.tokens.response_mask[inside]).sum())
-    return count
 
 
 def normalise_stop_reason(reason: Any) -> str:
@@ -183,7 +178,32 @@ def positions_in_group(group: np.ndarray) -> np.ndarray:
     return position
 
 
-def turn_starts(batch: HostBatch) -> np.ndarray:
+def equal_to(sampled: MaskedTokens, group: np.ndarray) -> np.ndarray:
+    """Which rollouts of a group sampled the very same tokens.
+
+    Args:
+        sampled: the sampled tokens of B rows.
+        group: int64 [B].
+
+    Returns:
+        int64 [B]: the position in the group of the first row with the same tokens, the row's own where none
+        before it has them; unknown for rows without sampled tokens.
+    """
+    counts, starts = sampled.segments.counts, sampled.segments.starts
+    position = positions_in_group(group)
+    first = np.where(counts > 0, position, NULL_INT)
+    order = np.lexsort((position, counts, group))
+    alike = (np.diff(group[order]) == 0) & (np.diff(counts[order]) == 0)
+    ids = sampled.batch.input_ids
+    seen: dict[tuple[int, bytes], int] = {}
+    for row in np.unique(np.concatenate([order[:-1][alike], order[1:][alike]])).tolist():
+        if counts[row]:
+            written = ids[sampled.positions[starts[row] : starts[row] + counts[row]]]
+            first[row] = seen.setdefault((int(group[row]), written.tobytes()), int(position[row]))
+    return first
+
+
+def turn_starts(batch: PackedBatch) -> np.ndarray:
     """bool [N]: first tokens of sampled runs.
 
     A run begins at a row's first token, after an unsampled token, or where `turn_ids` change.
@@ -199,16 +219,16 @@ def turn_starts(batch: HostBatch) -> np.ndarray:
     return starts
 
 
-def _prompt_keys(batch: HostBatch) -> np.ndarray:
+def _prompt_keys(batch: PackedBatch) -> np.ndarray:
     given = batch.row_lists.get("prompt_keys")
     keys: list[str | None] = list(batch.prompt_keys())
     for row in np.flatnonzero(~batch.has_tokens).tolist():
         if given is None or given[row] is None:
             keys[row] = None
-    return _texts(keys)
+    return texts(keys)
 
 
-def _lengths(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
     n_prompt = batch.prompt_stops() - batch.offsets[:-1]
     n_sampled = sampled.segments.counts
     lengths = {
@@ -217,10 +237,15 @@ def _lengths(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
         "n_environment": np.diff(batch.offsets) - n_prompt - n_sampled,
         "n_turns": Segments(n_sampled).sum(turn_starts(batch)[sampled.positions]),
     }
-    return {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
+    for row in np.flatnonzero(~batch.has_tokens).tolist():
+        messages = batch.row_value("messages", row)
+        if messages:
+            known["n_turns"][row] = sum(message.get("role") == "assistant" for message in messages)
+    return known
 
 
-def _versions(batch: HostBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
+def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
     versions = batch.tracks.get("versions")
     if versions is None:
         return {}
@@ -255,66 +280,68 @@ def _mismatch(sampled: MaskedTokens) -> dict[str, np.ndarray]:
     return columns
 
 
-def _trained(batch: HostBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
+def _trained(batch: PackedBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
     kept = np.asarray([reason is None for reason in discard_reason], bool)
     trained = (kept & (in_loss.segments.counts > 0)).astype(np.int64)
     return np.where(batch.has_tokens | ~kept, trained, NULL_INT)
 
 
-def _advantage(batch: HostBatch, in_loss: MaskedTokens) -> np.ndarray:
-    values = in_loss.track("advantages")
+def _advantages(batch: PackedBatch, in_loss: MaskedTokens) -> dict[str, np.ndarray]:
     per_row = batch.row_floats.get("advantages", _nan(batch))
+    values = in_loss.track("advantages")
     if values is None:
-        return per_row
+        return {"advantage": per_row}
     means = in_loss.segments.mean(values)
-    return np.where(np.isnan(means), per_row, means)
+    sizes = np.abs(values, dtype=np.float64)
+    largest = in_loss.segments.max(np.where(np.isfinite(sizes), sizes, -1), -1)
+    return {
+        "advantage": np.where(np.isnan(means), per_row, means),
+        "advantage_abs_max": np.where(largest < 0, np.nan, largest),
+    }
 
 
-def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: HostBatch) -> np.ndarray:
+def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: PackedBatch) -> np.ndarray:
     cut = clipped(in_loss, settings)
     if cut is None:
         return _nan(batch)
-    return ratio(in_loss.segments.sum(cut[0] | cut[1]), in_loss.segments.counts)
+    return ratio(in_loss.segments.sum(cut.low | cut.high), in_loss.segments.sum(cut.known))
 
 
-def _success(batch: HostBatch, settings: RunSettings) -> np.ndarray:
-    given = _truths(batch, "successes", lambda value: int(bool(value)), none=NULL_INT)
+def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray:
+    """1 or 0 as the trainer says; for rows that came without `successes`, by the declared threshold."""
+    values = batch.row_lists.get("successes") or [None] * batch.n_rows
+    told = np.asarray([value is not None and value == value for value in values], bool)
+    success = np.where(told, [int(bool(value)) for value in values], NULL_INT).astype(np.int64)
     rewards = batch.row_floats.get("rewards")
-    if "successes" in batch.row_lists or settings.success_threshold is None or rewards is None:
-        return given
-    return np.where(np.isfinite(rewards), rewards >= settings.success_threshold, NULL_INT).astype(np.int64)
+    if settings.success_threshold is None or rewards is None:
+        return success
+    lacking = np.full(batch.n_rows, "successes" not in batch.row_lists)
+    lacking |= batch.not_given.get("row_lists/successes", False)
+    failed = [status not in (None, "ok") for status in text_column(batch, "reward_statuses", _lower)]
+    decided = lacking & np.isfinite(rewards) & ~np.asarray(failed, bool)
+    return np.where(decided, rewards >= settings.success_threshold, success).astype(np.int64)
 
 
-def _truths(batch: HostBatch, key: str, value_of: Callable[[Any], int], none: int) -> np.ndarray:
-    values = batch.row_lists.get(key)
+def _answered(batch: PackedBatch) -> np.ndarray:
+    """1 where an answer was parsed, 0 where none was; unknown for rows that came without `parsed_answers`."""
+    values = batch.row_lists.get("parsed_answers")
     if values is None:
         return np.full(batch.n_rows, NULL_INT, np.int64)
-    known = [value is not None and not (isinstance(value, float) and np.isnan(value)) for value in values]
-    pairs = zip(values, known, strict=True)
-    return np.asarray([value_of(value) if told else none for value, told in pairs], np.int64)
-
-
-def _text_list(batch: HostBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:
-    values = batch.row_lists.get(key) or [None] * batch.n_rows
-    return _texts([None if value is None else read(value) for value in values])
-
-
-def _texts(values: Sequence[str | None]) -> np.ndarray:
-    column = np.empty(len(values), object)
-    column[:] = values
-    return column
+    answered = np.asarray([int(value is not None) for value in values], np.int64)
+    lacking = batch.not_given.get("row_lists/parsed_answers")
+    return answered if lacking is None else np.where(lacking, NULL_INT, answered)
 
 
 def _lower(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def _nan(batch: HostBatch) -> np.ndarray:
+def _nan(batch: PackedBatch) -> np.ndarray:
     return np.full(batch.n_rows, np.nan)
 
 
 def _any_known(name: str, column: np.ndarray) -> bool:
-    kind = kind_of(name)
+    kind = kind_of(name, column)
     if kind == "float":
         return bool(np.isfinite(column).any())
     if kind == "int":

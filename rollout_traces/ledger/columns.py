@@ -1,7 +1,7 @@
 """The ledger: one row per rollout, for every rollout of every step, in columns.
 
 Traces show a few rollouts; questions are about all of them. This module is the columns' schema, their
-packing and unpacking; `ledger.build` fills them from a `HostBatch`. Numpy only: the read side uses it.
+packing and unpacking; `ledger.build` fills them from a `PackedBatch`. Numpy only: the read side uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_planes import decompress, from_planes, to_planes
+from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
+from rollout_traces.ledger.declared import check_ledger_head, damaged_as
 
 SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
@@ -46,8 +47,14 @@ COLUMNS = (
     Column("step", "int", "the trainer's global step"),
     Column("group", "int", "rollouts of one prompt in this step share it"),
     Column("sample", "int", "position inside the group, in the order handed over"),
+    Column("equal_to", "int", "first sample of its group with the very same sampled tokens, else its own"),
     Column("prompt_key", "text", "what makes rollouts of different steps answers to the same prompt"),
     Column("source", "text", "environment or data set"),
+    Column("engine", "text", "the engine that sampled it"),
+    Column(
+        "episode", "text", "rows of one run of an environment share it: branches, compactions, sub-agents"
+    ),
+    Column("parent", "text", "sample id of the row of the same episode that this one left"),
     Column("trained", "int", "1 when the row has tokens in the loss and was not discarded"),
     Column("discard_reason", "text", "why the trainer left it out; unknown = used"),
     Column("reward", "float", "the reward"),
@@ -55,6 +62,7 @@ COLUMNS = (
     Column("reward_status", "text", "ok, timeout or error"),
     Column("component/*", "float", "one reward component"),
     Column("advantage", "float", "mean advantage over the row's loss tokens, or the row's own"),
+    Column("advantage_abs_max", "float", "largest |advantage| over the row's loss tokens"),
     Column("n_prompt", "int", "tokens before the first sampled one"),
     Column("n_sampled", "int", "tokens the policy sampled, over all turns"),
     Column("n_environment", "int", "unsampled tokens after the first sampled one"),
@@ -64,6 +72,8 @@ COLUMNS = (
     Column("n_tool_errors", "int", "tool results that say they failed; known for traced rows"),
     Column("success", "int", "1 solved, 0 not, where the trainer says"),
     Column("answered", "int", "1 where an answer was parsed, 0 where none was, where the trainer says"),
+    Column("answer", "text", "what the trainer parsed as the answer, 200 characters at most"),
+    Column("ground_truth", "text", "the expected answer, 200 characters at most"),
     Column("stop_reason", "text", "why sampling stopped, normalised"),
     Column("version_min", "int", "oldest policy version among sampled tokens"),
     Column("version_max", "int", "newest policy version among sampled tokens"),
@@ -80,16 +90,23 @@ COLUMNS = (
     Column("selected_probability", "float", "chance of having been traced"),
     Column("trace_uid", "text", "id of the row's trace in the store; unknown = not traced"),
     Column("sample/*", "float", "one of the trainer's own metrics of a rollout"),
+    Column("timing/*", "float", "seconds of one of the trainer's timings of a rollout"),
+    Column(
+        "extra/*",
+        "text",
+        "a value that the trainer put beside the row; `float` where all of a step are numbers",
+    ),
 )
 
 _KINDS: dict[str, Kind] = {"run": "text", **{column.name: column.kind for column in COLUMNS}}
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
     """The kind of a column.
 
     Args:
         name: a column's name, prefixed names included.
+        column: its values, where they are at hand: an extra may be of numbers.
 
     Raises:
         StoreError: no such column.
@@ -97,9 +114,11 @@ def kind_of(name: str) -> Kind:
     if name in _KINDS:
         return _KINDS[name]
     prefix = name.split("/", 1)[0] + "/*"
-    if "/" in name and prefix in _KINDS:
-        return _KINDS[prefix]
-    raise StoreError(f"ledger: no column {name!r}. Columns: {', '.join(_KINDS)}.")
+    if "/" not in name or prefix not in _KINDS:
+        raise StoreError(f"ledger: no column {name!r}. Columns: {', '.join(_KINDS)}.")
+    return (
+        "float" if prefix == "extra/*" and column is not None and column.dtype.kind == "f" else _KINDS[prefix]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,13 +179,40 @@ class Ledger:
 
     def row(self, b: int) -> dict[str, Any]:
         """Row b as plain Python values, None where unknown."""
-        return {name: _plain(kind_of(name), column[b]) for name, column in self.columns.items()}
+        return {name: _plain(kind_of(name, column), column[b]) for name, column in self.columns.items()}
 
 
 def concatenate(ledgers: Sequence[Ledger]) -> Ledger:
-    """Stacks ledgers; a column that only some have is unknown in the others."""
+    """Stacks ledgers; a column that only some have is unknown in the others.
+
+    An extra that is of numbers in some and of texts in others is of texts.
+    """
     names = list(dict.fromkeys(name for ledger in ledgers for name in ledger.columns))
-    return Ledger({name: np.concatenate([ledger.get(name) for ledger in ledgers]) for name in names})
+    return Ledger({name: _stacked(name, ledgers) for name in names})
+
+
+def _stacked(name: str, ledgers: Sequence[Ledger]) -> np.ndarray:
+    having = [ledger.columns[name] for ledger in ledgers if name in ledger.columns]
+    kinds = {kind_of(name, column) for column in having}
+    kind = kinds.pop() if len(kinds) == 1 else "text"
+    return np.concatenate(
+        [
+            _unknown(kind, ledger.n_rows)
+            if name not in ledger.columns
+            else _as_texts(ledger.columns[name])
+            if kind == "text"
+            else ledger.columns[name]
+            for ledger in ledgers
+        ]
+    )
+
+
+def _as_texts(column: np.ndarray) -> np.ndarray:
+    if column.dtype == object:
+        return column
+    texts = np.empty(len(column), object)
+    texts[:] = [None if np.isnan(value) else f"{value:g}" for value in column.tolist()]
+    return texts
 
 
 def pack(ledger: Ledger) -> bytes:
@@ -184,8 +230,9 @@ def pack(ledger: Ledger) -> bytes:
     header: list[dict[str, Any]] = []
     body: list[bytes] = []
     for name, column in ledger.columns.items():
-        entry, data = _pack_column(kind_of(name), column)
-        header.append({"name": name, "kind": kind_of(name), "size": len(data), **entry})
+        kind = kind_of(name, column)
+        entry, data = _pack_column(kind, column)
+        header.append({"name": name, "kind": kind, "size": len(data), **entry})
         body.append(data)
     head = orjson.dumps({"schema": SCHEMA_VERSION, "rows": ledger.n_rows, "columns": header})
     return zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(body), 6)
@@ -216,15 +263,18 @@ def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
         head = orjson.loads(raw[4 : 4 + size])
     except (zlib.error, orjson.JSONDecodeError) as error:
         raise StoreError(f"ledger: damaged bytes ({error}).") from error
+    with damaged_as("ledger: damaged bytes"):
+        check_ledger_head(head)
     if head["schema"] > SCHEMA_VERSION:
         raise StoreError(
             f"ledger: schema {head['schema']}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
         )
     columns = {}
     at = 4 + size
-    for entry in head["columns"]:
-        columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
-        at += entry["size"]
+    with damaged_as("ledger: damaged bytes"):
+        for entry in head["columns"]:
+            columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
+            at += entry["size"]
     return head["rows"], columns
 
 

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.segments import Segments
+from rollout_traces.packed_batch import PackedBatch
 
 LOG_RATIO_LIMIT = 20.0
 """Log ratios are clamped to plus and minus this, so that one token cannot overflow a mean."""
@@ -21,18 +21,18 @@ class MaskedTokens:
         mask_N: bool [N]; which tokens.
     """
 
-    def __init__(self, batch: HostBatch, mask_N: np.ndarray) -> None:
+    def __init__(self, batch: PackedBatch, mask_N: np.ndarray) -> None:
         self.batch = batch
         self.mask_N = mask_N
         self._tracks: dict[str, np.ndarray | None] = {}
 
     @classmethod
-    def sampled(cls, batch: HostBatch) -> MaskedTokens:
+    def sampled(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that the policy sampled."""
         return cls(batch, batch.response_mask)
 
     @classmethod
-    def in_loss(cls, batch: HostBatch) -> MaskedTokens:
+    def in_loss(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that contribute to the loss."""
         return cls(batch, batch.loss_mask)
 
@@ -59,19 +59,72 @@ class MaskedTokens:
             self._tracks[name] = None if values is None else values[self.positions]
         return self._tracks[name]
 
+    def given(self, *names: str) -> np.ndarray | None:
+        """Which tokens are of rows that came with all of these tracks.
+
+        What a row came without is not a NaN: parts of a step may have columns that others lack.
+
+        Args:
+            *names: tracks.
+
+        Returns:
+            bool [M]; None where all rows came with all of them.
+        """
+        lacking = [
+            self.batch.not_given[key] for name in names if (key := f"tracks/{name}") in self.batch.not_given
+        ]
+        if not lacking:
+            return None
+        return np.repeat(~np.any(lacking, axis=0), self.segments.counts)
+
+    def values(self, name: str) -> np.ndarray | None:
+        """The values of a track over the tokens of the rows that came with it; None when no row did."""
+        values, given = self.track(name), self.given(name)
+        return values if values is None or given is None else values[given]
+
     @cached_property
     def log_ratio(self) -> np.ndarray | None:
-        """float32 [M], nats: prox minus rollout logprob, clamped; NaN where either is not finite."""
+        """float32 [M], nats: prox minus rollout logprob, clamped; NaN where either is not finite or not given."""
         return log_ratio(self.track("prox_logprobs"), self.track("logprobs"))
 
     @cached_property
+    def policy_logprobs(self) -> np.ndarray | None:
+        """[M], nats: under the weights being updated: prox logprobs where the row came with them, else the rollout's."""
+        prox, rollout = self.track("prox_logprobs"), self.track("logprobs")
+        given = self.given("prox_logprobs")
+        if prox is None or rollout is None or given is None:
+            return rollout if prox is None else prox
+        return np.where(given, prox, rollout)
+
+    @cached_property
     def advantages(self) -> np.ndarray | None:
-        """[M]: the token's advantage, or its row's; None when there is none."""
+        """[M]: the token's advantage where the row came with one a token, else its row's; None when there is none."""
         values = self.track("advantages")
-        if values is not None:
-            return values
         per_row = self.batch.row_floats.get("advantages")
-        return None if per_row is None else np.repeat(per_row, self.segments.counts)
+        if per_row is None:
+            return values
+        spread = np.repeat(per_row, self.segments.counts)
+        given = self.given("advantages")
+        if values is None:
+            return spread
+        return values if given is None else np.where(given, values, spread)
+
+    @cached_property
+    def advantage_given(self) -> np.ndarray | None:
+        """bool [M]: the row came with an advantage, of its own or a token's; None where all did."""
+        keys = {"tracks/advantages": self.batch.tracks, "row_floats/advantages": self.batch.row_floats}
+        given = [
+            ~self.batch.not_given.get(key, np.zeros(self.batch.n_rows, bool))
+            for key, columns in keys.items()
+            if "advantages" in columns
+        ]
+        rows = np.any(given, axis=0) if given else np.zeros(self.batch.n_rows, bool)
+        return None if rows.all() else np.repeat(rows, self.segments.counts)
+
+
+def pick(values: np.ndarray, where: np.ndarray | None) -> np.ndarray:
+    """The values for which a mask holds; all of them where it is None."""
+    return values if where is None else values[where]
 
 
 def log_ratio(above: np.ndarray | None, below: np.ndarray | None) -> np.ndarray | None:

@@ -13,8 +13,8 @@ from rollout_traces.metrics import (
     update,
 )
 from rollout_traces.metrics.compute import check_keys, missing_inputs, rollout_metrics
-from rollout_traces.metrics.departures import departures
 from rollout_traces.metrics.histograms import step_histograms
+from rollout_traces.metrics.identity_checks import identity_checks
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, family
 from rollout_traces.metrics.tool_use import ToolUse, tool_use
 from rollout_traces.metrics.view import StepView
@@ -26,8 +26,8 @@ __all__ = [
     "StepView",
     "ToolUse",
     "check_keys",
-    "departures",
     "family",
+    "identity_checks",
     "missing_inputs",
     "rollout_metrics",
     "step_histograms",

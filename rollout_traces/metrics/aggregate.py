@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,33 @@ def share(key: str, where: np.ndarray, among: np.ndarray | None = None) -> dict[
 def key_part(name: object) -> str:
     """A name from the data as one part of a key: no slash, no space, 48 characters at most."""
     return re.sub(r"[^\w.@^+=-]+", "_", str(name)).strip("_")[:48] or "unnamed"
+
+
+def key_parts(names: Iterable[object]) -> dict[str, str]:
+    """Names from the data as parts of keys, told apart where cleaning makes them equal.
+
+    Args:
+        names: the names of one kind in a step.
+
+    Returns:
+        Name -> its part: `key_part` of it, with four hex digits of the name behind where another name has the
+        same part and the name is not that part itself.
+    """
+    parts = {str(name): key_part(name) for name in names}
+    shared = Counter(parts.values())
+    return {
+        name: part if shared[part] == 1 or part == name else f"{part[:43]}_{_digest(name)}"
+        for name, part in parts.items()
+    }
+
+
+def told_apart(names: Iterable[object]) -> dict[str, str]:
+    """The names whose part of a key is another than their own cleaned name: name -> part, see `key_parts`."""
+    return {name: part for name, part in key_parts(names).items() if part != key_part(name)}
+
+
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=2).hexdigest()
 
 
 def under(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

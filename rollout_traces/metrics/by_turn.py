@@ -63,7 +63,11 @@ def by_turn(view: StepView) -> dict[str, float]:
     needs=("tool_use",),
     source="Telescope",
     keys=(
-        Key("turn/<index>/tool_errors_mean[_random_share]", "failed tool results after that assistant turn"),
+        Key(
+            "turn/<index>/tool_errors_mean[_of_random]",
+            "failed tool results after that assistant turn",
+            formerly="turn/<index>/tool_errors_mean[_random_share]",
+        ),
     ),
 )
 def tool_errors_by_turn(view: StepView) -> dict[str, float]:

@@ -13,15 +13,16 @@ import numpy as np
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.metrics.aggregate import key_part, under
+from rollout_traces.metrics.aggregate import key_parts, under
+from rollout_traces.metrics.former_keys import with_former_keys
 from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, missing_for
+from rollout_traces.metrics.registry import FAMILIES, Family, Key, missing_for
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")
 
@@ -36,7 +37,7 @@ _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
 
 
 def rollout_metrics(
-    batch: RolloutBatch | HostBatch | Mapping[str, Any] | Sequence[Any] | None,
+    batch: RolloutBatch | PackedBatch | Mapping[str, Any] | Sequence[Any] | None,
     ledger: Ledger | None = None,
     *,
     keys: str | Sequence[str] = DEFAULT,
@@ -48,7 +49,7 @@ def rollout_metrics(
     """The metrics of a step over all its rollouts, discarded ones included.
 
     Args:
-        batch: the rollouts: what `RolloutLogger.log_rollouts` takes, or a `HostBatch`. None computes what
+        batch: the rollouts: what `RolloutLogger.log_rollouts` takes, or a `PackedBatch`. None computes what
             the ledger alone allows.
         ledger: their ledger; built from the batch when None.
         keys: `default` (about forty keys), `full`, or patterns as in `fnmatch`, with or without the split
@@ -77,11 +78,12 @@ def rollout_metrics(
             result |= _run(spec, view)
     result |= _by_source(view)
     result |= _of_discarded(view)
+    result = with_former_keys(result, FAMILIES.values())
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
 
 def missing_inputs(
-    batch: RolloutBatch | HostBatch | None,
+    batch: RolloutBatch | PackedBatch | None,
     ledger: Ledger | None = None,
     *,
     keys: str | Sequence[str] = FULL,
@@ -115,7 +117,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
+    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in _globs(key)]
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
@@ -144,11 +146,12 @@ def step_view(
     settings = settings or RunSettings()
     if batch is None and ledger is None:
         raise ValueError("rollout_metrics: neither a batch nor a ledger. Expected at least one of them.")
-    if batch is not None and not isinstance(batch, HostBatch):
+    if batch is not None and not isinstance(batch, PackedBatch):
         batch = capture(RolloutBatch.from_any(batch), step=0, split=split)
     if ledger is None:
         ledger = build_ledger(batch, settings)
-    return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {})
+    not_given = None if batch is None else batch.not_given
+    return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
 class KeyFilter:
@@ -186,13 +189,14 @@ def _without_split(pattern: str) -> str:
     return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
+def _globs(key: Key) -> tuple[str, ...]:
+    """A key's patterns, those of its former name among them."""
+    return (*as_globs(key.pattern), *as_globs(key.formerly)) if key.formerly else as_globs(key.pattern)
+
+
 def _default_globs() -> tuple[str, ...]:
     declared = (
-        glob
-        for spec in FAMILIES.values()
-        for key in spec.keys
-        if key.default
-        for glob in as_globs(key.pattern)
+        glob for spec in FAMILIES.values() for key in spec.keys if key.default for glob in _globs(key)
     )
     return (*declared, *_PER_SOURCE_DEFAULT)
 
@@ -215,8 +219,8 @@ def _by_source(view: StepView) -> dict[str, float]:
     if not 2 <= len(names) <= MAX_SOURCES:
         return {}
     result: dict[str, float] = {}
-    for name in names:
-        result |= under(f"source/{key_part(name)}", _ledger_metrics(view.take(sources == name)))
+    for name, part in key_parts(names).items():
+        result |= under(f"source/{part}", _ledger_metrics(view.take(sources == name)))
     return result
 
 

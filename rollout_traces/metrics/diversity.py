@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.segments import Segments, ratio
 from rollout_traces.metrics.aggregate import known
-from rollout_traces.metrics.groups import GroupIndex
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rollout_traces.metrics.aggregate import describe, key_part, known
+from rollout_traces.metrics.aggregate import describe, key_parts, known
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -84,8 +84,10 @@ def group_lengths(view: StepView) -> dict[str, float]:
 def group_ginis(view: StepView) -> dict[str, float]:
     """Mean over groups of the Gini coefficient of rewards and of sample metrics."""
     result = known("group/reward_gini_mean", mean_gini(view, view.rewards))
-    for name, values in view.named("sample").items():
-        result |= known(f"group/{key_part(name)}_gini_mean", mean_gini(view, values))
+    metrics = view.named("sample")
+    parts = key_parts(metrics)
+    for name, values in metrics.items():
+        result |= known(f"group/{parts[name]}_gini_mean", mean_gini(view, values))
     return result
 
 
@@ -156,25 +158,32 @@ def group_correlations(view: StepView) -> dict[str, float]:
     needs=("success",),
     source="Chen et al. 2021 (pass@k), Yao et al. 2024 (pass^k)",
     keys=(
-        Key("group/pass@<k>", "chance that at least one of k rollouts succeeds"),
-        Key("group/pass^<k>", "chance that all of k rollouts succeed"),
+        Key(
+            "group/pass@<k>",
+            "chance that at least one of k rollouts succeeds, over groups with k or more known",
+        ),
+        Key("group/pass^<k>", "chance that all of k rollouts succeed, over groups with k or more known"),
+        Key("group/pass_<k>_n", "groups behind pass@k and pass^k, where these are not all that tell"),
     ),
 )
 def pass_at_k(view: StepView) -> dict[str, float]:
     """pass@k = 1 - C(n-c, k)/C(n, k), pass^k = C(c, k)/C(n, k), mean over groups with n >= k.
 
-    k = 1, 2, 4, ... and the largest group's size; n rollouts of known success, c successes.
+    k = 1, 2, 4, ... and the largest group's size; n rollouts of known success, c successes. Where some group
+    is too small for a k, values of different k speak of different groups, and the number of groups is given.
     """
     success = view.floats("success")
     n_known = view.groups.count(np.isfinite(success))
     n_solved = view.groups.count(success == 1)
+    tells = int((n_known > 0).sum())
     result = {}
     for k in _ks(int(n_known.max(initial=0))):
         pairs = [(n, c) for n, c in zip(n_known.tolist(), n_solved.tolist(), strict=True) if n >= k]
-        result[f"group/pass@{k}"] = sum(1 - math.comb(n - c, k) / math.comb(n, k) for n, c in pairs) / len(
-            pairs
-        )
+        at_least_one = sum(1 - math.comb(n - c, k) / math.comb(n, k) for n, c in pairs)
+        result[f"group/pass@{k}"] = at_least_one / len(pairs)
         result[f"group/pass^{k}"] = sum(math.comb(c, k) / math.comb(n, k) for n, c in pairs) / len(pairs)
+        if len(pairs) < tells:
+            result[f"group/pass_{k}_n"] = float(len(pairs))
     return result
 
 
@@ -188,8 +197,9 @@ def pass_at_k(view: StepView) -> dict[str, float]:
 def group_scalars(view: StepView) -> dict[str, float]:
     """mean, population std, min and max over groups of what the caller gives as `group_scalars`."""
     result: dict[str, float] = {}
+    parts = key_parts(view.group_scalars)
     for name, values in view.group_scalars.items():
-        result |= describe(f"group/{key_part(name)}", np.asarray(values, np.float64))
+        result |= describe(f"group/{parts[name]}", np.asarray(values, np.float64))
     return result
 
 

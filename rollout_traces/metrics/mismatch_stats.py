@@ -11,7 +11,7 @@ BUCKETS = ("0", "1", "2_plus")
 
 
 def in_bucket(staleness_M: np.ndarray, bucket: str) -> np.ndarray:
-    """bool [M]: tokens of that staleness; unknown staleness (-1) is in none."""
+    """bool [M]: tokens of that staleness; tokens ahead of the trainer or of unknown staleness are in none."""
     return staleness_M >= 2 if bucket == "2_plus" else staleness_M == int(bucket)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import log_ratio
+from rollout_traces.ledger.masked_tokens import log_ratio, pick
 from rollout_traces.ledger.policy_update import clipped
 from rollout_traces.metrics.aggregate import describe, finite_of, known, share
 from rollout_traces.metrics.mismatch_stats import BUCKETS, in_bucket, mismatch_of
 from rollout_traces.metrics.registry import Key, family
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import UNKNOWN_STALENESS, StepView
 
+LAGS = 4
+"""Versions of lag with a share of their own; the last one holds all older tokens."""
 _MISMATCH = (
     "mismatch/{k1,k3,mult_prob_error,ess_share}",
     "mismatch/{prob_abs_diff,chi2,sequence_log_ratio_mean,sequence_log_ratio_max,ess_share_sequence}",
@@ -42,12 +44,32 @@ def versions(view: StepView) -> dict[str, float]:
     reads="tokens",
     needs=("versions", "train_version"),
     source="AReaL",
-    keys=(Key("staleness/{mean,max}", "train version less policy version, over sampled tokens", True),),
+    keys=(
+        Key("staleness/{mean,max}", "train version less policy version, over sampled tokens", True),
+        Key(
+            "staleness/ahead_share",
+            "sampled tokens newer than the train version; absent when there are none",
+            True,
+        ),
+        Key("staleness/lag_{0,1,2,3,4_plus}_share", "sampled tokens that many versions old"),
+    ),
 )
 def staleness(view: StepView) -> dict[str, float]:
-    """mean and max of train_version - version over sampled tokens."""
-    values = view.token_staleness
-    return {} if values is None else describe("staleness", values[values >= 0], ("mean", "max"))
+    """mean and max of train_version - version over sampled tokens of known version, and shares of each lag.
+
+    Tokens ahead of the trainer have a negative staleness, and count with it.
+    """
+    if view.token_staleness is None:
+        return {}
+    values = view.token_staleness[view.token_staleness != UNKNOWN_STALENESS]
+    if not len(values):
+        return {}
+    result = describe("staleness", values, ("mean", "max"))
+    for lag in range(LAGS):
+        result[f"staleness/lag_{lag}_share"] = float(np.mean(values == lag))
+    result[f"staleness/lag_{LAGS}_plus_share"] = float(np.mean(values >= LAGS))
+    ahead = float(np.mean(values < 0))
+    return result | ({"staleness/ahead_share": ahead} if ahead else {})
 
 
 @family(
@@ -67,7 +89,7 @@ def mismatch(view: StepView) -> dict[str, float]:
     if d is None:
         return {}
     result = {f"mismatch/{key}": value for key, value in mismatch_of(view.sampled).items()}
-    lost = finite_of(d)[1]
+    lost = finite_of(pick(d, view.sampled.given("logprobs", "prox_logprobs")))[1]
     return result | ({"mismatch_nonfinite": float(lost)} if lost else {})
 
 
@@ -145,7 +167,11 @@ def identity_entropy(view: StepView) -> dict[str, float]:
 def ppo_ratio(view: StepView) -> dict[str, float]:
     """mean, population std, min and max of e^(new - prox), the exponent clamped to +-20."""
     d = log_ratio(view.in_loss.track("new_logprobs"), view.in_loss.track("prox_logprobs"))
-    return {} if d is None else describe("ppo_ratio", np.exp(d, dtype=np.float64))
+    if d is None:
+        return {}
+    return describe(
+        "ppo_ratio", np.exp(pick(d, view.in_loss.given("new_logprobs", "prox_logprobs")), dtype=np.float64)
+    )
 
 
 @family(
@@ -156,11 +182,14 @@ def ppo_ratio(view: StepView) -> dict[str, float]:
     keys=(Key("clip_share_{low,high}", "loss tokens clipped below (A < 0) and above (A > 0)", default=True),),
 )
 def clip_share(view: StepView) -> dict[str, float]:
-    """loss tokens that clipping cuts off / loss tokens, gated by the sign of the advantage."""
+    """loss tokens that clipping cuts off / loss tokens with a finite ratio and advantage.
+
+    Gated by the sign of the advantage.
+    """
     cut = clipped(view.in_loss, view.settings)
     if cut is None:
         return {}
-    return share("clip_share_low", cut[0]) | share("clip_share_high", cut[1])
+    return share("clip_share_low", cut.low, cut.known) | share("clip_share_high", cut.high, cut.known)
 
 
 @family(
@@ -176,7 +205,7 @@ def clip_share(view: StepView) -> dict[str, float]:
 )
 def entropy(view: StepView) -> dict[str, float]:
     """mean and quantiles of the given entropies over sampled tokens."""
-    values = view.sampled.track("entropies")
+    values = view.sampled.values("entropies")
     return {} if values is None else describe("entropy", values, ("mean", "p10", "p90"))
 
 
@@ -185,14 +214,19 @@ def entropy(view: StepView) -> dict[str, float]:
     reads="tokens",
     needs=("logprobs",),
     source="practice",
-    keys=(Key("nll_estimate", "mean -rollout logprob, nats; stands in where no entropies are given", True),),
+    keys=(Key("nll_estimate", "mean -rollout logprob, nats, of rollouts that came without entropies", True),),
 )
 def nll_estimate(view: StepView) -> dict[str, float]:
-    """-mean of the rollout logprobs over sampled tokens, only where entropies are missing."""
+    """-mean of the rollout logprobs over sampled tokens of the rows that came without entropies."""
     logprobs = view.sampled.track("logprobs")
-    if logprobs is None or view.sampled.track("entropies") is not None:
+    with_entropies = None
+    if view.sampled.track("entropies") is not None:
+        with_entropies = view.sampled.given("entropies")
+        if with_entropies is None:
+            return {}
+    if logprobs is None:
         return {}
-    finite = finite_of(logprobs)[0]
+    finite = finite_of(pick(logprobs, None if with_entropies is None else ~with_entropies))[0]
     return known("nll_estimate", -np.mean(finite, dtype=np.float64)) if len(finite) else {}
 
 
@@ -203,14 +237,15 @@ def nll_estimate(view: StepView) -> dict[str, float]:
     source="Schulman's estimators",
     keys=(
         Key("ref/k3", "KL of the policy from the reference model, low variance, nats", default=True),
-        Key("ref/k1", "the same, unbiased but noisy, nats"),
+        Key("ref/k1", "the same, noisier; unbiased only for tokens sampled by that very policy, nats"),
     ),
 )
 def reference(view: StepView) -> dict[str, float]:
-    """With d = ref - policy logprob (prox where known, else rollout): k1 = mean(-d), k3 = mean(e^d - d - 1)."""
-    prox = view.sampled.track("prox_logprobs")
-    policy = prox if prox is not None else view.sampled.track("logprobs")
-    d = log_ratio(view.sampled.track("ref_logprobs"), policy)
+    """With d = ref - policy logprob: k1 = mean(-d), k3 = mean(e^d - d - 1).
+
+    The policy's is the prox logprob where the row came with it, else the rollout's.
+    """
+    d = log_ratio(view.sampled.track("ref_logprobs"), view.sampled.policy_logprobs)
     if d is None:
         return {}
     finite = finite_of(d)[0].astype(np.float64)

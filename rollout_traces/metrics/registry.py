@@ -31,11 +31,14 @@ class Key:
         pattern: the key; `<name>` stands for what the data names, `{a,b}` for alternatives.
         meaning: one sentence with the unit.
         default: part of the default set.
+        formerly: the pattern that the key had until the release before this one; given beside the new one for
+            a release.
     """
 
     pattern: str
     meaning: str
     default: bool = False
+    formerly: str = ""
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,11 @@ def _longest_run(equal: np.ndarray) -> tuple[int, int]:
     ),
 )
 def repetition(view: StepView) -> dict[str, float]:
-    """rows where a period of at most 64 tokens fills over half of the last 256 sampled tokens / rows.
+    """rows where a period of at most 64 tokens fills over half of the last 256 sampled tokens / rows with tokens.
 
-    Rollouts with fewer sampled tokens do not count as repeating: 128 repeated tokens are needed.
+    Rollouts with fewer sampled tokens do not count as repeating: 128 repeated tokens are needed. Rows whose
+    tokens were left behind are not counted at all.
     """
+    assert view.batch is not None
     loops = np.isin(np.arange(view.ledger.n_rows), list(repetitions(view.sampled)))
-    return share("repetition_share", loops)
+    return share("repetition_share", loops, view.batch.has_tokens)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rollout_traces.metrics.aggregate import QUANTILES, SPREAD, describe, key_part, known, share
+from rollout_traces.ledger.masked_tokens import pick
+from rollout_traces.metrics.aggregate import QUANTILES, SPREAD, describe, key_parts, known, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -23,12 +24,13 @@ _ALL = (*SPREAD, *(f"p{q:02d}" for q in QUANTILES))
     keys=(
         Key("reward/{mean,std,min,max,p50}", "over rollouts whose reward function succeeded", default=True),
         Key("reward/{p00,p05,p25,p75,p95,p100}", "quantiles, linear interpolation at q(n - 1)"),
-        Key("reward_nonfinite", "rewards that are NaN or infinite; absent when there are none", default=True),
+        Key("reward_nonfinite", "rewards given as NaN or infinite; absent when there are none", default=True),
     ),
 )
 def reward(view: StepView) -> dict[str, float]:
     """mean, population std, min, max and quantiles of R over rows whose reward status is ok."""
-    return describe("reward", view.floats("reward")[~view.reward_failed], _ALL)
+    rewards = view.floats("reward")
+    return describe("reward", rewards[~view.reward_failed & view.given("row_floats/rewards", rewards)], _ALL)
 
 
 @family(
@@ -39,7 +41,7 @@ def reward(view: StepView) -> dict[str, float]:
     keys=(Key("reward/failed_share", "rollouts whose reward function timed out or raised", default=True),),
 )
 def reward_failed(view: StepView) -> dict[str, float]:
-    """rows with reward_status other than ok / rows."""
+    """rows with a reward_status other than ok / rows; a status that is not given is ok."""
     return share("reward/failed_share", view.reward_failed)
 
 
@@ -57,8 +59,11 @@ def reward_failed(view: StepView) -> dict[str, float]:
 def reward_components(view: StepView) -> dict[str, float]:
     """mean, population std, min, max and quantiles of each component."""
     result: dict[str, float] = {}
-    for name, values in view.named("component").items():
-        result |= describe(f"reward/{key_part(name)}", values[~view.reward_failed], _ALL)
+    components = view.named("component")
+    parts = key_parts(components)
+    for name, values in components.items():
+        given = ~view.reward_failed & view.given(f"reward_components/{name}", values)
+        result |= describe(f"reward/{parts[name]}", values[given], _ALL)
     return result
 
 
@@ -72,9 +77,10 @@ def reward_components(view: StepView) -> dict[str, float]:
 def reward_component_share(view: StepView) -> dict[str, float]:
     """sum over groups of cov(w_c c, R) / sum over groups of var(R), which add up to 1 for R = sum w_c c.
 
-    w_c is `component_weights[c]`, where the run declares them. Otherwise the weights are those with which
-    the components reproduce the step's rewards, by least squares, and 1 when none do. Rows where R or any
-    component is not finite are left out; nothing is given when no group's rewards vary.
+    w_c is `component_weights[c]`, where the run declares them; a component without a declared weight has no
+    share. Where none is declared, the weights are those with which the components reproduce the step's rewards,
+    if there are such weights and no others do; else nothing is given. Rows where R or any component is not
+    finite are left out; nothing is given when no group's rewards vary.
     """
     components = view.named("component")
     usable = np.isfinite(view.rewards) & np.all([np.isfinite(v) for v in components.values()], axis=0)
@@ -82,20 +88,21 @@ def reward_component_share(view: StepView) -> dict[str, float]:
     variance = np.nansum(view.groups.mean(total**2))
     if not variance > 0:
         return {}
-    weights = component_weights(view, components, usable)
+    parts = key_parts(components)
     result: dict[str, float] = {}
-    for name, values in components.items():
-        part = view.groups.centred(np.where(usable, weights[name] * values, np.nan))
-        result |= known(
-            f"reward/{key_part(name)}/share", np.nansum(view.groups.mean(part * total)) / variance
-        )
+    for name, weight in component_weights(view, components, usable).items():
+        part = view.groups.centred(np.where(usable, weight * components[name], np.nan))
+        result |= known(f"reward/{parts[name]}/share", np.nansum(view.groups.mean(part * total)) / variance)
     return result
 
 
 def component_weights(
     view: StepView, components: Mapping[str, np.ndarray], usable: np.ndarray
 ) -> dict[str, float]:
-    """Each component's weight in the reward: declared, else found, else 1.
+    """The weight of each component in the reward: declared, else found; empty when neither tells.
+
+    Weights are found by least squares, with an intercept. They count when they reproduce every reward, and
+    when the rows determine them: more rows than unknowns, and no component that is a combination of the others.
 
     Args:
         view: the step.
@@ -104,12 +111,19 @@ def component_weights(
     """
     declared = view.settings.component_weights
     if declared:
-        return {name: float(declared.get(name, 1.0)) for name in components}
-    columns = np.stack([*(values[usable] for values in components.values()), np.ones(usable.sum())], axis=1)
+        return {name: float(declared[name]) for name in components if name in declared}
+    varying = {name: values for name, values in components.items() if np.ptp(values[usable]) > 0}
+    columns = np.stack([*(values[usable] for values in varying.values()), np.ones(usable.sum())], axis=1)
+    if len(columns) <= columns.shape[1]:
+        return {}
     rewards = view.rewards[usable]
-    found = np.linalg.lstsq(columns, rewards, rcond=1e-8)[0]
-    exact = np.abs(columns @ found - rewards).max() <= REPRODUCED * max(1.0, np.abs(rewards).max())
-    return {name: float(w) if exact else 1.0 for name, w in zip(components, found[:-1], strict=True)}
+    scale = np.abs(columns).max(axis=0)
+    found, _, rank, _ = np.linalg.lstsq(columns / scale, rewards, rcond=1e-8)
+    exact = np.abs(columns / scale @ found - rewards).max() <= REPRODUCED * max(1.0, np.abs(rewards).max())
+    if not exact or rank < columns.shape[1]:
+        return {}
+    weights = dict(zip(varying, (found / scale)[:-1].tolist(), strict=True))
+    return {name: weights.get(name, 0.0) for name in components}
 
 
 @family(
@@ -121,7 +135,8 @@ def component_weights(
 )
 def success(view: StepView) -> dict[str, float]:
     """mean of the declared success field, or of reward >= the declared threshold."""
-    return describe("success", view.floats("success"), ("mean",))
+    success = view.floats("success")
+    return describe("success", success[np.isfinite(success)], ("mean",))
 
 
 @family(
@@ -149,9 +164,9 @@ def format_share(view: StepView) -> dict[str, float]:
     ),
 )
 def advantage(view: StepView) -> dict[str, float]:
-    """mean, population std, min and max of A over the loss tokens."""
+    """mean, population std, min and max of A over the loss tokens of rows that came with advantages."""
     values = view.in_loss.advantages
-    return {} if values is None else describe("advantage", values)
+    return {} if values is None else describe("advantage", pick(values, view.in_loss.advantage_given))
 
 
 @family(

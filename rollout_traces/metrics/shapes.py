@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT
-from rollout_traces.metrics.aggregate import describe, key_part
+from rollout_traces.metrics.aggregate import describe, key_parts
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -105,8 +105,11 @@ def turns(view: StepView) -> dict[str, float]:
 def sample_metrics(view: StepView) -> dict[str, float]:
     """mean, population std, min and max of each of the trainer's own metrics."""
     result: dict[str, float] = {}
-    for name, values in view.named("sample").items():
-        result |= describe(f"sample/{key_part(name)}", values)
+    metrics = view.named("sample")
+    parts = key_parts(metrics)
+    for name, values in metrics.items():
+        given = view.given(f"sample_metrics/{name}", values)
+        result |= describe(f"sample/{parts[name]}", values[given])
     return result
 
 
@@ -166,7 +169,8 @@ def discarded(view: StepView) -> dict[str, float]:
 
 def bounded(counts: Counter[str]) -> dict[str, int]:
     """Counts by a name safe for a key, rare names together as `other`."""
+    parts = key_parts(counts)
     result: Counter[str] = Counter()
-    for index, (name, n) in enumerate(counts.most_common()):
-        result[key_part(name) if index < MAX_REASONS else "other"] += n
+    for index, (name, n) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
+        result[parts[name] if index < MAX_REASONS else "other"] += n
     return dict(result)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.ledger.rewards import TIE_TOLERANCE, tied_groups
 from rollout_traces.metrics.aggregate import known, share
-from rollout_traces.metrics.groups import GroupIndex
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
-TIE_TOLERANCE = 1e-6
 ZERO_ADVANTAGE = 1e-8
 NOISE_SHARE = 0.01
 """A reward spread below this share of the reward range is noise that normalisation blows up."""
@@ -25,24 +25,10 @@ TIE_CAUSES = (
 """What a tied group has in common; a group counts under the first that holds."""
 
 
-def tied_groups(view: StepView) -> np.ndarray:
-    """bool [K]: groups of two or more whose rewards are equal within 1e-6 x max(1, |reward|).
-
-    A group whose reward function failed for every rollout is tied too; other unknown rewards are not.
-    """
-    groups = view.groups
-    low, high = groups.min(view.rewards), groups.max(view.rewards)
-    with np.errstate(invalid="ignore"):
-        equal = high - low <= TIE_TOLERANCE * np.maximum(1, np.abs(high))
-    complete = groups.all(np.isfinite(view.rewards) | view.reward_failed)
-    enough = groups.count(np.isfinite(view.rewards)) >= 2
-    return (groups.sizes >= 2) & complete & ((equal & enough) | groups.all(view.reward_failed))
-
-
 def tie_causes(view: StepView) -> np.ndarray:
     """object [K]: a name of `TIE_CAUSES` for each tied group, None for the others."""
     groups = view.groups
-    tied = tied_groups(view)
+    tied = tied_groups(groups, view.rewards, view.reward_failed)
     success, answered = view.floats("success"), view.floats("answered")
     low, high = view.reward_span
     tolerance = TIE_TOLERANCE * max(1.0, abs(high), abs(low))
@@ -55,7 +41,7 @@ def tie_causes(view: StepView) -> np.ndarray:
         "all_failed_reward": groups.all(view.reward_failed),
         "all_truncated": groups.all(view.truncated),
         "all_unparsed": groups.all(answered == 0),
-        "identical_completions": identical_completions(view, tied),
+        "identical_completions": identical_completions(view),
         "all_best": best,
         "all_worst": worst,
         "other": np.ones(len(groups), bool),
@@ -66,29 +52,12 @@ def tie_causes(view: StepView) -> np.ndarray:
     return causes
 
 
-def identical_completions(view: StepView, among: np.ndarray) -> np.ndarray:
-    """bool [K]: groups whose rollouts sampled the very same tokens; False where tokens are not at hand.
-
-    Args:
-        view: the step.
-        among: bool [K]; groups worth looking at.
-    """
-    groups = view.groups
-    same = np.zeros(len(groups), bool)
-    if view.batch is None:
-        return same
-    lengths = view.floats("n_sampled")
-    candidates = among & (groups.sizes >= 2) & (groups.min(lengths) == groups.max(lengths))
-    if not candidates.any():
-        return same
-    ids = view.batch.input_ids[view.sampled.positions]
-    starts = view.sampled.segments.starts
-    counts = view.sampled.segments.counts
-    for code, rows in enumerate(groups.rows()):
-        if candidates[code] and counts[rows[0]] > 0:
-            parts = [ids[starts[row] : starts[row] + counts[row]] for row in rows.tolist()]
-            same[code] = all(np.array_equal(parts[0], part) for part in parts[1:])
-    return same
+def identical_completions(view: StepView) -> np.ndarray:
+    """bool [K]: groups of two or more whose rollouts sampled the very same tokens; False where that is unknown."""
+    groups, equal_to = view.groups, view.floats("equal_to")
+    first = groups.min(view.floats("sample"))
+    with np.errstate(invalid="ignore"):
+        return (groups.sizes >= 2) & groups.all(equal_to == first[groups.codes])
 
 
 @family(
@@ -99,17 +68,20 @@ def identical_completions(view: StepView, among: np.ndarray) -> np.ndarray:
     keys=(
         Key("group/tie_share", "groups of two or more whose rewards are all equal", default=True),
         Key(
-            "group/tie_{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
-            "tied groups by what they have in common, the first that holds; they add up to tie_share",
+            "group/tie_cause/{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
+            "groups tied for that cause, the first that holds; they add up to tie_share",
+            formerly="group/tie_{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
         ),
         Key("group/wasted_tokens", "sampled tokens in tied groups", default=True),
+        Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens"),
     ),
 )
 def group_ties(view: StepView) -> dict[str, float]:
     """tied groups / groups of two or more, by cause, and the sampled tokens spent on them.
 
-    Best and worst are the ends of the declared reward range, else of the step's rewards, or all
-    successes and no success. `identical_completions` needs the tokens.
+    Best and worst are the ends of the declared reward range, else of the whole step's rewards, or all
+    successes and no success. Causes are told apart in the order of the keys: `all_best` are the groups whose
+    rewards are all the best and which were not all truncated, and so on.
     """
     causes = tie_causes(view)
     tied = causes != None  # noqa: E711  elementwise over an object array
@@ -118,10 +90,13 @@ def group_ties(view: StepView) -> dict[str, float]:
         return {}
     result = {"group/tie_share": int(tied.sum()) / several}
     for name in TIE_CAUSES:
-        result[f"group/tie_{name}_share"] = int((causes == name).sum()) / several
+        result[f"group/tie_cause/{name}_share"] = int((causes == name).sum()) / several
     lengths = view.floats("n_sampled")
     if np.isfinite(lengths).any():
-        result["group/wasted_tokens"] = float(view.groups.sum(lengths)[tied].sum())
+        wasted, total = float(view.groups.sum(lengths)[tied].sum()), float(np.nansum(lengths))
+        result |= {"group/wasted_tokens": wasted} | known(
+            "group/wasted_token_share", wasted / total if total else None
+        )
     return result
 
 
@@ -133,16 +108,12 @@ def group_ties(view: StepView) -> dict[str, float]:
     keys=(Key("group/zero_advantage_share", "groups of two or more with max |A| <= 1e-8", default=True),),
 )
 def group_zero_advantage(view: StepView) -> dict[str, float]:
-    """groups with max |A| <= 1e-8 / groups of two or more with known advantages.
+    """groups with max |A| <= 1e-8 / groups of two or more with a known advantage.
 
-    A is the token's over loss tokens where tokens are at hand, else the row's mean.
+    A is the token's over loss tokens, else the row's; what is unknown or not finite is left out.
     """
-    largest = np.abs(view.floats("advantage"))
-    if view.batch is not None and view.in_loss.advantages is not None:
-        magnitudes = np.nan_to_num(np.abs(view.in_loss.advantages), nan=0.0)
-        per_token = view.in_loss.segments.max(magnitudes, np.nan)
-        largest = np.where(np.isnan(per_token), largest, per_token)
-    groups = view.groups
+    per_token, groups = view.floats("advantage_abs_max"), view.groups
+    largest = np.where(np.isnan(per_token), np.abs(view.floats("advantage")), per_token)
     usable = (groups.sizes >= 2) & (groups.count(np.isfinite(largest)) > 0)
     return share("group/zero_advantage_share", groups.max(largest) <= ZERO_ADVANTAGE, usable)
 
@@ -177,4 +148,5 @@ def noise_amplified(view: StepView, groups: GroupIndex) -> np.ndarray:
     low, high = view.reward_span
     std = groups.std(view.rewards)
     with np.errstate(invalid="ignore"):
-        return ~tied_groups(view) & (std > 0) & (std < NOISE_SHARE * (high - low))
+        tied = tied_groups(groups, view.rewards, view.reward_failed)
+        return ~tied & (std > 0) & (std < NOISE_SHARE * (high - low))

@@ -1,7 +1,7 @@
 """Tool calls and thinking: what only decoded text tells.
 
 Where every rollout of the step was decoded the keys speak of the step. Otherwise they are computed on the
-rollouts that chance selected, carry `_random_share` in their name, and their n stands beside them.
+rollouts that chance selected, end in `_of_random`, and their n stands beside them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections import Counter
 
 import numpy as np
 
-from rollout_traces.metrics.aggregate import describe, key_part
+from rollout_traces.metrics.aggregate import describe, key_parts
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 
-RANDOM = "_random_share"
+RANDOM = "_of_random"
+"""What keys end in that speak of the rollouts that chance selected."""
 
 
 @family(
@@ -25,18 +26,21 @@ RANDOM = "_random_share"
     source="Telescope",
     keys=(
         Key(
-            "tools/{calls_mean,errors_per_call}[_random_share]",
+            "tools/{calls_mean,errors_per_call}[_of_random]",
             "tool calls of a rollout; failed results per call",
             True,
+            formerly="tools/{calls_mean,errors_per_call}[_random_share]",
         ),
         Key(
-            "tools/{unparsed_per_attempt,unique}[_random_share]",
+            "tools/{unparsed_per_attempt,unique}[_of_random]",
             "unparsed calls per attempt; different tools called",
+            formerly="tools/{unparsed_per_attempt,unique}[_random_share]",
         ),
-        Key("tools/random_share_n", "rollouts behind the `_random_share` keys"),
+        Key("tools/of_random_n", "rollouts behind the `_of_random` keys", formerly="tools/random_share_n"),
         Key(
-            "tool/{<name>,unknown}_calls[_random_share]",
+            "tool/{<name>,unknown}_calls[_of_random]",
             "calls by declared tool; all other names are `unknown`",
+            formerly="tool/{<name>,unknown}_calls[_random_share]",
         ),
     ),
 )
@@ -55,10 +59,10 @@ def tools(view: StepView) -> dict[str, float]:
     if parsed + unparsed:
         result[f"tools/unparsed_per_attempt{suffix}"] = unparsed / (parsed + unparsed)
     if suffix:
-        result["tools/random_share_n"] = float(len(uses))
+        result["tools/of_random_n"] = float(len(uses))
     declared = view.settings.tools
-    for name in declared:
-        result[f"tool/{key_part(name)}_calls{suffix}"] = float(calls[name])
+    for name, part in key_parts(declared).items():
+        result[f"tool/{part}_calls{suffix}"] = float(calls[name])
     if declared:
         unknown = sum(n for name, n in calls.items() if name not in declared)
         result[f"tool/unknown_calls{suffix}"] = float(unknown)
@@ -71,8 +75,16 @@ def tools(view: StepView) -> dict[str, float]:
     needs=("n_thinking",),
     source="Telescope",
     keys=(
-        Key("tokens/thinking/{mean,std,min,max,p50,p95}[_random_share]", "sampled tokens inside thinking"),
-        Key("tokens/thinking/random_share_n", "rollouts behind the `_random_share` keys"),
+        Key(
+            "tokens/thinking/{mean,std,min,max,p50,p95}[_of_random]",
+            "sampled tokens inside thinking",
+            formerly="tokens/thinking/{mean,std,min,max,p50,p95}[_random_share]",
+        ),
+        Key(
+            "tokens/thinking/of_random_n",
+            "rollouts behind the `_of_random` keys",
+            formerly="tokens/thinking/random_share_n",
+        ),
     ),
 )
 def thinking(view: StepView) -> dict[str, float]:
@@ -86,7 +98,7 @@ def thinking(view: StepView) -> dict[str, float]:
     if complete or not found:
         return found
     return {f"{key}{RANDOM}": value for key, value in found.items()} | {
-        "tokens/thinking/random_share_n": float(len(values))
+        "tokens/thinking/of_random_n": float(len(values))
     }
 
 

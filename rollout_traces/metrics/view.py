@@ -8,12 +8,16 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.metrics.groups import GroupIndex
+from rollout_traces.ledger.rewards import known_rewards, reward_failed
 from rollout_traces.metrics.tool_use import ToolUse
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
+
+UNKNOWN_STALENESS = np.iinfo(np.int64).min
+"""The staleness of a token whose version is unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +30,18 @@ class StepView:
         settings: what the run declared.
         tool_use: row -> what its decoded text says about tools, for traced rows.
         group_scalars: name -> one value a group, given by the caller.
+        not_given: as in the batch: key -> bool [B], the rows that came without it. NaN of a row that did not
+            is what was given. None where the ledger alone is at hand, in which NaN is unknown.
+        whole: the step of which this is a part; None when it is one.
     """
 
     ledger: Ledger
-    batch: HostBatch | None = None
+    batch: PackedBatch | None = None
     settings: RunSettings = field(default_factory=RunSettings)
     tool_use: Mapping[int, ToolUse] = field(default_factory=dict)
     group_scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    not_given: Mapping[str, np.ndarray] | None = None
+    whole: StepView | None = None
 
     def has(self, name: str) -> bool:
         """Whether a ledger column, a track, a batch value or a setting is known.
@@ -60,6 +69,17 @@ class StepView:
             return np.where(column == NULL_INT, np.nan, column)
         return column
 
+    def given(self, key: str, values: np.ndarray) -> np.ndarray:
+        """bool [B]: rows that came with a value, be it NaN.
+
+        Args:
+            key: `row_floats/<name>`, `reward_components/<name>` or `sample_metrics/<name>`.
+            values: float64 [B]; where nothing tells, NaN is taken for not given.
+        """
+        if self.not_given is None:
+            return ~np.isnan(values)
+        return ~self.not_given.get(key, np.zeros(self.ledger.n_rows, bool))
+
     def named(self, prefix: str) -> dict[str, np.ndarray]:
         """The columns `<prefix>/<name>` by name, float64 [B]."""
         start = f"{prefix}/"
@@ -72,17 +92,18 @@ class StepView:
     @cached_property
     def rewards(self) -> np.ndarray:
         """float64 [B]: the rewards, NaN where unknown or where the reward function failed."""
-        return np.where(self.reward_failed, np.nan, self.floats("reward"))
+        return known_rewards(self.ledger)
 
     @cached_property
     def reward_failed(self) -> np.ndarray:
         """bool [B]: the reward function timed out or raised."""
-        statuses = self.ledger.get("reward_status")
-        return np.asarray([status not in (None, "ok") for status in statuses], bool)
+        return reward_failed(self.ledger)
 
     @cached_property
     def reward_span(self) -> tuple[float, float]:
-        """The reward range: as declared, else the smallest and largest reward of the step."""
+        """The reward range: as declared, else the smallest and largest reward of the whole step."""
+        if self.whole is not None:
+            return self.whole.reward_span
         declared = self.settings.reward_range
         if declared is not None:
             return declared.min, declared.max
@@ -119,22 +140,28 @@ class StepView:
 
     @cached_property
     def token_staleness(self) -> np.ndarray | None:
-        """int64 [M] over the sampled tokens, -1 where unknown; None when the step cannot tell."""
+        """int64 [M] over the sampled tokens: train version less version, below 0 for tokens ahead of the trainer.
+
+        `UNKNOWN_STALENESS` where the version is unknown; None when the step cannot tell.
+        """
         versions = self.sampled.track("versions")
         train_version = self._tokens().train_version
         if versions is None or train_version is None:
             return None
-        return np.where(versions >= 0, np.maximum(int(train_version) - versions, 0), -1)
+        return np.where(versions >= 0, int(train_version) - versions.astype(np.int64), UNKNOWN_STALENESS)
 
     def take(self, rows: np.ndarray) -> StepView:
-        """The view of some rows, ledger only.
+        """The view of some rows, ledger only; what is best and worst is the whole step's.
 
         Args:
             rows: bool [B].
         """
-        return StepView(self.ledger.take(np.flatnonzero(rows)), None, self.settings)
+        given = self.not_given
+        not_given = None if given is None else {key: where[rows] for key, where in given.items()}
+        ledger = self.ledger.take(np.flatnonzero(rows))
+        return StepView(ledger, None, self.settings, not_given=not_given, whole=self.whole or self)
 
-    def _tokens(self) -> HostBatch:
+    def _tokens(self) -> PackedBatch:
         if self.batch is None:
             raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
         return self.batch

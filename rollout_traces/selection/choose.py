@@ -11,19 +11,21 @@ from rollout_traces.selection.all_rows import all_rows
 from rollout_traces.selection.base import Selected, SelectionPolicy, SelectionRequest
 from rollout_traces.selection.extremes import extremes
 from rollout_traces.selection.first import first
-from rollout_traces.selection.panel import panel
+from rollout_traces.selection.fixed_prompts import fixed_prompts
 from rollout_traces.selection.portfolio import portfolio
 from rollout_traces.selection.random_rows import random_rows
 
 POLICIES: Mapping[str, SelectionPolicy] = {
     "portfolio": portfolio,
-    "panel": panel,
+    "fixed_prompts": fixed_prompts,
     "first": first,
     "random": random_rows,
     "extremes": extremes,
     "all": all_rows,
 }
 """The policies that `RolloutLogger(selection=...)` knows by name."""
+FORMER_NAMES = {"panel": "fixed_prompts"}
+"""Earlier names of policies, which are still taken."""
 
 
 def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> SelectionPolicy:
@@ -38,6 +40,7 @@ def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> Selectio
     """
     if not isinstance(selection, str):
         return cast(SelectionPolicy, selection)
+    selection = FORMER_NAMES.get(selection, selection)
     if selection not in POLICIES:
         raise ConfigError(
             f"selection: seen {selection!r}. Expected one of {', '.join(POLICIES)}, or a callable that takes "
@@ -47,8 +50,8 @@ def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> Selectio
 
 
 def default_policy(split: str) -> SelectionPolicy:
-    """`panel` for evaluation, so that the same prompts are seen every time; `portfolio` for training."""
-    return panel if split.startswith("eval") else portfolio
+    """`fixed_prompts` for evaluation, so that the same prompts are seen every time; `portfolio` for training."""
+    return fixed_prompts if split.startswith("eval") else portfolio
 
 
 def choose(policy: SelectionPolicy, request: SelectionRequest) -> list[Selected]:

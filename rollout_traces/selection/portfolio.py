@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.ledger.rewards import known_rewards, reward_failed, tie_decided, tied_groups
 from rollout_traces.selection.base import Selected, SelectionRequest
 
 PASS_RATE_BANDS = 3
@@ -64,7 +66,7 @@ class _Groups:
 
     def __init__(self, request: SelectionRequest) -> None:
         ledger = request.ledger
-        self._reward = ledger.get("reward").astype(np.float64)
+        self._reward = known_rewards(ledger)
         self._rows = _rows_by_group(ledger.get("group"))
         keys = ledger.get("prompt_key").tolist()
         self._traced = {g: request.traced_prompts.get(keys[rows[0]], 0) for g, rows in self._rows.items()}
@@ -73,12 +75,14 @@ class _Groups:
         self._range = float(np.ptp(known)) if len(known) else 0.0
         self.mixed: list[int] = []
         self.tied: list[int] = []
+        index = GroupIndex.of(ledger.get("group"))
+        failed = reward_failed(ledger)
+        tied = tied_groups(index, self._reward, failed)
+        decided = tie_decided(index, self._reward, failed)
         for group, rows in self._rows.items():
-            rewards = self._reward[rows]
-            rewards = rewards[np.isfinite(rewards)]
-            if len(rewards) > 1:
-                tolerance = 1e-6 * max(1.0, float(np.abs(rewards).max()))
-                (self.mixed if float(np.ptp(rewards)) > tolerance else self.tied).append(group)
+            code = index.codes[rows[0]]
+            if decided[code]:
+                (self.tied if tied[code] else self.mixed).append(group)
 
     def split_whole(self) -> tuple[int | None, list[int]]:
         """The group with the widest spread (one traced before, where there is one), and the others."""

@@ -44,8 +44,8 @@ class Stored:
         query: answers read-only SQL with rows; raises when the store cannot be read now.
         project: Trackio project.
         run_id: Trackio's id of the run.
-        uids: uids of all our traces, digests included.
-        digested: ids of the hand-overs whose rows lie in a stored digest.
+        uids: uids of all our traces, step summaries included.
+        summarised: ids of the hand-overs whose rows lie in a stored step summary.
         scalars: signatures of stored scalars, as far as they were asked for.
         expected: signatures to look out for.
         every_scalar: look out for all of them, as before records are sent again.
@@ -55,7 +55,7 @@ class Stored:
     project: str
     run_id: str
     uids: set[str] = field(default_factory=set)
-    digested: set[str] = field(default_factory=set)
+    summarised: set[str] = field(default_factory=set)
     scalars: set[int] = field(default_factory=set)
     expected: set[int] = field(default_factory=set)
     every_scalar: bool = False
@@ -88,7 +88,7 @@ class Stored:
         """
         fresh = Stored(self.query, self.project, self.run_id, every_scalar=True)
         fresh.refresh()
-        self.uids, self.digested, self.scalars = fresh.uids, fresh.digested, fresh.scalars
+        self.uids, self.summarised, self.scalars = fresh.uids, fresh.summarised, fresh.scalars
         self._rows, self._traced, self._prompts = fresh._rows, fresh._traced, fresh._prompts
         self._last_trace, self._last_metric = fresh._last_trace, fresh._last_metric
         self.expected.clear()
@@ -98,8 +98,8 @@ class Stored:
         """uid -> stored trace of a hand-over's rows."""
         return self._rows.get(batch_id, {})
 
-    def chosen_in_digest(self, batch_id: str) -> dict[str, StoredRow]:
-        """uid -> what a stored digest says was traced of a hand-over, whether or not it is there.
+    def chosen_in_summary(self, batch_id: str) -> dict[str, StoredRow]:
+        """uid -> what a stored step summary says was traced of a hand-over, whether or not it is there.
 
         Raises:
             Exception: as `refresh`.
@@ -218,7 +218,7 @@ class Stored:
         self.uids.add(uid)
         split, _, kind = key.rpartition("/")
         if kind == STEPS:
-            self.digested.update(str(row["batches"] or "").split(","))
+            self.summarised.update(str(row["batches"] or "").split(","))
         elif kind == TRAJECTORIES:
             probability = float(row["selected_probability"] or 0.0)
             self._rows[uid.rpartition("-")[0]][uid] = StoredRow(uid, str(row["selected_by"]), probability)

@@ -8,8 +8,11 @@ in lists, paced, and read back.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
+import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +27,12 @@ from rollout_traces.trace.sanitize import plain
 log = logging.getLogger("rollout_traces")
 
 HISTOGRAM_BINS = 32
-QUEUE_LIMIT = 8
-"""Log calls that may wait in Trackio's own queue before we wait for its sender."""
+QUEUE_BYTES = 16 << 20
+"""Bytes that may wait in Trackio's own queue before we wait for its sender."""
+QUEUE_CALLS = 2000
+"""Log calls that may, however small."""
+_made_here: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Runs that this process created for a logger."""
 Token = str | int
 """What was logged: a trace's uid, or the signature of scalars."""
 
@@ -39,7 +46,7 @@ class TrackioSink:
 
     Attributes:
         stored: what the store holds, as of the last `confirm`.
-        sending_again: True while records are drained that may have been stored before: what is there
+        sending_again: True while records are processed that may have been stored before: what is there
             already is not logged twice.
     """
 
@@ -49,6 +56,7 @@ class TrackioSink:
         self.stored = Stored(query_of(run), run.project, run.id)
         self.sending_again = False
         self._logged: set[Token] = set()
+        self._sizes: deque[int] = deque(maxlen=QUEUE_CALLS + 1)
         self._disk = DiskUse(run.project)
         self._remote_settled = run.url is None
 
@@ -69,7 +77,8 @@ class TrackioSink:
     ) -> TrackioSink:
         """Joins the given or the current Trackio run, and creates one only when there is none.
 
-        A second `trackio.init` in a process would finish the trainer's own run.
+        A second `trackio.init` in a process would finish the trainer's own run. One that was created here goes
+        on beside a second one of another name.
 
         Args:
             project: project name.
@@ -87,12 +96,16 @@ class TrackioSink:
         import trackio
         from trackio import context_vars
 
-        run = run if run is not None else context_vars.current_run.get()
-        if run is not None:
-            if run.project != project:
+        current = context_vars.current_run.get()
+        if run is None and current in _made_here and not _is_asked_for(current, project, name):
+            context_vars.current_run.set(None)
+        elif run is not None or current is not None:
+            run = run if run is not None else current
+            if not _is_asked_for(run, project, name):
                 log.warning(
-                    "project: asked for %r, but this process writes to run %s of %r: so do its rollouts. Finish that "
+                    "asked for run %s of %r, but this process writes to run %s of %r: so do its rollouts. Finish that "
                     "run first, or give `run=`.",
+                    name or "(any)",
                     project,
                     run.name,
                     run.project,
@@ -111,6 +124,7 @@ class TrackioSink:
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
+        _made_here.add(run)
         if run_id is not None:
             run.id = run_id
         return cls(run, owned=True)
@@ -130,8 +144,7 @@ class TrackioSink:
         if self.sending_again and token in self.stored.scalars:
             return left_out
         self.stored.expect(int(step), values)
-        self.run.log(values, step=int(step))
-        self._pace()
+        self._log(values, step)
         return left_out
 
     def log_traces(
@@ -162,8 +175,7 @@ class TrackioSink:
                 for name, values in (histograms or {}).items()
                 if _has_bins(values)
             }
-            self.run.log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step=int(step))
-            self._pace()
+            self._log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
         """Raises an alert in the run."""
@@ -215,10 +227,18 @@ class TrackioSink:
         if context_vars.current_run.get() is self.run:
             context_vars.current_run.set(None)
 
-    def _pace(self) -> None:
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        """Logs, and waits while more waits in Trackio's queue than it should hold in memory."""
+        self.run.log(values, step=int(step))
+        self._sizes.append(_n_bytes(values))
         deadline = time.monotonic() + 60
-        while self._waiting() > QUEUE_LIMIT and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while self._is_too_full() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _is_too_full(self) -> bool:
+        n_queued = len(getattr(self.run, "_queued_logs", ()))
+        newest = itertools.islice(reversed(self._sizes), n_queued)
+        return n_queued > QUEUE_CALLS or (n_queued > 1 and sum(newest) > QUEUE_BYTES)
 
     def _waiting(self) -> int:
         queued = len(getattr(self.run, "_queued_logs", ()))
@@ -254,6 +274,23 @@ def _has_bins(values: np.ndarray) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.diff(np.linspace(low, high, HISTOGRAM_BINS + 1))
     return bool(np.isfinite(steps).all() and (steps > 0).all())
+
+
+def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
+    return bool(run.project == project and name in (None, run.name))
+
+
+def _n_bytes(value: Any) -> int:
+    """About how many bytes a value takes in Trackio's queue."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(str(key)) + _n_bytes(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_n_bytes, value))
+    if hasattr(value, "messages"):
+        return _n_bytes(value.messages) + _n_bytes(value.metadata) + _n_bytes(value.spans)
+    return 8
 
 
 def _as_histogram(values: np.ndarray) -> Any:

@@ -1,1 +1,1 @@
-"""Records on local disk: the queue between a training thread and the drain."""
+"""Records on local disk: the queue between a training thread and the worker."""

@@ -1,4 +1,4 @@
-"""HostBatch <-> the compact record that crosses the spool.
+"""PackedBatch <-> the compact record that crosses the spool.
 
 Ids take 4 bytes, masks a bit, integer tracks 4 bytes, float tracks 2 (4 where a finite value exceeds
 float16's 65504), scalars stay float64, lists are JSON. `capture` writes the same layout straight from
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import SCHEMA_VERSION, HostBatch
+from rollout_traces.packed_batch import SCHEMA_VERSION, PackedBatch
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.transcript import INT_TRACKS
 
@@ -28,10 +28,11 @@ _PLAIN_FIELDS = (
     "pad_id",
     "handed_over_at",
     "notes",
+    "attempt",
 )
 
 
-def batch_from_record(record: Record) -> HostBatch:
+def batch_from_record(record: Record) -> PackedBatch:
     """Reads a batch.
 
     Args:
@@ -60,13 +61,16 @@ def batch_from_record(record: Record) -> HostBatch:
         for name, array in arrays.items()
         if name.startswith("track/")
     }
-    if meta["response_mask_source"] == "given":
+    mask_source = meta["response_mask_source"]
+    if mask_source == "versions" and (tracks["versions"] >= 0).all() and not loss_mask.all():
+        mask_source = "loss_mask"  # versions that mark no prompt, of a batch that was copied from a GPU
+    if mask_source == "given":
         response_mask = _bits(arrays["response_mask"], n)
-    elif meta["response_mask_source"] == "versions":
+    elif mask_source == "versions":
         response_mask = tracks["versions"] >= 0
     else:
         response_mask = loss_mask.copy()
-    return HostBatch(
+    return PackedBatch(
         offsets=offsets,
         input_ids=arrays["input_ids"].astype(np.int64),
         loss_mask=loss_mask,
@@ -82,18 +86,19 @@ def batch_from_record(record: Record) -> HostBatch:
         batch_id=meta["batch_id"],
         step=meta["step"],
         split=meta["split"],
-        response_mask_source=meta["response_mask_source"],
+        response_mask_source=mask_source,
         train_version=meta["train_version"],
         pad_id=meta["pad_id"],
         handed_over_at=meta["handed_over_at"],
         notes=tuple(meta["notes"]),
+        attempt=meta.get("attempt", ""),
         not_given={
             key: np.isin(np.arange(len(lengths)), rows) for key, rows in meta.get("not_given", {}).items()
         },
     )
 
 
-def batch_to_record(batch: HostBatch) -> Record:
+def batch_to_record(batch: PackedBatch) -> Record:
     """Packs a batch.
 
     Args:

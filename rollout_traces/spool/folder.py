@@ -5,7 +5,7 @@ writer leaves is never taken for a record. A large record that was stored become
 next one is written into: its blocks are reserved and its pages warm. Files are written with plain calls, so
 that a full disk is an error and never a signal.
 
-The writer's death releases `owner.lock`; whoever drains holds a lock of its own.
+The writer's death releases `owner.lock`; the worker holds a lock of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.private_files import make_folder
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import Record, RecordError, decode
 
@@ -56,13 +57,13 @@ class SpoolWriter:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         self._lock = FolderLock(folder / "owner.lock")
         if not self._lock.acquire():
             raise OSError(errno.EBUSY, f"spool {folder} has another owner")
         self._last_name = 0
         self._free = folder / FREE
-        self._free.mkdir(exist_ok=True, mode=0o700)
+        make_folder(self._free)
         self._waiting = 0
         self._last_size = 0
         self.count_waiting()
@@ -162,7 +163,7 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """The side that drains: reads records in order and removes them once they are stored.
+    """The side that processes: reads records in order and removes them once they are stored.
 
     Args:
         folder: a `SpoolWriter`'s folder.

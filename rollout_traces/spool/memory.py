@@ -82,5 +82,5 @@ class MemorySpool:
         return [decode(data) for data in records.values()]
 
     def set_aside(self, name: str) -> None:
-        """Lets a record go that cannot be drained."""
+        """Lets a record go that cannot be processed."""
         self.remove(name)

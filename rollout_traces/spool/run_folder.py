@@ -1,19 +1,23 @@
-"""The folder of one run's spools: what is needed to drain them, without the trainer.
+"""The folder of one run's spools: what is needed to process them, without the trainer.
 
 ```
 <Trackio's folder>/rollout-traces/spool/<project>/<run id>/
-    manifest.json   which Trackio run, and how to drain
+    manifest.json   which Trackio run, and how to process its records
     tokenizer/      the policy's tokenizer, by value
-    drain.lock      held by whoever drains
-    status.json     what the drain counted so far
-    sidecar.log     what the sidecar said
+    drain.lock      held by the worker
+    status.json     what the worker counted so far
+    worker.log      what the worker said
     from-<writer>/  one spool a writer
 ```
+
+Folders have mode 0700, files 0600. What another user may have put there is never read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 import secrets
@@ -22,21 +26,26 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
+from rollout_traces import private_files
 from rollout_traces.errors import StoreError
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.mounts import is_network_mount
 
-MANIFEST_VERSION = 1
+log = logging.getLogger("rollout_traces")
+
+MANIFEST_VERSION = 2
+RANK_SPOOL = "from-rank-"
+"""What the names of the spools of a run of several ranks begin with."""
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """How to drain a run's spools.
+class RunManifest:
+    """How to process a run's spools.
 
     Attributes:
         project: Trackio project.
@@ -47,7 +56,7 @@ class Manifest:
         space_id: Hugging Face Space, or None.
         server_url: self-hosted server without its write token, or None.
         private: whether a Space that has to be created is private.
-        drain: the drain's settings, plain values.
+        options: the worker's settings, plain values.
         decoding: what rollouts are decoded with beside the tokenizer, plain values.
         has_tokenizer: whether `tokenizer/` is complete.
         world_size: ranks that hand over to this run.
@@ -62,20 +71,31 @@ class Manifest:
     space_id: str | None = None
     server_url: str | None = None
     private: bool | None = None
-    drain: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     has_tokenizer: bool = False
     world_size: int = 1
     version: int = MANIFEST_VERSION
 
+    @property
+    def remote(self) -> str | None:
+        """The Space or server that the run is sent to; None when it stays on this machine."""
+        return self.space_id or self.server_url
+
     def as_plain(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
+    def as_json(self) -> bytes:
+        """What the file holds."""
+        return orjson.dumps(self.as_plain(), default=str)
+
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Manifest:
+    def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
         """What `as_plain` gave; fields of other versions are passed over."""
         known = {item.name for item in fields(cls)}
+        if "drain" in values:  # version 1 called the options so
+            values = {"options": values["drain"], **values}
         return cls(**{key: value for key, value in values.items() if key in known})
 
 
@@ -89,20 +109,34 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.tokenizer = path / "tokenizer"
-        self.log = path / "sidecar.log"
-        self.drain_lock = FolderLock(path / "drain.lock")
+        self.log = path / "worker.log"
+        self.worker_lock = FolderLock(path / "drain.lock")
 
     @classmethod
     def of(cls, root: Path, project: str, run_id: str) -> RunFolder:
         """The folder of a run below a spool root."""
         return cls(root / safe_name(project) / safe_name(run_id))
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Writes the manifest; whoever reads it sees the old or the new one."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._replace("manifest.json", orjson.dumps(manifest.as_plain(), default=str))
+    def take(self) -> None:
+        """Makes the folder for this user alone.
 
-    def manifest(self) -> Manifest:
+        Raises:
+            StoreError: it, or a folder between it and the spool root, is another user's.
+            OSError: it cannot be made.
+        """
+        private_files.take_folder(self.path, self.path.parents[2])
+
+    def why_not_believed(self) -> str | None:
+        """Why another user may have written what it holds; None when only this user can have."""
+        files = (self.path / "manifest.json", self.tokenizer, *self.path.glob("from-*"))
+        return private_files.why_not_believed(self.path, self.path.parents[2], files)
+
+    def write_manifest(self, manifest: RunManifest) -> None:
+        """Writes the manifest; whoever reads it sees the old or the new one."""
+        private_files.make_folder(self.path)
+        self._replace("manifest.json", manifest.as_json())
+
+    def manifest(self) -> RunManifest:
         """Reads the manifest.
 
         Raises:
@@ -114,7 +148,15 @@ class RunFolder:
             raise StoreError(f"spool {self.path}: its manifest cannot be read ({error}).") from error
         if values.get("version", 0) > MANIFEST_VERSION:
             raise StoreError(f"spool {self.path}: written by a newer version. Upgrade rollout-traces.")
-        return Manifest.from_plain(values)
+        return RunManifest.from_plain(values)
+
+    def open_log(self) -> BinaryIO:
+        """The log, to be added to.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return os.fdopen(private_files.open_file(self.log, os.O_WRONLY | os.O_APPEND), "ab")
 
     def writer_folder(self, writer: str) -> Path:
         """The spool of one writer."""
@@ -125,12 +167,12 @@ class RunFolder:
         return [SpoolReader(folder) for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Says how far the drain is; a full disk must not stop the drain, so failing to say it is no error."""
+        """Says how far the worker is; a full disk must not stop the worker, so failing to say it is no error."""
         with contextlib.suppress(OSError):
             self._replace("status.json", orjson.dumps(status))
 
     def status(self) -> dict[str, Any]:
-        """What the drain said last; empty when it has not."""
+        """What the worker said last; empty when it has not."""
         try:
             return dict(orjson.loads((self.path / "status.json").read_bytes()))
         except (OSError, ValueError):
@@ -145,7 +187,7 @@ class RunFolder:
         return all(reader.owner_is_gone for reader in self.readers()) and not self.n_waiting()
 
     def is_in_use(self) -> bool:
-        """True while somebody drains it or a writer is alive."""
+        """True while a worker has it or a writer is alive."""
         return is_locked(self.path / "drain.lock") or any(not r.owner_is_gone for r in self.readers())
 
     def remove_if_done(self) -> bool:
@@ -166,7 +208,7 @@ class RunFolder:
     def _replace(self, name: str, data: bytes) -> None:
         temporary = self.path / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            temporary.write_bytes(data)
+            private_files.write_file(temporary, data)
             temporary.replace(self.path / name)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -182,15 +224,53 @@ def spool_root(trackio_folder: Path) -> Path:
     return local_root() if is_network_mount(trackio_folder) else beside
 
 
+def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolder:
+    """Makes a run's folder for this user alone: where `spool_root` says, else where that is another user's.
+
+    Raises:
+        StoreError: every place is another user's.
+        OSError: the folder cannot be made.
+    """
+    refused = []
+    for root in spool_roots(trackio_folder):
+        folder = RunFolder.of(root, project, run_id)
+        try:
+            folder.take()
+        except StoreError as error:
+            log.warning("%s", error)
+            refused.append(str(error))
+        else:
+            return folder
+    raise StoreError(f"no place for a spool: {' '.join(refused)} Set TMPDIR to a folder of your own.")
+
+
+def spool_roots(trackio_folder: Path) -> list[Path]:
+    """The places where spools of this node may be, the preferred one first."""
+    return list(dict.fromkeys([spool_root(trackio_folder), local_root()]))
+
+
 def local_root() -> Path:
     """The node's own place for spools."""
     return Path(tempfile.gettempdir()) / f"rollout-traces-{os.getuid()}" / "spool"
 
 
 def run_folders(root: Path, project: str | None = None) -> list[RunFolder]:
-    """The run folders below a spool root, of one project or of all."""
+    """This user's run folders below a spool root, of one project or of all; others are named in a warning, once."""
     pattern = f"{'*' if project is None else safe_name(project)}/*/manifest.json"
-    return [RunFolder(path.parent) for path in sorted(root.glob(pattern))]
+    found = []
+    for path in sorted(root.glob(pattern)):
+        folder = RunFolder(path.parent)
+        reason = folder.why_not_believed()
+        if reason is None:
+            found.append(folder)
+        else:
+            _warn_once(reason)
+    return found
+
+
+@functools.lru_cache(maxsize=1000)
+def _warn_once(reason: str) -> None:
+    log.warning("passed over: %s", reason)
 
 
 def safe_name(text: str) -> str:

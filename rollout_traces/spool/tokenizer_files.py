@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.private_files import close_files, make_folder
 
 FINGERPRINT = "fingerprint.json"
 SAMPLES = 64
@@ -24,13 +25,14 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> bool:
     Returns:
         False when it cannot be written so that it comes back the same: it then works in this process only.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder)
     try:
         if hasattr(tokenizer, "save_pretrained"):
             tokenizer.save_pretrained(str(folder))
         else:
             tokenizer.save(str(folder / "tokenizer.json"))
         (folder / FINGERPRINT).write_bytes(orjson.dumps(_fingerprint(tokenizer)))
+        close_files(folder)
     except Exception:  # noqa: BLE001  whatever a tokenizer of the caller's raises: it stays here, as the answer says
         return False
     return (folder / "tokenizer.json").exists()
@@ -50,7 +52,7 @@ def load_tokenizer(folder: Path) -> Any:
             return tokenizer
     raise StoreError(
         f"tokenizer in {folder}: seen {seen['size']} tokens, expected {expected['size']} and the same texts. "
-        "Use drain='thread' for a tokenizer that does not survive save_pretrained."
+        "Use worker='thread' for a tokenizer that does not survive save_pretrained."
     )
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store.places import cached_index_path
@@ -20,7 +23,11 @@ from rollout_traces.store.source import Source, SqlValue
 
 _SPACE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 TIMEOUT = 60.0
-"""Seconds to wait for one answer."""
+"""Seconds to wait for the next part of an answer."""
+WHOLE_ANSWER = 300.0
+"""Seconds within which a whole answer has to arrive."""
+MOST_BYTES = 256 << 20
+"""Bytes of one answer, unpacked; a page of texts has 64 MiB of them, or is one longer text."""
 
 
 class HttpSource(Source):
@@ -28,7 +35,8 @@ class HttpSource(Source):
 
     Args:
         project: its name.
-        server_url: a self-hosted server, `http://host:port`; a write token in it is never sent.
+        server_url: a self-hosted server, `http://host:port`; a write token in it is never sent, the
+            `access_token` of an inspector is.
         space: a Space, `user/name`; read with the user's Hugging Face token where there is one.
 
     Raises:
@@ -41,7 +49,7 @@ class HttpSource(Source):
         self.project = project
         self._api = _Api(server_url, space)
         self.label = f"project {project!r} at {self._api.address}"
-        known = self._api.call("get_all_projects")
+        known = self._api.projects()
         if project not in known:
             raise StoreError(
                 f"no project {project!r} at {self._api.address}. Projects there: {', '.join(known) or 'none'}."
@@ -50,8 +58,7 @@ class HttpSource(Source):
     def select(self, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """Runs one SELECT on the server."""
         answer = self._api.call("query_project", project=self.project, query=with_values(sql, parameters))
-        columns = answer["columns"]
-        return [tuple(row[column] for column in columns) for row in answer["rows"]]
+        return _rows(answer, self._api.address)
 
     def index_path(self) -> Path:
         """In the user's cache."""
@@ -74,7 +81,7 @@ def remote_projects(*, server_url: str | None = None, space: str | None = None) 
     """
     api = _Api(server_url, space)
     try:
-        return sorted(api.call("get_all_projects"))
+        return sorted(api.projects())
     finally:
         api.close()
 
@@ -91,6 +98,32 @@ def with_values(sql: str, parameters: Sequence[SqlValue]) -> str:
         raise ValueError(f"{len(parameters)} values for {len(pieces) - 1} places in: {sql}")
     values = [*map(_literal, parameters), ""]
     return "".join(piece + value for piece, value in zip(pieces, values, strict=True))
+
+
+def _rows(answer: Any, address: str) -> list[tuple[Any, ...]]:
+    """The rows of a server's answer to a SELECT.
+
+    Raises:
+        StoreError: it is not built like one.
+    """
+    columns = answer.get("columns") if isinstance(answer, Mapping) else None
+    rows = answer.get("rows") if isinstance(answer, Mapping) else None
+    if (
+        not isinstance(columns, list)
+        or not isinstance(rows, list)
+        or not all(isinstance(column, str) for column in columns)
+    ):
+        raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:100]}.")
+    found = []
+    for row in rows:
+        if not isinstance(row, Mapping) or not all(_is_value(row.get(column, ...)) for column in columns):
+            raise StoreError(f"{address}: query_project: expected a row of {columns}; seen {str(row)[:100]}.")
+        found.append(tuple(row[column] for column in columns))
+    return found
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float))
 
 
 def _literal(value: SqlValue) -> str:
@@ -117,26 +150,62 @@ class _Api:
                 headers["Authorization"] = f"Bearer {token}"
         else:
             self.address = _server_address(server_url or "")
+            access = parse_qs(urlsplit(server_url or "").query).get("access_token")
+            if access:
+                headers["Authorization"] = f"Bearer {access[0]}"
         self._client = httpx.Client(timeout=TIMEOUT, headers=headers, follow_redirects=False)
 
+    def projects(self) -> list[str]:
+        """The names of the projects there.
+
+        Raises:
+            StoreError: nothing answers, or something else than a list of names.
+        """
+        known = self.call("get_all_projects")
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
+            raise self._odd("get_all_projects", "expected a list of names", known)
+        return known
+
     def call(self, name: str, **arguments: Any) -> Any:
+        """What a function of the server answers.
+
+        Raises:
+            StoreError: nothing answers, or something that is no answer, too long, or too late.
+        """
         import httpx
 
+        asked = {"args": [], "kwargs": arguments}
         try:
-            response = self._client.post(f"{self.address}/api/{name}", json={"args": [], "kwargs": arguments})
-            body = response.json()
+            with self._client.stream("POST", f"{self.address}/api/{name}", json=asked) as response:
+                status, content = response.status_code, self._content(response, name)
         except httpx.HTTPError as error:
             raise StoreError(
                 f"no Trackio server answers at {self.address} ({error}). Is it running?"
             ) from error
+        try:
+            body = orjson.loads(content)
         except ValueError as error:
             raise StoreError(
-                f"{self.address} answers with HTTP {response.status_code} and no JSON; is it a Trackio server >= 0.24?"
+                f"{self.address} answers with HTTP {status} and no JSON; is it a Trackio server >= 0.24?"
             ) from error
         if not isinstance(body, dict) or body.get("error") is not None or "data" not in body:
             said = body.get("error", body) if isinstance(body, dict) else body
-            raise StoreError(f"{self.address}: {name}: HTTP {response.status_code}: {str(said)[:300]}")
+            raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:300]}")
         return body["data"]
+
+    def _content(self, response: Any, name: str) -> bytes:
+        until, parts, size = time.monotonic() + WHOLE_ANSWER, [], 0
+        for part in response.iter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise StoreError(f"{self.address}: {name}: more than {MOST_BYTES >> 20} MiB; not read on.")
+            if time.monotonic() > until:
+                raise StoreError(f"{self.address}: {name}: no whole answer within {WHOLE_ANSWER:g} s.")
+        return b"".join(parts)
+
+    def _odd(self, name: str, expected: str, seen: Any) -> StoreError:
+        return StoreError(f"{self.address}: {name}: {expected}; seen {str(seen)[:100]}.")
 
     def close(self) -> None:
         self._client.close()

@@ -5,6 +5,7 @@ Never authoritative: every row can be read again from the source.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -19,6 +20,7 @@ from typing import TypeVar
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.segments import DamagedSegment, Segment, remove_unknown
 from rollout_traces.store.columns.table import Cache, Rows
@@ -186,8 +188,8 @@ class Index:
             self._ensure()
 
     def _open(self) -> sqlite3.Connection:
-        with suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+        with suppress(OSError):
+            os.close(open_file(self.path, os.O_RDWR))
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -378,9 +380,8 @@ def _make_folders(folder: Path, segments: Path) -> None:
         older = folder.with_name(folder.name + suffix)
         if older.is_file():
             older.unlink()
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.mkdir(exist_ok=True, mode=0o700)
-    segments.mkdir(exist_ok=True, mode=0o700)
+    make_folder(folder)
+    make_folder(segments)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

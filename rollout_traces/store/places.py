@@ -6,6 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
+from rollout_traces.private_files import why_not_believed
+from rollout_traces.settings.names import check_name, file_stem
+
 DATABASE_SUFFIX = ".db"
 INDEX_FOLDER = "rollout-index"
 """Beside the projects; Trackio takes only `*.db` in its folder for a project."""
@@ -22,14 +25,13 @@ def trackio_dir() -> Path:
     return Path(home).expanduser() / "trackio"
 
 
-def file_stem(project: str) -> str:
-    """A project's name as Trackio writes it in file names."""
-    kept = "".join(c for c in project if c.isalnum() or c in ("-", "_")).rstrip()
-    return kept or "default"
-
-
 def database_path(project: str, folder: Path | None = None) -> Path:
-    """The database file of a project."""
+    """The database file of a project.
+
+    Raises:
+        ConfigError: it is no name that a file can have.
+    """
+    check_name("project", project)
     return (folder or trackio_dir()) / f"{file_stem(project)}{DATABASE_SUFFIX}"
 
 
@@ -45,10 +47,12 @@ def local_index_path(database: Path) -> Path:
     It is kept in the cache where the folder cannot be written, is another user's, or is on a network mount,
     where SQLite's locks are not safe.
     """
-    folder = database.parent / INDEX_FOLDER
-    nearest = next(path for path in (folder, database.parent) if path.exists())
-    kept_beside = os.access(nearest, os.W_OK) and is_own(nearest) and not on_network(nearest)
-    return folder / database.stem if kept_beside else cached_index_path(str(database.resolve()))
+    beside = database.parent / INDEX_FOLDER / database.stem
+    there = [path for path in (beside, beside.parent) if path.exists()]
+    nearest = there[0] if there else database.parent
+    own = not there or why_not_believed(beside.parent, beside.parent, (beside,)) is None
+    usable = own and is_own(nearest) and os.access(nearest, os.W_OK) and not on_network(nearest)
+    return beside if usable else cached_index_path(str(database.resolve()))
 
 
 def cached_index_path(address: str) -> Path:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import orjson
@@ -99,6 +100,7 @@ def read_trace(stored: StoredTrace) -> Reading:
     ours = kind in ("rollout", "digest") and "schema" in fields
     if not ours:
         fields = _renamed(fields)
+    fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
     spoken = [message for message in messages if isinstance(message, dict)]
     fields |= {name: found for name, found in _tools(spoken).items() if name not in fields}
@@ -195,6 +197,31 @@ def _renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
         new = RENAMED.get(name) or (RENAMED[prefix + slash] + rest if prefix + slash in RENAMED else name)
         renamed[name if new in fields else new] = value
     return renamed
+
+
+@cache
+def _numeric_names() -> frozenset[str]:
+    from rollout_traces.ledger.columns import COLUMNS
+
+    return frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
+
+
+def _numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, where what is a number everywhere else is one here: a text in place of it moves to `name/text`."""
+    numeric = _numeric_names()
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if not isinstance(value, str) or (name not in numeric and not name.startswith("component/")):
+            found[name] = value
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            found[f"{name}/text"] = value
+            continue
+        if math.isfinite(number):
+            found[name] = number
+    return found
 
 
 def _split_of(key: str) -> str:

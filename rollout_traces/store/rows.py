@@ -38,7 +38,7 @@ class StepInfo:
         step: the trainer's step.
         n_traces: traces kept.
         n_rollouts: rollouts there were, from the ledger; None without one.
-        digest_id: id of the step's digest trace; None without one.
+        digest_id: id of the step summary trace; None without one.
     """
 
     step: int
@@ -158,7 +158,7 @@ class StepGroups:
         groups: the groups, by number.
         n_rollouts: rollouts there were; None without a ledger.
         n_traces: rollouts that were kept as traces.
-        digest_id: id of the step's digest trace; None without one.
+        digest_id: id of the step summary trace; None without one.
         selected_by: how many were kept for which reason.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from rollout_traces.store.source import Source
 Series = dict[str, tuple[list[int], list[float]]]
 """Key -> steps and values, in order of arrival."""
 
+_LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
@@ -44,17 +46,26 @@ class Scalars:
         with self._lock:
             read = self._runs.setdefault(run_id, _Read())
             while rows := self._source.metrics(run_id, read.last_id):
-                for _, step, _, text in rows:
-                    _add(read.series, int(step), text)
+                for row_id, step, _, text in rows:
+                    if not _add(read.series, step, text):
+                        _LOG.warning("%s: metrics row %d is damaged and left out", self._source.label, row_id)
                 read.last_id = rows[-1][0]
             return {key: (list(steps), list(values)) for key, (steps, values) in read.series.items()}
 
 
-def _add(series: Series, step: int, text: str | bytes) -> None:
-    for key, value in orjson.loads(text).items():
+def _add(series: Series, step: int, text: str | bytes) -> bool:
+    """Adds the numbers of one row; False when it is damaged."""
+    try:
+        logged = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    if type(step) is not int or not isinstance(logged, dict):
+        return False
+    for key, value in logged.items():
         if isinstance(value, bool):
             continue
         if isinstance(value, int | float) or value in _NOT_FINITE:
             steps, values = series.setdefault(key, ([], []))
             steps.append(step)
             values.append(float(value))
+    return True

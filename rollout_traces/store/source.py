@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store.damage import damage_said
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -23,6 +24,9 @@ _WITH_LEDGER = (
     "rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata,"
     " CASE WHEN key LIKE '%/steps' THEN spans END"
 )
+NO_STEP = -1
+"""In place of a step that is no whole number."""
+
 SqlValue = str | int | float | None
 
 
@@ -55,6 +59,11 @@ class StoredTrace:
     messages: str | bytes
     metadata: str | bytes
     spans: str | bytes | None
+
+    def __post_init__(self) -> None:
+        """SQLite keeps whatever was put into a column: a step that is no whole number becomes -1."""
+        if type(self.step) is not int:
+            object.__setattr__(self, "step", NO_STEP)
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,7 @@ class Source(abc.ABC):
         return rows[0][0] if rows else None
 
     def traces(self, after: int) -> list[StoredTrace]:
-        """Traces in order of arrival; spans only of those that may be digests.
+        """Traces in order of arrival; spans only of those that may be step summaries.
 
         Args:
             after: rowid to start behind.
@@ -266,14 +275,15 @@ class Source(abc.ABC):
         after = ""
         while self._has(table) and (rows := self.select(sql, (after,))):
             after, name, started, last_step = rows[0]
-            yield SourceRun(after, name, started or "", int(last_step or 0))
+            yield SourceRun(after, name, started or "", last_step if type(last_step) is int else 0)
 
     def run_config(self, run_id: str) -> dict[str, Any]:
         """A run's configuration, empty when none was stored."""
         if not self._has("configs"):
             return {}
         rows = self.select("SELECT config FROM configs WHERE run_id = ?", (run_id,))
-        return dict(orjson.loads(rows[0][0])) if rows else {}
+        with damage_said(f"{self.label}: the configuration of run {run_id}"):
+            return dict(orjson.loads(rows[0][0])) if rows else {}
 
     def metrics(self, run_id: str, after: int, limit: int = 5000) -> list[tuple[int, int, str, str | bytes]]:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text.

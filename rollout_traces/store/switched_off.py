@@ -1,4 +1,4 @@
-"""What a run does not compute, and what it lacks for it, as its latest digests say."""
+"""What a run does not compute, and what it lacks for it, as its latest step summaries say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SwitchedOff:
         run: the run's name.
         split: `rollout` or `eval-rollout`.
         text: names and what they lack, as one sentence; empty when nothing is off, None when the split
-            has no digest that could tell.
+            has no step summary that could tell.
     """
 
     run: str
@@ -28,7 +28,7 @@ class SwitchedOff:
 
 
 def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[SwitchedOff]:
-    """Reads the digest of the latest step of each split.
+    """Reads the step summary of the latest step of each split.
 
     Args:
         store: the project.
@@ -41,6 +41,6 @@ def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[Switche
 
 
 def off_in(store: Store, run: str, split: str, what: What) -> str | None:
-    """What is off in one split; None when no digest can tell."""
+    """What is off in one split; None when no step summary can tell."""
     digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
     return (store.record(digests[-1]).metadata.get(what) or "") if digests else None

@@ -1,1 +1,1 @@
-"""A transcript as a trackio.Trace and back, with its packed token track; the digest of a step."""
+"""A transcript as a trackio.Trace and back, with its packed token track; the step summary of a step."""

@@ -24,13 +24,13 @@ SCHEMA_VERSION = 1
 TRAJECTORIES = "trajectories"
 """Traces of rollouts are logged under `<split>/trajectories`."""
 STEPS = "steps"
-"""The digest of a step is logged under `<split>/steps`."""
+"""The step summary of a step is logged under `<split>/steps`."""
 TRACK_KEY = "token_track"
 """On the root span: the packed transcript."""
 DETAILS_KEY = "rollout_traces"
 """On the root span: what a person reads on request: flags with their sentences, extras, timings."""
 LEDGER_KEY = "ledger"
-"""On a digest's root span: the packed ledger."""
+"""On a step summary's root span: the packed ledger."""
 PREVIEW = 120
 """Characters of a tool call or result that a span previews; the whole stands in the messages."""
 
@@ -46,6 +46,9 @@ METADATA = {
     "group_size": "rollouts in the group",
     "prompt_key": "what makes rollouts of different steps answers to the same prompt",
     "source": "environment or data set",
+    "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
+    "parent": "sample id of the row of the same episode that this one left",
+    "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
     "reward": "the reward",
     "raw_reward": "the reward before shaping or scaling",
     "reward_status": "ok, timeout or error, where the trainer says",
@@ -160,19 +163,32 @@ def read_transcript(record: TraceRecord) -> Transcript | None:
     return None if packed is None else unpack_transcript(packed, record.messages)
 
 
+def newer_schema(metadata: Mapping[str, Any]) -> str | None:
+    """What to say of a trace whose metadata a newer version wrote; None for one that this version knows."""
+    schema = metadata.get("schema")
+    if metadata.get("kind") not in ("rollout", "digest") or type(schema) is not int:
+        return None
+    if schema <= SCHEMA_VERSION:
+        return None
+    return (
+        f"Written by a newer rollout-traces (schema {schema}; this one knows {SCHEMA_VERSION}): what that added or "
+        "changed may be missing or wrong here. Upgrade rollout-traces."
+    )
+
+
 def read_details(record: TraceRecord) -> dict[str, Any]:
     """Flags with their sentences, warnings and whatever else was kept beside a trace."""
     return next((dict(span[DETAILS_KEY]) for span in record.spans if span.get(DETAILS_KEY)), {})
 
 
-def digest_trace(
+def step_summary_trace(
     ledger: Ledger,
     *,
     summary: Sequence[Mapping[str, Any]],
     metadata: Mapping[str, Any],
     details: Mapping[str, Any] | None = None,
 ) -> TraceRecord:
-    """Builds the digest of a step and split.
+    """Builds the step summary of a step and split.
 
     Args:
         ledger: every row of the step.
@@ -191,7 +207,7 @@ def digest_trace(
 
 
 def read_ledger(record: TraceRecord) -> Ledger | None:
-    """The ledger that a digest carries, None for other traces.
+    """The ledger that a step summary carries, None for other traces.
 
     Raises:
         StoreError: the packed data is damaged or of a newer schema.
@@ -225,7 +241,7 @@ def _summary(metadata: Mapping[str, Any]) -> str:
 def _turn_spans(transcript: Transcript) -> list[dict[str, Any]]:
     spans = []
     for index, turn in enumerate(transcript.turns):
-        if turn.role == "assistant" and turn.n_sampled:
+        if turn.role == "assistant" and (turn.n_sampled or not len(transcript.tokens)):
             spans.append(_generation_span(index, turn))
         elif turn.role == "tool":
             spans.append(_tool_span(index, turn, transcript.turns[:index]))
@@ -237,10 +253,11 @@ def _generation_span(index: int, turn: Turn) -> dict[str, Any]:
     span: dict[str, Any] = {
         "id": f"turn-{index}",
         "parent_id": "rollout",
-        "name": f"assistant, {turn.n_sampled} tokens",
+        "name": f"assistant, {turn.n_sampled} tokens" if turn.n_sampled else "assistant",
         "kind": "generation",
-        "usage": {"input_tokens": turn.start, "output_tokens": turn.n_sampled},
     }
+    if turn.n_sampled:
+        span["usage"] = {"input_tokens": turn.start, "output_tokens": turn.n_sampled}
     if versions:
         span["model"] = "policy version " + ", ".join(map(str, versions))
     return span

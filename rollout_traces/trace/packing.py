@@ -16,7 +16,9 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_planes import decompress, from_planes, to_planes
+from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
+from rollout_traces.ledger.declared import damaged_as
+from rollout_traces.trace.declared import check_pieces, check_runs, check_tokens, check_transcript_head
 from rollout_traces.trace.sanitize import plain
 from rollout_traces.transcript import INT_TRACKS, SCHEMA_VERSION, TokenTrack, ToolCall, Transcript, Turn
 
@@ -98,6 +100,13 @@ def unpack_transcript(packed: str, messages: Sequence[Mapping[str, Any]]) -> Tra
         head = orjson.loads(raw[4 : 4 + size])
     except (ValueError, zlib.error) as error:
         raise StoreError(f"token track: damaged ({error}).") from error
+    with damaged_as("token track: damaged"):
+        return _unpack(head, raw, 4 + size, messages)
+
+
+def _unpack(
+    head: Mapping[str, Any], raw: bytes, at: int, messages: Sequence[Mapping[str, Any]]
+) -> Transcript:
     if head["schema"] > SCHEMA_VERSION:
         raise StoreError(
             f"token track: schema {head['schema']}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
@@ -107,14 +116,14 @@ def unpack_transcript(packed: str, messages: Sequence[Mapping[str, Any]]) -> Tra
     turns = tuple(
         _unpack_turn(entry, message) for entry, message in zip(head["turns"], messages, strict=True)
     )
+    n = check_transcript_head(head)
     arrays: dict[str, tuple[Mapping[str, Any], np.ndarray]] = {}
-    at = 4 + size
     for entry in head["arrays"]:
         arrays[entry["name"]] = (entry, from_planes(raw[at : at + entry["size"]], entry["dtype"], entry["n"]))
         at += entry["size"]
     return Transcript(
         turns=turns,
-        tokens=_unpack_tokens(head["n"], arrays, "".join(turn.raw for turn in turns)),
+        tokens=_unpack_tokens(n, arrays, "".join(turn.raw for turn in turns)),
         source=head["source"],
         warnings=tuple(head["warnings"]),
         tools=tuple(head["tools"]),
@@ -165,9 +174,11 @@ def _says(stored: Mapping[str, Any], call: ToolCall) -> bool:
 
 def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any]) -> Turn:
     text = message["content"]
+    check_pieces(entry["raw"], text)
     raw = "".join(piece if isinstance(piece, str) else _resolve(piece, text) for piece in entry["raw"])
     raw_bytes = base64.b64decode(entry["bytes"]) if "bytes" in entry else raw.encode("utf-8", "surrogatepass")
     start, body_start, body_stop, stop = entry["range"]
+    check_pieces([call["raw"] for call in entry.get("calls", ())], raw)
     calls = tuple(
         ToolCall(
             name=call["name"],
@@ -209,7 +220,12 @@ def _as_reference(text: str | None, source: str) -> Any:
 
 
 def _resolve(reference: Any, source: str) -> str:
-    return reference if isinstance(reference, str) else source[reference[0] : reference[0] + reference[1]]
+    if isinstance(reference, str):
+        return reference
+    start, length = reference
+    if not (type(start) is type(length) is int and 0 <= start <= start + length <= len(source)):
+        raise ValueError(f"[{start}, {length}] of {len(source)} characters")
+    return source[start : start + length]
 
 
 def _as_pieces(raw: str, source: str, wanted: Sequence[str | None]) -> list[Any]:
@@ -268,6 +284,7 @@ def _unpack_tokens(
     starts = (
         arrays["char_starts"][1].astype(np.int64) if "char_starts" in arrays else np.cumsum(lengths) - lengths
     )
+    check_tokens(n, starts, lengths, arrays, len(raw))
     masks = {
         name: np.unpackbits(arrays[name][1], count=n).astype(bool)
         for name in ("loss_mask", "response_mask", "special")
@@ -286,6 +303,7 @@ def _unpack_tokens(
     for name, (entry, stored) in arrays.items():
         if name in INT_TRACKS:
             values, counts = stored.reshape(2, -1)
+            check_runs(name, counts, n)
             tracks[name] = np.repeat(values, counts).astype(np.int32)
         elif stored.dtype.kind == "f":
             tracks[name] = _unpack_floats(entry, stored, masks["response_mask"])

@@ -101,7 +101,7 @@ class TestAFullDisk:
         assert hand_over.retry()
 
 
-class TestARecordPostedWhileTheCourierWrites:
+class TestARecordPostedInTheBackground:
     def test_holds_nobody_up_and_comes_after_it(self, disk, hand_over):
         disk.may_write.clear()
         hand_over.later(lambda: hand_over.put(scalars(0)))
@@ -178,7 +178,7 @@ class TestWaitingForTheDevice:
     def test_needs_no_thread_that_works(self, hand_over):
         assert hand_over.wait_for_device(0)
         hand_over.later(lambda: None)
-        hand_over._courier.shutdown()
+        hand_over._background_writer.shutdown()
         assert hand_over.wait_for_device(1)
 
 

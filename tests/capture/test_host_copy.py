@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Capture, capture
-from rollout_traces.host_batch import concatenate
+from rollout_traces.packed_batch import concatenate
 from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
 from rollout_traces.spool.record import Record, RecordError, decode, encode
 
@@ -55,6 +56,16 @@ def to_tensors(arrays, ids=torch.int64, masks=torch.int64, floats=torch.float32)
 
 def read(captured):
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
+
+
+def fastest(work, times=5):
+    """Seconds of processor time of the fastest of some calls."""
+    costs = []
+    for _ in range(times):
+        started = time.thread_time()
+        work()
+        costs.append(time.thread_time() - started)
+    return min(costs)
 
 
 class TestPadding:
@@ -246,6 +257,37 @@ class TestBudget:
     def test_of_zero_leaves_every_token_behind(self):
         host = read(Capture().take(self.make(), step=1, split="rollout", room=0))
         assert not host.has_tokens.any() and len(host.input_ids) == 0
+
+    @pytest.mark.parametrize("padding", PADDING)
+    @pytest.mark.parametrize("sampled_by", ["versions", "response_mask", "loss_mask"])
+    @pytest.mark.parametrize("first_sampled", [0, 1500, 3000])
+    def test_keeps_the_prompt_keys_of_long_rows(self, padding, sampled_by, first_sampled):
+        rng = np.random.default_rng(11)
+        arrays = make_arrays(rng, 4, 3000, padding)
+        arrays["input_ids"][2:] = arrays["input_ids"][1]
+        after = np.broadcast_to(np.arange(3000) >= first_sampled, (4, 3000))
+        arrays.pop("versions")
+        arrays["loss_mask"] = after * 0.5
+        if sampled_by == "versions":
+            arrays["versions"] = np.where(after, 3, -1)
+        elif sampled_by == "response_mask":
+            arrays["response_mask"] = after.astype(np.float32)
+        parts = [RolloutBatch(**arrays)]
+        whole = capture(parts, step=1, split="rollout")
+        none = read(Capture().take(parts, step=1, split="rollout", room=0))
+        assert none.prompt_keys() == whole.prompt_keys()
+
+    def test_costs_no_more_than_taking_the_tokens(self):
+        rng = np.random.default_rng(12)
+        arrays = make_arrays(rng, 400, 1024)
+        arrays["attention_mask"][:] = True
+        arrays["versions"][:, :256] = -1
+        parts = [RolloutBatch(**arrays)]
+        kept, left_out = (
+            fastest(lambda room=room: Capture(1 << 30).take(parts, step=1, split="rollout", room=room))
+            for room in (None, 0)
+        )
+        assert left_out < 2 * kept
 
     def test_rows_that_are_kept_keep_their_own_tokens(self):
         parts = self.make()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.decode import Dialect, TranscriptDecoder
+from rollout_traces.decode import TemplateMarkers, TranscriptDecoder
 from rollout_traces.decode.probe import learn
 from tests.decode.builders import of_template, said
 from tests.decode.template_table import (
@@ -95,17 +95,17 @@ class TestSystemText:
         assert "get_weather" in made.transcript.turns[-1].raw
 
 
-class TestADialectAsData:
+class TestTemplateMarkersAsData:
     @pytest.mark.parametrize("name", NAMES)
     def test_it_survives_json(self, name: str) -> None:
         import json
 
         _, decoder = of_template(name)
-        assert Dialect.from_dict(json.loads(json.dumps(decoder.dialect.to_dict()))) == decoder.dialect
+        assert TemplateMarkers.from_dict(json.loads(json.dumps(decoder.dialect.to_dict()))) == decoder.dialect
 
     def test_an_unknown_key_is_refused_by_name(self) -> None:
         with pytest.raises(TypeError, match="opener"):
-            Dialect.from_dict({"opener": []})
+            TemplateMarkers.from_dict({"opener": []})
 
     def test_one_given_by_hand_is_used_instead_of_learning(self) -> None:
         _, decoder = of_template("qwen3")

@@ -1,4 +1,4 @@
-"""The doctor names what waits, and the log of what drains it."""
+"""The doctor names what waits, and the log of what processes it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class TestSpool:
 
     def test_a_killed_trainers_is_left_behind_and_recover_is_advised(self, trackio_dir):
         logger = rt.RolloutLogger("p", "run", tiny_tokenizer())
-        logger._station.start = lambda: None
+        logger._pipeline.start = lambda: None
         logger.log_rollouts(batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2)), step=1)
         assert findings()["p/run"].status == "ok"
-        logger._station._writer.close()
+        logger._pipeline._writer.close()
         found = findings()["p/run"]
         assert (found.status, found.advice) == ("warn", "rollout-traces recover")
-        assert "1 records wait" in found.seen and "sidecar.log" in found.seen
+        assert "1 records wait" in found.seen and "worker.log" in found.seen
         logger.run.finish()
         trackio.context_vars.current_run.set(None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sidecar.server import Server
+from tests.worker.server import Server
 
 FIGURES: list[tuple[str, str]] = []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.sidecar.readback import ledger_uids, trace_uids
+from tests.worker.readback import ledger_uids, trace_uids
 
 KEYS = ("versions", "turn_ids", "logprobs", "prox_logprobs", "advantages", "entropies", "response_mask")
 
@@ -132,7 +132,9 @@ def main() -> int:
         key: value for key, value in counters.items() if "error" in key or "damaged" in key or "drop" in key
     }
     print(", ".join(f"{value} {what}" for what, value in {**report, **errors}.items()))
-    good = done and len(stored) == accepted and not report["rows doubled"] and not errors.get("drain_errors")
+    good = (
+        done and len(stored) == accepted and not report["rows doubled"] and not errors.get("process_errors")
+    )
     return 0 if good else 1
 
 

@@ -1,7 +1,7 @@
 """kill -9 at random moments: `python -m tests.faults.kills --rounds 200`.
 
-Each round a trainer hands over steps and says what it handed over; the trainer, its sidecar or both are
-killed; what is left is drained; then the store must hold every row handed over once, no more.
+Each round a trainer hands over steps and says what it handed over; the trainer, its worker or both are
+killed; what is left is processed; then the store must hold every row handed over once, no more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from rollout_traces.spool.run_folder import run_folders
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
-from tests.sidecar.readback import ledger_uids, scalar_steps, trace_uids
+from tests.worker.readback import ledger_uids, scalar_steps, trace_uids
 
 VICTIMS = ("trainer", "sidecar", "both")
 STEPS = 6
@@ -70,7 +70,7 @@ def run_round(seed: int, victim: str, tokenizer: Any, arrays: dict[str, Any]) ->
     if victim in ("trainer", "both"):
         kill(trainer)
     if victim in ("sidecar", "both"):
-        for pid in sidecars_of(said):
+        for pid in workers_of(said):
             kill(pid)
     if victim == "sidecar":
         wait_for(lambda: ended(trainer), PATIENCE)
@@ -103,15 +103,15 @@ def train(said: Path, tokenizer: Any, arrays: dict[str, Any], seed: int) -> None
         logger.log_scalars({"train/loss": step / 8}, step=step)
         os.write(fd, f"scalars {step}\n".encode())
         time.sleep(rng.uniform(0, 0.8))
-        os.write(fd, f"sidecar {getattr(logger._station._host, 'pid', None)}\n".encode())
+        os.write(fd, f"worker {getattr(logger._pipeline._worker, 'pid', None)}\n".encode())
         if step == 3 and rng.random() < 0.5:
             logger.flush(20)
     logger.finish(PATIENCE)
 
 
 def recover(path: Path) -> None:
-    """What `rollout-traces recover` does for one folder; a sidecar that was still starting may take it first."""
-    from rollout_traces.sidecar import main
+    """What `rollout-traces recover` does for one folder; a worker that was still starting may take it first."""
+    from rollout_traces.worker.main import main
 
     main([str(path)])
 
@@ -153,8 +153,8 @@ def fork(folder: Path, work: Callable[[], None]) -> int:
     os._exit(0)
 
 
-def sidecars_of(said: Path) -> list[int]:
-    """Process ids that the trainer said its sidecar had, the last one."""
+def workers_of(said: Path) -> list[int]:
+    """Process ids that the trainer said its worker had, the last one."""
     pids = [line.split()[1] for line in said.read_text().splitlines() if line.startswith("sidecar")]
     return [int(pid) for pid in pids[-1:] if pid != "None"]
 
@@ -194,8 +194,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victim", choices=VICTIMS)
     options = parser.parse_args()
-    import rollout_traces.sidecar
-    import rollout_traces.station  # noqa: F401  loaded once, before the forks
 
     tokenizer = tiny_tokenizer()
     arrays = batch_arrays(tokenizer, PLAN)

@@ -14,8 +14,8 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.trace.conversion import read_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
-from tests.sidecar.readback import ledger_uids, scalar_steps, trace_uids
 from tests.test_write_path import stored
+from tests.worker.readback import ledger_uids, scalar_steps, trace_uids
 
 ROWS = 3
 CAP = 2
@@ -27,7 +27,7 @@ def make_batch():
 
 def make_logger(**options):
     settings = {"name": "run", "tokenizer": tiny_tokenizer(), "max_rollout_traces_per_step": CAP}
-    return rt.RolloutLogger("p", **{**settings, "drain": "thread", **options})
+    return rt.RolloutLogger("p", **{**settings, "worker": "thread", **options})
 
 
 def log_steps(logger, steps):
@@ -72,10 +72,10 @@ class TestDiskFull:
 
     def test_when_storing_nothing_is_lost_or_doubled_once_there_is_room(self, small_disk):
         logger = make_logger()
-        start, logger._station.start = logger._station.start, lambda: None
+        start, logger._pipeline.start = logger._pipeline.start, lambda: None
         log_steps(logger, range(4))
         ballast = fill(small_disk)
-        logger._station.start = start
+        logger._pipeline.start = start
         start()
         time.sleep(4)
         ballast.unlink()
@@ -101,14 +101,14 @@ class TestDatabaseLocked:
 class TestDamagedRecord:
     def test_is_set_aside_counted_and_takes_no_sibling(self, trackio_dir, caplog):
         logger = make_logger()
-        start, logger._station.start = logger._station.start, lambda: None
+        start, logger._pipeline.start = logger._pipeline.start, lambda: None
         log_steps(logger, range(3))
         records = sorted((trackio_dir / "rollout-traces").rglob("*.record"))
         largest = [path for path in records if path.stat().st_size > 2000][1]
         data = bytearray(largest.read_bytes())
         data[len(data) // 2] ^= 1
         largest.write_bytes(data)
-        logger._station.start = start
+        logger._pipeline.start = start
         assert logger.finish(60)
         assert logger.counters["records_damaged"] == 1
         assert "its checksum does not fit" in caplog.text
@@ -152,7 +152,7 @@ class TestServer:
         assert_stored_once(server.folder, 4)
 
     def test_that_is_down_at_the_end_gets_the_rest_from_a_recovery(self, trackio_dir, server, monkeypatch):
-        from rollout_traces.drain.recovery import find_left, recover
+        from rollout_traces.worker.recovery import find_left, recover
 
         server.start()
         logger = make_logger(server_url=server.url)

@@ -44,7 +44,7 @@ class TestTheJudge:
 
         tokenizer = tiny_tokenizer()
         arrays = batch_arrays(tokenizer, PLAN)
-        logger = rt.RolloutLogger("p", "run", tokenizer, max_rollout_traces_per_step=CAP, drain="thread")
+        logger = rt.RolloutLogger("p", "run", tokenizer, max_rollout_traces_per_step=CAP, worker="thread")
         said = trackio_dir / "said"
         lines = []
         for step in range(2):

@@ -1,6 +1,6 @@
 """No fault holds the calling thread up; both figures are printed, and nothing is asserted on time.
 
-The default host, a sidecar process, drains. Every hand-over of every fault is accepted, and stored once it is over.
+The default host, a worker process, processes. Every hand-over of every fault is accepted, and stored once it is over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import rollout_traces as rt
 from tests.faults.pace import CALLS, Pace, again_and_again, timed
 from tests.faults.test_faults import fill
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
-from tests.sidecar.readback import ledger_uids
+from tests.worker.readback import ledger_uids
 
 PLAN = BatchPlan(n_groups=4, group_size=8)
 ROWS = 32
@@ -44,7 +44,7 @@ def make_logger(trackio_dir):
     yield make
     for logger in made:
         logger.finish(1)
-        pid = getattr(logger._station._host, "pid", None)
+        pid = getattr(logger._pipeline._worker, "pid", None)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -121,13 +121,13 @@ class TestTheCallingThreadIsNotHeldUp:
         killed = []
 
         def kill() -> None:
-            pid = logger._station._host.pid
+            pid = logger._pipeline._worker.pid
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
         pace = measure(logger, arrays, again_and_again(kill, 0.4))
-        say("calling thread, sidecar killed", f"{pace}   {len(killed)} kills")
+        say("calling thread, worker killed", f"{pace}   {len(killed)} kills")
         assert killed
         assert_all_stored(logger, trackio_dir)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.settings.run_settings import RunSettings
 from tests.flags.steps import STEP, Step, find_flags, healthy_step, made_up_conversations, real_conversations
 
 ROW = 5

@@ -23,9 +23,9 @@ from rollout_traces.flags import (
     flag_population,
     flag_row,
 )
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
 from tests import generator
 from tests.generator import Conversation
@@ -97,7 +97,7 @@ class Step:
         """Token ids of a text."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def batch(self, *, without: Sequence[str] = (), train_version: int | None = STEP) -> HostBatch:
+    def batch(self, *, without: Sequence[str] = (), train_version: int | None = STEP) -> PackedBatch:
         """The hand-over, left-padded and captured.
 
         Args:
@@ -123,7 +123,7 @@ class Step:
 
 
 def population_of(
-    batch: HostBatch, parameters: Mapping[str, Any] | None = None, settings: RunSettings | None = None
+    batch: PackedBatch, parameters: Mapping[str, Any] | None = None, settings: RunSettings | None = None
 ) -> Population:
     """What population detectors see of a hand-over."""
     return Population(batch, build_ledger(batch), parameters or {}, settings or RunSettings())
@@ -149,7 +149,7 @@ class Flagged:
 
 
 def find_flags(
-    batch: HostBatch,
+    batch: PackedBatch,
     decoder: TranscriptDecoder,
     tokenizer: Any,
     *,
@@ -158,7 +158,7 @@ def find_flags(
     parameters: Mapping[str, Any] | None = None,
     settings: RunSettings | None = None,
 ) -> Flagged:
-    """Flags as the drain finds them: population detectors, decoding, row detectors."""
+    """Flags as the worker finds them: population detectors, decoding, row detectors."""
     errors = FlagErrors()
     seen = range(batch.n_rows) if rows is None else rows
     by_row = flag_population(population_of(batch, parameters, settings), only=only, errors=errors)
@@ -184,7 +184,7 @@ def real_conversations(limit: int | None = None) -> list[Conversation]:
 
 
 def made_up_conversations(n: int) -> list[Conversation]:
-    """Word problems with tool calls; every fourth one asks twice."""
+    """Announcement problems with tool calls; every fourth one asks twice."""
     return [
         generator.conversation(
             seed, n_calls=1 + seed % 2, n_retries=int(seed % 4 == 1), prompt_seed=seed // 4

@@ -1,4 +1,4 @@
-"""Flags from a handed-over batch to Trackio's database, the digest and the doctor."""
+"""Flags from a handed-over batch to Trackio's database, the step summary and the doctor."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class TestFlagsOfARun:
         with pytest.raises(ConfigError, match="no flag 'stall'"):
             make_logger(flag_parameters={"stall.limit": 4})
 
-    def test_a_flag_of_ones_own_is_found_by_a_drain_in_a_thread(self, trackio_dir, own_flags):
+    def test_a_flag_of_ones_own_is_found_by_a_worker_in_a_thread(self, trackio_dir, own_flags):
         @population_flag("first_row", family="mine", severity="info", meaning="is the first")
         def first_row(population: Population):
             return {0: [make_flag("first_row", "It is the first.")]}
 
-        logger = make_logger(selection="all", drain="thread")
+        logger = make_logger(selection="all", worker="thread")
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=4)), step=0)
         assert logger.finish()
         assert scalars(trackio_dir)[0]["rollout/flags/first_row_share"] == 1 / 4

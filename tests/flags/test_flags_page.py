@@ -28,7 +28,7 @@ in a trace's metadata (names) and in its details (sentences).
   were chosen uniformly at random, of which there are `<split>/flags/random_share_n`.
 - **Both**: what the decoded row shows replaces what the masks alone said of it.
 
-A flag whose inputs are missing is off and has no key; the step's digest (`flags_off`) and
+A flag whose inputs are missing is off and has no key; the step summary (`flags_off`) and
 `rollout-traces doctor --project NAME` say what it lacks. A share that rises above its alert threshold raises one Trackio alert; it alerts again
 only after it fell; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
 
@@ -58,18 +58,18 @@ from rollout_traces.flags import Flag, Population, make_flag, population_flag
 
 @population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens", alert_above=0.2)
 def very_short(
-    population: Population, *, least: Annotated[int, "sampled tokens that are enough"] = 3
+    population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
 ) -> dict[int, list[Flag]]:
     counts = population.ledger.get("n_sampled")
     return {
         row: [make_flag("very_short", f"{counts[row]} tokens were sampled.")]
         for row in range(len(counts))
-        if counts[row] < least
+        if counts[row] < min_tokens
     }
 ```
 
 `row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags. Flags of one's own are
-looked for where they were registered: give the logger `drain="thread"`, the process beside the trainer knows the built-in
+looked for where they were registered: give the logger `process="thread"`, the process beside the trainer knows the built-in
 ones only.
 
 ## What to know about some of them

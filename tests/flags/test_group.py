@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.flags import flag_population, off_flags
-from rollout_traces.run_settings import Range, RunSettings
+from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.flags.steps import population_of
 
 GROUP = (4, 5, 6, 7)

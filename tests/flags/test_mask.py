@@ -129,12 +129,12 @@ class TestWholeRows:
     def test_few_untrained_tokens_can_be_tolerated(self, step, decoder, tokenizer):
         at = step.rows[5].runs()[0][0]
         step.rows[5].tracks["loss_mask"][at : at + 2] = 0
-        for least, expected in ((2, 1), (3, 0)):
+        for min_tokens, expected in ((2, 1), (3, 0)):
             found = find_flags(
                 step.batch(),
                 decoder,
                 tokenizer,
                 only=["untrained_sampled"],
-                parameters={"untrained_sampled.least": least},
+                parameters={"untrained_sampled.min_tokens": min_tokens},
             )
             assert len(found.flags[5]) == expected

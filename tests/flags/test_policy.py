@@ -6,7 +6,7 @@ import pytest
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags import flag_population
-from rollout_traces.host_batch import concatenate
+from rollout_traces.packed_batch import concatenate
 from tests.flags.steps import STEP, find_flags, population_of
 
 
@@ -84,7 +84,7 @@ class TestLogprobMismatch:
         start, _ = row.runs()[0]
         row.tracks["versions"][start : start + 15] = STEP
         assert not found(step, "logprob_mismatch")
-        assert found(step, "logprob_mismatch", parameters={"logprob_mismatch.least": 15})
+        assert found(step, "logprob_mismatch", parameters={"logprob_mismatch.min_tokens": 15})
 
     def test_a_wild_token_is_clamped_and_said_to_be(self, step, decoder, tokenizer):
         at = step.rows[5].runs()[0][0] + 1

@@ -26,10 +26,10 @@ from rollout_traces.flags import (
 from tests.flags.steps import STEP, population_of
 
 
-def register_short(least: int = 3) -> None:
+def register_short(min_tokens: int = 3) -> None:
     @population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
     def very_short(
-        population: Population, *, below: Annotated[int, "sampled tokens that are enough"] = least
+        population: Population, *, below: Annotated[int, "sampled tokens that are enough"] = min_tokens
     ) -> dict[int, list[Flag]]:
         counts = population.ledger.get("n_sampled")
         return {

@@ -19,7 +19,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "artifacts" / "inspector"
-QUIET = {"OMP_NUM_THREADS": "1", "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+TOKEN = "the token of the tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "TRACKIO_TELEMETRY": "0",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "ROLLOUT_TRACES_TOKEN": TOKEN,
+}
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -130,6 +138,8 @@ class Visit:
         self.context = browser.new_context(  # type: ignore[attr-defined]
             viewport=context.pop("viewport", {"width": 1440, "height": 900}), **context
         )
+        signed_in = self.context.request.get(f"{address}/", params={"access_token": TOKEN})
+        assert signed_in.ok, signed_in.status
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.page = self.context.new_page()
         self.page.set_default_timeout(20_000)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.flags.base import Flag
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.trace.conversion import TraceRecord, digest_trace, rollout_trace
+from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
 from rollout_traces.transcript import Transcript
 from tests.builders import make_transcript
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def write(run: object, step: int, records: list[TraceRecord], rows: Ledger) -> None:
-    """Logs one step: its traces, its digest and a scalar."""
+    """Logs one step: its traces, its step summary and a scalar."""
     import trackio
 
     def trace(record: TraceRecord) -> object:
@@ -53,7 +53,7 @@ def write(run: object, step: int, records: list[TraceRecord], rows: Ledger) -> N
             messages=list(record.messages), metadata=dict(record.metadata), spans=list(record.spans)
         )
 
-    digest = digest_trace(
+    digest = step_summary_trace(
         rows,
         summary=[{"role": "user", "content": f"step {step}"}],
         metadata={"step": step, "split": "rollout"},

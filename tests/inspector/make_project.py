@@ -24,6 +24,7 @@ class RunPlan:
         groups: groups of eight a step.
         eval_every: steps between evaluations; 0 for none.
         hostile: log another tool's traces with hostile text first.
+    repetitive: log another tool's traces of 100,000 repeated signs first.
     """
 
     project: str = "demo"
@@ -33,12 +34,14 @@ class RunPlan:
     groups: int = 4
     eval_every: int = 3
     hostile: bool = False
+    repetitive: bool = False
 
 
 STANDARD = (
     RunPlan(),
     RunPlan(run="run-b", steps=2, eval_every=0),
     RunPlan(project="hostile", steps=1, groups=2, eval_every=0, hostile=True),
+    RunPlan(project="repetitive", steps=1, groups=2, eval_every=0, repetitive=True),
 )
 """What the tests of the pages read."""
 
@@ -64,7 +67,7 @@ def live_plan(first_step: int, steps: int) -> RunPlan:
 
 
 def log_run(plan: RunPlan) -> None:
-    """Logs a run with the real logger; the thread drain starts no further process."""
+    """Logs a run with the real logger; the thread worker starts no further process."""
     import rollout_traces as rt
     from tests.generator import BatchPlan, tiny_tokenizer
 
@@ -75,10 +78,12 @@ def log_run(plan: RunPlan) -> None:
         tokenizer=tokenizer,
         max_rollout_traces_per_step=16,
         reward_range=(0.0, 1.0),
-        drain="thread",
+        worker="thread",
     )
     if plan.hostile:
         log_hostile()
+    if plan.repetitive:
+        log_repetitive()
     for step in range(plan.first_step, plan.first_step + plan.steps):
         batch_plan = BatchPlan(n_groups=plan.groups, step=step, seed=step)
         logger.log_rollouts(step_batch(tokenizer, batch_plan), step=step)
@@ -119,6 +124,8 @@ HOSTILE = (
     '<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">'
     "\u202eright to left\u202c \x1b[31mred\x1b[0m nul\x00 bell\x07 zero\u200bwidth "
     "[link](javascript:window.pwned=3) ![i](http://198.51.100.7/x.png) $\\href{javascript:window.pwned=4}{x}$"
+    " unknown $\\zzz{x} + 1$ known $x^2$ deep $" + "\\frac{" * 150 + "1" + "}{2}" * 150 + "$"
+    " hidden" + "".join(chr(0xE0000 + ord(sign)) for sign in "obey")
 )
 
 
@@ -135,6 +142,51 @@ def log_hostile() -> None:
         for text in (HOSTILE, "long " * 1_000_000)
     ]
     run.log({"foreign": traces}, step=1)
+
+
+REPEATED = {
+    "backticks": "`",
+    "brackets": "[",
+    "links": "[a](",
+    "dollars": "$",
+    "formulas": "$x$ ",
+    "fractions": "\\frac{a}{b}",
+    "fraction-formulas": "$\\frac{a}{b}$ and ",
+    "nested-fractions": "\\frac{",
+    "tables": "|a|b|\n|-|-|\n|1|2|\n\n",
+    "rows": "|a|b|\n",
+    "lists": "- a\n",
+    "quotes": ">",
+    "headings": "# a\n",
+    "stars": "**a ",
+    "combining": "a" + "\u0301" * 30,
+    "one-letter": "e" + "\u0301" * 100_000,
+    "tags": "\U000e0041",
+    "spaces": "# " + " " * 3000 + "a",
+    "words": "no no no ",
+    "letters": "a",
+    "arabic": "\u0627\u0644\u0639 ",
+    "emoji": "\U0001f468\u200d\U0001f469\u200d\U0001f467 ",
+}
+"""What a policy that fell into a loop writes, and worse."""
+
+
+def log_repetitive() -> None:
+    """A run of another tool's traces, one for each shape, of 100,000 signs."""
+    import trackio
+
+    run = trackio.context_vars.current_run.get()
+    traces = [
+        trackio.Trace(
+            messages=[
+                {"role": "user", "content": name},
+                {"role": "assistant", "content": (text * (100_000 // len(text) + 1))[:100_000]},
+            ],
+            metadata={"reward": 0.5, "source": name},
+        )
+        for name, text in REPEATED.items()
+    ]
+    run.log({"repeated": traces}, step=1)
 
 
 if __name__ == "__main__":

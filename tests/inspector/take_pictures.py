@@ -1,6 +1,7 @@
 """Takes the pictures of docs/ from a project, in headless Chromium.
 
-Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`.
+Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
+beside `rollout-traces show --no-token`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.inspector.make_project import REPEATED
+
 pytestmark = pytest.mark.browser
+
+LONGEST_TASK_MS = 200
+WATCH = """
+new PerformanceObserver(list => list.getEntries().forEach(entry => window.tasks.push(entry.duration)))
+  .observe({ type: "longtask" })
+"""
 
 
 class TestHostileText:
@@ -24,7 +32,7 @@ class TestHostileText:
     def test_control_and_bidi_characters_are_drawn_as_marks(self, visit):
         visit.open(project="hostile", split="foreign", plain=1)
         turn = visit.page.locator("[data-role='user']")
-        for mark in ("⟨RLO⟩", "␛[31m", "␀", "␇", "⟨ZWSP⟩"):
+        for mark in ("⟨RLO⟩", "␛[31m", "␀", "␇", "⟨ZWSP⟩", "⟨TAG obey⟩"):
             expect(turn).to_contain_text(mark)
 
     def test_every_page_survives_it(self, visit):
@@ -44,6 +52,15 @@ class TestHostileText:
         )
         assert length == 5_000_000
 
+    def test_a_formula_that_cannot_be_drawn_is_shown_as_it_was_written(self, visit):
+        visit.open(project="hostile", split="foreign")
+        turn = visit.page.locator("[data-role='user']:visible")
+        expect(turn.locator(".rt-math-drawn").last).to_have_text("x2")
+        written = turn.locator(".rt-math-source")
+        expect(written).to_have_count(2)
+        expect(written.first).to_have_text("$\\zzz{x} + 1$")
+        assert written.last.inner_text().count("\\frac{") == 150
+
     def test_hostile_state_in_the_address_is_text(self, visit):
         visit.open(
             project="demo",
@@ -53,3 +70,52 @@ class TestHostileText:
         )
         visit.page.wait_for_timeout(600)
         assert visit.page.evaluate("window.pwned") is None
+
+
+def longest_task(visit, position, other=None):
+    """Opens the rollout of a card, another one first; its name and the longest task of opening it, ms."""
+    for at in (position,) if other is None else (other, position):
+        visit.page.evaluate("window.tasks = []")
+        visit.get("sample-card").nth(at).click()
+        visit.page.wait_for_function(
+            "at => document.querySelectorAll('.rt-active [data-testid=sample-card]')[at].matches('[aria-current]')",
+            arg=at,
+        )
+        visit.page.wait_for_timeout(1300)  # the whole budget of a turn, and what is laid out after it
+    name = visit.page.locator("[data-role='user'] .rt-turn-body:visible").first.inner_text()
+    return name, visit.page.evaluate("Math.max(0, ...window.tasks)")
+
+
+class TestRepetitiveText:
+    def test_the_page_answers_whatever_a_rollout_repeats(self, visit, capsys):
+        visit.open(project="repetitive", split="repeated", scope="all")
+        expect(visit.get("sample-card").first).to_be_visible()
+        visit.page.evaluate(WATCH)
+        longest = {}
+        for position in range(len(REPEATED)):
+            name, ms = longest_task(visit, position)
+            longest[name] = ms
+        assert set(longest) == set(REPEATED)
+        with capsys.disabled():
+            print("\nlongest tasks, ms:", sorted(longest.items(), key=lambda pair: -pair[1])[:10])
+        slow = [list(longest).index(name) for name, ms in longest.items() if ms > LONGEST_TASK_MS]
+        for position in slow:  # once more, for a machine that was busy; ordinary text says how busy it is
+            ordinary = longest_task(visit, list(REPEATED).index("words"))[1]
+            tries = [longest_task(visit, position, other=0 if position else 1)[1] for _ in range(4)]
+            assert min(tries) <= max(LONGEST_TASK_MS, 4 * ordinary), (
+                list(longest)[position],
+                tries,
+                ordinary,
+            )
+
+    def test_what_takes_too_long_is_plain_text_until_it_is_asked_for(self, visit):
+        visit.page.add_init_script(
+            "const now = performance.now.bind(performance); performance.now = () => 40 * now()"
+        )
+        visit.open(project="repetitive", split="repeated", scope="all", where="source = 'lists'")
+        button = visit.get("draw-anyway")
+        expect(button).to_be_visible()
+        expect(visit.page.locator("[data-role='assistant'] .rt-plain")).to_be_attached()
+        button.click()
+        expect(visit.page.locator("[data-role='assistant'] li").nth(50)).to_be_attached()
+        expect(button).to_have_count(0)

@@ -10,12 +10,15 @@ import pytest
 
 from rollout_traces.inspector.assets import bundle, katex, trackio_images
 from rollout_traces.inspector.pages import PAGES
+from tests.inspector.conftest import BEARER
 
 
 def fetch(served, path: str, data: bytes | None = None, **headers: str) -> tuple[int, bytes]:
     """Status and body of a request."""
     request = urllib.request.Request(
-        served.address + path, data=data, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        served.address + path,
+        data=data,
+        headers=BEARER | {k.replace("_", "-"): v for k, v in headers.items()},
     )
     try:
         with urllib.request.urlopen(request, timeout=20) as response:
@@ -36,7 +39,7 @@ class TestAssets:
         "name", ["../guard.py", "..%2f..%2fguard.py", "/etc/passwd", "lib/../../guard.py", "%2e%2e/server.py"]
     )
     def test_no_path_reaches_the_file_system(self, served, name):
-        assert fetch(served, f"/inspector/{bundle().digest}/{name}")[0] in (403, 404)
+        assert fetch(served, f"/inspector/{bundle().digest}/{name}")[0] == 404
 
     def test_trackios_images_are_served_at_the_root_too(self, served):
         assert fetch(served, f"/static/trackio/{next(iter(trackio_images()))}")[0] == 200
@@ -54,7 +57,7 @@ class TestAssets:
 
 
 class TestTrackioBeside:
-    def test_its_dashboard_and_its_queries_answer(self, served):
+    def test_its_dashboard_and_its_reading_functions_answer(self, served):
         assert b"<html" in fetch(served, "/trackio/")[1].lower()
         status, body = fetch(
             served, "/trackio/api/get_all_projects", data=b"{}", Content_Type="application/json"
@@ -62,15 +65,19 @@ class TestTrackioBeside:
         assert status == 200
         assert "demo" in json.dumps(json.loads(body))
 
-    def test_foreign_hosts_and_origins_do_not_reach_its_sql(self, served):
-        query = json.dumps({"project": "demo", "query": "select 1"}).encode()
-        path = "/trackio/api/query_project"
+    def test_foreign_hosts_and_origins_do_not_reach_them(self, served):
+        query = json.dumps({"project": "demo"}).encode()
+        path = "/trackio/api/get_runs_for_project"
         assert fetch(served, path, query, Content_Type="application/json")[0] == 200
         assert fetch(served, path, query, Content_Type="application/json", Host="evil.example")[0] == 403
         assert (
             fetch(served, path, query, Content_Type="application/json", Origin="https://evil.example")[0]
             == 403
         )
+
+    def test_its_sql_is_not_served_unless_asked_for(self, served):
+        query = json.dumps({"project": "demo", "query": "select 1"}).encode()
+        assert fetch(served, "/trackio/api/query_project", query, Content_Type="application/json")[0] == 404
 
 
 class TestServerFunctions:

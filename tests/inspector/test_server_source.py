@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from rollout_traces.inspector.pages import compare, explore, health, rollouts, shell
 from rollout_traces.inspector.workspace import Request, Workspace
-from tests.inspector.conftest import Served
+from tests.inspector.conftest import BEARER, TOKEN, Served
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
 
 
 @pytest.fixture(scope="module")
-def remote(served: Served, tmp_path_factory: pytest.TempPathFactory):
+def trackio(home) -> Iterator[str]:
+    """The address of the Trackio that an inspector mounts, its SQL open, with the token."""
+    server = Served(home, "--trackio-sql")
+    yield f"{server.address}/trackio?access_token={quote(TOKEN)}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def remote(trackio: str, tmp_path_factory: pytest.TempPathFactory):
     """A workspace that reads the Trackio server which the inspector mounts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        workspace = Workspace(server_url=f"{served.address}/trackio")
+        workspace = Workspace(server_url=trackio)
         yield workspace
         workspace.close()
 
@@ -27,7 +37,7 @@ def remote(served: Served, tmp_path_factory: pytest.TempPathFactory):
 class TestOverAServer:
     def test_projects_runs_and_steps_are_listed(self, remote):
         found = shell.catalog(remote, Request({"project": "demo"}))
-        assert [project["name"] for project in found["projects"]] == ["demo", "hostile"]
+        assert [project["name"] for project in found["projects"]] == ["demo", "hostile", "repetitive"]
         assert {run["name"] for run in found["runs"]} == {"run-a", "run-b"}
 
     def test_every_page_answers(self, remote):
@@ -40,11 +50,11 @@ class TestOverAServer:
         assert explore.table(remote, Request({**PLACE, "rows": "all"}))["total"] == 192
         assert len(health.health(remote, Request(PLACE))["steps"]) == 6
 
-    def test_there_is_no_dashboard_of_this_machine_beside_it(self, remote, served, tmp_path):
+    def test_there_is_no_dashboard_of_this_machine_beside_it(self, remote, trackio, tmp_path):
         assert not remote.has_dashboard
-        server = Served(tmp_path, "--server-url", f"{served.address}/trackio", "--project", "demo")
+        server = Served(tmp_path, "--server-url", trackio, "--project", "demo")
         try:
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(f"{server.address}/trackio/api/get_all_projects", data=b"{}")
+                urllib.request.urlopen(urllib.request.Request(f"{server.address}/trackio/", headers=BEARER))
         finally:
             server.stop()

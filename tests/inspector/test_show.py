@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from rollout_traces.cli.show import page_address
+from rollout_traces.cli.show import _open_browser, page_address
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.server import checked_port, free_port
-from tests.inspector.conftest import ROOT, Served, environment
+from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+from tests.inspector.conftest import ROOT, TOKEN, Served, environment
 
 
 def run_show(folder, *options: str) -> subprocess.CompletedProcess[str]:
@@ -29,8 +31,9 @@ def run_show(folder, *options: str) -> subprocess.CompletedProcess[str]:
 class TestShow:
     def test_prints_the_addresses(self, served):
         said = served.output.read_text()
-        assert f"Inspector: http://127.0.0.1:{served.port}/" in said
-        assert f"http://127.0.0.1:{served.port}/trackio/" in said
+        token = urlencode({"access_token": TOKEN})
+        assert f"Inspector: http://127.0.0.1:{served.port}/?{token}" in said
+        assert f"http://127.0.0.1:{served.port}/trackio/?{token}" in said
 
     def test_help_shows_an_example(self, tmp_path):
         assert "rollout-traces show --project gsm8k" in run_show(tmp_path, "--help").stdout
@@ -69,5 +72,30 @@ class TestPorts:
 
 class TestAddress:
     def test_is_one_a_browser_can_open(self):
-        assert page_address("0.0.0.0", 7861, project="a b&c") == "http://127.0.0.1:7861/?project=a%20b%26c"
-        assert page_address("::1", 1, "/proxy/1/") == "http://[::1]:1/proxy/1/"
+        everywhere = ServerOptions(host="0.0.0.0", port=7861, token="a+b")
+        address = "http://127.0.0.1:7861/?project=a+b%26c&access_token=a%2Bb"
+        assert page_address(everywhere, "a b&c") == address
+        behind = ServerOptions(host="::1", port=1, root_path="/proxy/1/")
+        assert page_address(behind, path="trackio/") == "http://[::1]:1/proxy/1/trackio/"
+
+    def test_the_browser_is_not_given_the_token_in_its_command_line(self, monkeypatch):
+        given = []
+        monkeypatch.setattr("webbrowser.open", given.append)
+        _open_browser("http://127.0.0.1:1/?access_token=secret&project=a")
+        path = Path(urlsplit(given[0]).path)
+        assert "secret" not in given[0]
+        assert "url=http://127.0.0.1:1/?access_token=secret&amp;project=a" in path.read_text()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+class TestRefusals:
+    def test_no_token_off_loopback(self, tmp_path):
+        done = run_show(tmp_path, "--no-token", "--host", "0.0.0.0", "--no-browser")
+        assert done.returncode == 1
+        assert "others can reach that address" in done.stderr
+
+    def test_taking_logs_without_a_write_token(self, tmp_path):
+        done = run_show(tmp_path, "--receive-logs", "--no-browser")
+        assert done.returncode == 1
+        assert "TRACKIO_WRITE_TOKEN" in done.stderr

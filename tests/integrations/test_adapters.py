@@ -73,31 +73,54 @@ class TestTrl:
         assert host.tracks["prox_logprobs"][2] == -0.5
         assert np.isnan(host.tracks["logprobs"][0])
 
-    @pytest.mark.parametrize("rank", [0, 1])
-    def test_each_process_takes_its_own_slice_of_the_gathered_logs(self, rank):
-        gathered = [f"p0-{i}" for i in range(4)] + [f"p1-{i}" for i in range(4)]
+    def observed(self, rank: int, names: list[str]):
+        """An observer of rank `rank` of two, after its reward functions gave 0 to 7 and their tens."""
         trainer = SimpleNamespace(
             accelerator=SimpleNamespace(num_processes=2, process_index=rank),
             num_generations=2,
             num_generations_eval=2,
-            reward_weights=torch.tensor([1.0]),
+            reward_func_names=names,
+            reward_weights=torch.tensor([1.0, 1.0]),
             state=SimpleNamespace(global_step=3),
-            _logs={
-                "prompt": gathered,
-                "completion": gathered,
-                "rewards": {"right": [0.0] * 99 + list(range(8))},
-            },
+            _pending_extra_logs={"note": ["a", "b", "c", "d"], "of_other_rows": ["a"]},
         )
         observer = trl._Observer(trainer, None, {})
-        scored = observer._scored([{"prompt": p, "answer": "4"} for p in gathered[:4]], {}, (4, "rollout"))
-        assert scored.rewards["right"] == [4 * rank + i for i in range(4)]
+        rewards_B_F = torch.stack([torch.arange(8.0), torch.arange(8.0) * 10], dim=1)
+        texts = [f"p{rank}-{i}" for i in range(4)]
+        calculate = observer.remember_rewards(lambda inputs, prompts, completions, ids: rewards_B_F)
+        calculate(None, texts, texts, None)
+        return observer, [{"prompt": prompt, "answer": "4"} for prompt in texts]
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_each_process_takes_its_own_slice_of_the_gathered_rewards(self, rank):
+        observer, rows = self.observed(rank, ["right", "short"])
+        scored = observer._scored(rows, {}, (4, "rollout"))
+        assert scored.rewards["right"] == [4.0 * rank + i for i in range(4)]
         assert scored.group_ids == [2 * rank, 2 * rank, 2 * rank + 1, 2 * rank + 1]
         assert scored.messages is None
-        rows = [{"prompt": p, "answer": "4"} for p in gathered[:4]]
         again = observer._scored(rows, {}, (4, "rollout"))
         assert again.group_ids == [4 + group for group in scored.group_ids]
         assert observer._scored(rows, {}, (4, "eval-rollout")).group_ids == scored.group_ids
         assert observer._scored(rows, {}, (5, "rollout")).group_ids == scored.group_ids
+
+    def test_two_reward_functions_of_one_name_stay_two(self):
+        observer, rows = self.observed(0, ["<lambda>", "<lambda>"])
+        rewards = observer._scored(rows, {}, (4, "rollout")).rewards
+        assert rewards == {"<lambda>": [0.0, 1.0, 2.0, 3.0], "<lambda>_2": [0.0, 10.0, 20.0, 30.0]}
+
+    def test_what_a_reward_function_logged_is_kept_where_it_speaks_of_every_row(self):
+        observer, rows = self.observed(0, ["right", "short"])
+        columns = observer._scored(rows, {}, (4, "rollout")).columns
+        assert columns == {"answer": ["4"] * 4, "note": ["a", "b", "c", "d"]}
+        [batch] = trl.batches_from(
+            trl.Scored(self.scored(), columns={"note": ["a", "b"], "images": [[], []]})
+        )
+        assert batch.extras == [{"note": "a"}, {"note": "b"}]
+
+    def test_rewards_of_another_call_are_not_taken(self):
+        observer, rows = self.observed(0, ["right", "short"])
+        with pytest.raises(BatchError, match=r"saw 4 rows\. Expected the batch's 3"):
+            observer._scored(rows[:3], {}, (4, "rollout"))
 
     def test_a_missing_key_is_named(self):
         with pytest.raises(BatchError, match="TRL's batch: key 'completion_mask' is missing"):

@@ -64,7 +64,12 @@ class TestBinding:
         for _ in range(2):
             trl.attach(trainer)
         assert vars(trainer) == before
-        assert caplog.text.count("SimpleNamespace has no _generate_and_score_completions and no _logs") == 1
+        assert (
+            caplog.text.count(
+                "SimpleNamespace has no _calculate_rewards and no _generate_and_score_completions"
+            )
+            == 1
+        )
 
     def test_one_with_all_of_it_binds(self):
         assert binds(dataclasses.replace(integration_named("trl"), trainer_points=("real",)), 1)
@@ -96,14 +101,50 @@ class TestHookLogger:
 
         def from_trainer():
             asked.append(1)
-            return {"project": "p", "drain": "nowhere"}
+            return {"project": "p", "worker": "nowhere"}
 
         hook = HookLogger("trl", None, {}, from_trainer)
         for _ in range(3):
-            with pytest.raises(Exception, match="drain: seen 'nowhere'"):
+            with pytest.raises(Exception, match="worker: seen 'nowhere'"):
                 hook.log_rollouts([], step=0, split="rollout")
         assert asked == [1]
         hook.close()
+
+    def test_a_trainer_that_starts_again_begins_an_attempt_with_its_next_rollouts(self):
+        calls = []
+        mine = SimpleNamespace(
+            log_rollouts=lambda *args, **kwargs: calls.append("rollouts"),
+            begin_attempt=lambda: calls.append("attempt"),
+        )
+        hook = HookLogger("trl", mine, {}, dict)
+        for _ in range(2):
+            hook.start_training()
+            hook.start_training()
+            hook.log_rollouts([], step=1, split="rollout")
+        assert calls == ["rollouts", "attempt", "rollouts"]
+
+    def test_a_trainer_that_logs_nothing_for_twenty_steps_is_warned_about_once(self, caplog):
+        hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 4}, dict)
+        for step in range(60):
+            hook.close_step(step, "rollout")
+        assert caplog.text.count("no rollouts in the last 20 training steps, up to step 19") == 1
+        assert "rollout-traces doctor" in caplog.text
+
+    def test_one_that_logs_now_and_then_is_not(self, caplog):
+        mine = SimpleNamespace(log_rollouts=lambda *_, **__: "handle", close_step=lambda *_: None)
+        hook = HookLogger("trl", mine, {}, dict)
+        for step in range(60):
+            if step % 15 == 0:
+                hook.log_rollouts([], step=step, split="rollout")
+            hook.close_step(step, "rollout")
+        assert not caplog.text
+
+    @pytest.mark.parametrize(
+        ("options", "is_on"),
+        [({}, False), ({"max_rollout_traces_per_step": 0}, False), ({"ledger": True}, True)],
+    )
+    def test_a_cap_of_nothing_makes_a_logger_only_where_a_ledger_was_asked_for(self, options, is_on):
+        assert HookLogger("trl", None, options, dict).is_on is is_on
 
     def test_what_a_script_says_of_a_hooked_trainer_is_taken_until_something_is_logged(self):
         hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 32}, dict)

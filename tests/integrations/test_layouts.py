@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.integrations import areal, openrlhf, slime, trl
+from rollout_traces.integrations import areal, openrlhf, slime, trl, verl_v1
 from rollout_traces.integrations import verl as verl_integration
 
 PAD = 0
@@ -76,6 +76,29 @@ def in_verl() -> list:
     return verl_integration.batches_from(verl_integration.Scored(data))
 
 
+def in_verl_v1() -> list:
+    """Ragged rows of a queue, versions in the tags."""
+    scores = [[0.0] * (len(row["response"]) - 1) + [row["reward"]] for row in ROWS]
+    return verl_v1.batches_from(
+        verl_v1.Fetched(
+            keys=[f"u{b}_0_0" for b in range(len(ROWS))],
+            tags=[{"min_global_steps": VERSION, "max_global_steps": VERSION}] * len(ROWS),
+            fields={
+                "prompts": ragged([row["prompt"] for row in ROWS]),
+                "responses": ragged([row["response"] for row in ROWS]),
+                "response_mask": ragged([row["mask"] for row in ROWS]),
+                "rollout_log_probs": ragged([logprobs_of(row) for row in ROWS]),
+                "rm_scores": ragged(scores),
+                "uid": ["a", "b", "c"],
+            },
+        )
+    )
+
+
+def ragged(rows: list[list]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+
 def whole(row: dict[str, Any], values: list, before: Any) -> list:
     return [before] * len(row["prompt"]) + list(values)
 
@@ -138,6 +161,7 @@ def in_openrlhf(side: str) -> list:
 LAYOUTS = {
     "TRL": in_trl,
     "verl": in_verl,
+    "verl v1": in_verl_v1,
     "AReaL": in_areal,
     "slime": in_slime,
     "OpenRLHF, left": lambda: in_openrlhf("left"),

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.decode import Closer, Dialect, Opener
-from rollout_traces.decode_settings import DecodeSettings
+from rollout_traces.decode import Closer, Opener, TemplateMarkers
+from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations import areal, trl
 from tests.generator import tiny_tokenizer
@@ -54,13 +54,13 @@ def batch_of(template: str, **arguments) -> rt.RolloutBatch:
     )
 
 
-def stored_messages(folder, drain: str, tokenizer, batch, **options) -> tuple[list[tuple[str, str]], str]:
-    """(role, content) of the one trace that a logger stores, and where it was drained."""
+def stored_messages(folder, worker: str, tokenizer, batch, **options) -> tuple[list[tuple[str, str]], str]:
+    """(role, content) of the one trace that a logger stores, and where it was processed."""
     logger = rt.RolloutLogger(
-        "p", "r", tokenizer, max_rollout_traces_per_step=1, selection="all", drain=drain, **options
+        "p", "r", tokenizer, max_rollout_traces_per_step=1, selection="all", worker=worker, **options
     )
     logger.log_rollouts(batch, step=0)
-    where = logger.drain
+    where = logger.worker
     assert logger.finish(60)
     with sqlite3.connect(folder / "p.db") as db:
         [(messages,)] = db.execute(
@@ -72,47 +72,51 @@ def stored_messages(folder, drain: str, tokenizer, batch, **options) -> tuple[li
 TOLD = [("system", "Be short."), ("user", "What is 6*7?"), ("assistant", ANSWER)]
 
 
-@pytest.mark.parametrize("drain", ["process", "thread"])
+@pytest.mark.parametrize("worker", ["process", "thread"])
 class TestTheLogger:
-    def test_arguments_that_change_the_markers_decode_right(self, drain, trackio_dir):
+    def test_arguments_that_change_the_markers_decode_right(self, worker, trackio_dir):
         messages, where = stored_messages(
             trackio_dir,
-            drain,
+            worker,
             tokenizer_with(TEMPLATE),
             batch_of(TEMPLATE, **PLAIN, think=True),
             chat_template_kwargs=PLAIN,
         )
-        assert (messages, where) == (TOLD, drain)
+        assert (messages, where) == (TOLD, worker)
 
-    def test_without_them_no_marker_is_found_and_the_prompt_stays_in_one_piece(self, drain, trackio_dir):
+    def test_without_them_no_marker_is_found_and_the_prompt_stays_in_one_piece(self, worker, trackio_dir):
         messages, _ = stored_messages(
-            trackio_dir, drain, tokenizer_with(TEMPLATE), batch_of(TEMPLATE, **PLAIN, think=True)
+            trackio_dir, worker, tokenizer_with(TEMPLATE), batch_of(TEMPLATE, **PLAIN, think=True)
         )
         assert messages == [
             ("user", "### system\nBe short.\n\n### user\nWhat is 6*7?\n\n### assistant\n"),
             TOLD[2],
         ]
 
-    def test_a_template_that_is_not_the_tokenizers_decodes_right(self, drain, trackio_dir):
+    def test_a_template_that_is_not_the_tokenizers_decodes_right(self, worker, trackio_dir):
         messages, where = stored_messages(
             trackio_dir,
-            drain,
+            worker,
             tokenizer_with(None),
             batch_of(TEMPLATE, **PLAIN, think=True),
             chat_template=TEMPLATE,
             chat_template_kwargs=PLAIN,
         )
-        assert (messages, where) == (TOLD, drain)
+        assert (messages, where) == (TOLD, worker)
 
-    def test_a_dialect_reaches_the_process_too(self, drain, trackio_dir):
-        dialect = Dialect(
+    def test_a_dialect_reaches_the_process_too(self, worker, trackio_dir):
+        dialect = TemplateMarkers(
             openers=tuple(Opener(role, f"### {role}\n") for role in ("system", "user", "assistant")),
             closers=(Closer("\n\n"),),
         )
         messages, where = stored_messages(
-            trackio_dir, drain, tokenizer_with(None), batch_of(TEMPLATE, **PLAIN, think=True), dialect=dialect
+            trackio_dir,
+            worker,
+            tokenizer_with(None),
+            batch_of(TEMPLATE, **PLAIN, think=True),
+            dialect=dialect,
         )
-        assert (messages, where) == (TOLD, drain)
+        assert (messages, where) == (TOLD, worker)
 
 
 class TestSettings:
@@ -123,11 +127,13 @@ class TestSettings:
 
     @pytest.mark.parametrize("dialect", ["qwen3", object()])
     def test_a_dialect_that_is_none_is_refused(self, dialect):
-        with pytest.raises(ConfigError, match=r"dialect: seen .*Expected a rollout_traces.decode.Dialect"):
+        with pytest.raises(
+            ConfigError, match=r"dialect: seen .*Expected a rollout_traces.decode.TemplateMarkers"
+        ):
             DecodeSettings(dialect)
 
     def test_plain_values_come_back_after_json(self):
-        dialect = Dialect(openers=(Opener("user", "<u>"),), header=("<", ">"), terminators=("x",))
+        dialect = TemplateMarkers(openers=(Opener("user", "<u>"),), header=("<", ">"), terminators=("x",))
         settings = DecodeSettings(dialect, TEMPLATE, {"enable_thinking": False, "documents": [{"a": 1}]})
         assert DecodeSettings.from_plain(orjson.loads(orjson.dumps(settings.as_plain()))) == settings
         assert DecodeSettings.from_plain({}) == DecodeSettings()

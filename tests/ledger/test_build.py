@@ -14,15 +14,15 @@ from rollout_traces.ledger.build import (
     settle_step,
 )
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, pack, unpack
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch, make_transcript
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch, make_transcript
 
 NAN = math.nan
 
 
 def two_rows(**fields):
     """Row 0: prompt of 2, turn of 2, tool text of 1, turn of 1. Row 1: prompt of 1, turn of 3."""
-    return make_host_batch([[1, 2, 3, 4, 5, 6], [1, 7, 8, 9]], [[0, 0, 1, 1, 0, 1], [0, 1, 1, 1]], **fields)
+    return make_packed_batch([[1, 2, 3, 4, 5, 6], [1, 7, 8, 9]], [[0, 0, 1, 1, 0, 1], [0, 1, 1, 1]], **fields)
 
 
 def track(*values: float) -> np.ndarray:
@@ -37,13 +37,13 @@ class TestIdentity:
         assert ledger.get("split").tolist() == ["rollout", "rollout"]
 
     def test_rows_of_one_group_are_numbered_in_the_order_handed_over(self):
-        batch = make_host_batch([[1, 2]] * 5, [[0, 1]] * 5, group_ids=np.asarray([4, 9, 4, 9, 4]))
+        batch = make_packed_batch([[1, 2]] * 5, [[0, 1]] * 5, group_ids=np.asarray([4, 9, 4, 9, 4]))
         assert build_ledger(batch).get("sample").tolist() == [0, 0, 1, 1, 2]
 
     def test_rows_of_unknown_group_are_put_together_by_their_prompt(self):
         rows = [[1, 2, 50], [1, 3, 50], [1, 2, 51], [9, 9, 9]]
         groups = np.asarray([-1, -1, -1, 6])
-        ledger = build_ledger(make_host_batch(rows, [[0, 0, 1]] * 4, group_ids=groups))
+        ledger = build_ledger(make_packed_batch(rows, [[0, 0, 1]] * 4, group_ids=groups))
         assert ledger.get("group").tolist() == [7, 8, 7, 6]
 
     def test_the_callers_prompt_keys_come_before_the_hash_of_the_prompt(self):
@@ -59,7 +59,7 @@ class TestLengths:
         assert ledger.get("n_environment").tolist() == [1, 0]
 
     def test_a_row_without_a_sampled_token_is_all_prompt(self):
-        ledger = build_ledger(make_host_batch([[1, 2], [3]], [[0, 0], [1]]))
+        ledger = build_ledger(make_packed_batch([[1, 2], [3]], [[0, 0], [1]]))
         assert ledger.get("n_prompt").tolist() == [2, 0]
         assert ledger.get("n_turns").tolist() == [0, 1]
 
@@ -71,13 +71,15 @@ class TestLengths:
         assert build_ledger(two_rows(tracks={"turn_ids": turns})).get("n_turns").tolist() == [2, 2]
 
     def test_a_row_that_starts_sampled_does_not_continue_the_row_before(self):
-        assert build_ledger(make_host_batch([[1, 2], [3, 4]], [[0, 1], [1, 1]])).get("n_turns").tolist() == [
+        assert build_ledger(make_packed_batch([[1, 2], [3, 4]], [[0, 1], [1, 1]])).get(
+            "n_turns"
+        ).tolist() == [
             1,
             1,
         ]
 
     def test_rows_whose_tokens_were_left_behind_have_unknown_lengths(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2], []], [[0, 1], []], has_tokens=np.asarray([True, False]), n_tokens=np.asarray([2, 900])
         )
         ledger = build_ledger(batch)
@@ -164,14 +166,14 @@ class TestPolicies:
         assert other["mismatch_abs_max"] == 0.0 and other["mean_logprob"] == -1.0
 
     def test_a_log_ratio_is_clamped_so_that_one_token_cannot_hide_the_rest(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2]], [[1, 1]], tracks={"logprobs": track(-90, -1), "prox_logprobs": track(-1, -1)}
         )
         assert build_ledger(batch).row(0)["mismatch_abs_max"] == 20.0
 
     def test_clip_share_is_gated_by_the_sign_of_the_advantage(self):
         ratios = np.asarray([1.5, 1.5, 0.5, 0.5, 1.0, 1.0])
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1] * 6],
             [[1] * 6],
             tracks={
@@ -188,7 +190,7 @@ class TestPolicies:
 class TestUpdateShare:
     def test_it_is_advantage_times_one_minus_p_over_the_batch(self):
         half, certain = math.log(0.5), 0.0
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2], [3, 4]],
             [[1, 1], [1, 1]],
             tracks={"logprobs": track(half, certain, half, half), "advantages": track(1, 100, -2, 1)},
@@ -197,7 +199,7 @@ class TestUpdateShare:
         assert shares == pytest.approx([0.5 / 2.0, 1.5 / 2.0])
 
     def test_loss_weights_and_importance_weights_count_and_p_is_the_updated_policys(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1], [2]],
             [[1], [1]],
             tracks={
@@ -264,7 +266,7 @@ class TestShape:
         assert [read.row(b) for b in range(2)] == [ledger.row(b) for b in range(2)]
 
     def test_a_batch_without_rows_gives_an_empty_ledger(self):
-        empty = make_host_batch([], [], group_ids=np.zeros(0, np.int64))
+        empty = make_packed_batch([], [], group_ids=np.zeros(0, np.int64))
         assert build_ledger(empty).n_rows == 0
 
 

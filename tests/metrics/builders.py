@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.metrics import rollout_metrics
-from tests.builders import make_host_batch
+from rollout_traces.packed_batch import PackedBatch
+from tests.builders import make_packed_batch
 
 
 def make_ledger(**columns: Any) -> Ledger:
@@ -36,7 +36,7 @@ def of_ledger(ledger: Ledger, **options: Any) -> dict[str, float]:
     return without_split(rollout_metrics(None, ledger, **{"keys": "full", **options}))
 
 
-def of_batch(batch: HostBatch, **options: Any) -> dict[str, float]:
+def of_batch(batch: PackedBatch, **options: Any) -> dict[str, float]:
     """All metrics of a batch, without the split in front."""
     return without_split(rollout_metrics(batch, **{"keys": "full", **options}))
 
@@ -45,13 +45,13 @@ def without_split(values: dict[str, float]) -> dict[str, float]:
     return {key.split("/", 1)[1]: value for key, value in values.items()}
 
 
-def sampled_rows(*rows: list[int], groups: list[int] | None = None, **fields: Any) -> HostBatch:
+def sampled_rows(*rows: list[int], groups: list[int] | None = None, **fields: Any) -> PackedBatch:
     """A batch in which every token was sampled; tracks are given flat, as lists."""
     tracks = {
         name: np.asarray(v, np.int32 if name in ("versions", "turn_ids") else np.float32)
         for name, v in fields.pop("tracks", {}).items()
     }
     group_ids = np.asarray(groups if groups is not None else [0] * len(rows))
-    return make_host_batch(
+    return make_packed_batch(
         list(rows), [[1] * len(row) for row in rows], group_ids=group_ids, tracks=tracks, **fields
     )

@@ -23,8 +23,8 @@ from rollout_traces.metrics import (
 )
 from rollout_traces.metrics.patterns import as_globs
 from rollout_traces.metrics.registry import family
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch, make_transcript
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger
 
 SETTINGS = RunSettings(
@@ -82,7 +82,7 @@ class TestAlone:
         assert "eval-rollout/reward/mean" in rollout_metrics(full_batch, split="eval-rollout")
 
     def test_an_empty_step_gives_no_key(self):
-        empty = make_host_batch([], [], group_ids=np.zeros(0, np.int64))
+        empty = make_packed_batch([], [], group_ids=np.zeros(0, np.int64))
         assert rollout_metrics(empty, keys="full") == {}
 
     def test_a_wrong_shape_names_the_key_and_both_shapes(self):
@@ -206,7 +206,7 @@ class TestRegistry:
 
 class TestMissingInputs:
     def test_what_is_off_and_why(self):
-        batch = make_host_batch([[1, 2]], [[0, 1]], row_floats={"rewards": np.ones(1)})
+        batch = make_packed_batch([[1, 2]], [[0, 1]], row_floats={"rewards": np.ones(1)})
         off = missing_inputs(batch)
         assert off["mismatch"] == ("logprobs", "prox_logprobs")
         assert off["clip_share"] == ("new_logprobs", "prox_logprobs", "advantages", "clip_low", "clip_high")
@@ -216,7 +216,7 @@ class TestMissingInputs:
         assert missing_inputs(None, make_ledger(reward=[1]))["diversity"] == ("the population's tokens",)
 
     def test_nothing_is_reported_that_was_not_asked_for(self):
-        batch = make_host_batch([[1, 2]], [[0, 1]])
+        batch = make_packed_batch([[1, 2]], [[0, 1]])
         assert "ppo_ratio" in missing_inputs(batch) and "ppo_ratio" not in missing_inputs(
             batch, keys="default"
         )
@@ -236,12 +236,12 @@ class TestHistograms:
 
 
 def test_metrics_of_a_step_of_two_parts_equal_those_of_the_whole(full_batch):
-    from rollout_traces import host_batch
+    from rollout_traces import packed_batch
     from rollout_traces.ledger import columns as ledger
     from rollout_traces.ledger.build import build_ledger
 
     whole = capture([full_batch], step=1, split="rollout")
-    doubled = host_batch.concatenate([whole, whole])
+    doubled = packed_batch.concatenate([whole, whole])
     rows = ledger.concatenate([build_ledger(whole), build_ledger(whole)])
     once, twice = rollout_metrics(whole), rollout_metrics(doubled, rows)
     same = ("reward/mean", "reward/std", "mismatch/k3", "group/tie_share", "tokens/completion/p95")

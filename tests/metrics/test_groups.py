@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.metrics.group_shapes import distribution_entropy, gini
-from rollout_traces.run_settings import Range, RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.settings.run_settings import Range, RunSettings
+from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger, sampled_rows
 
 PAIRS = [0, 0, 1, 1]
@@ -48,29 +48,26 @@ class TestTies:
     )
     def test_what_a_tied_group_has_in_common(self, cause, columns):
         found = of_ledger(make_ledger(group=PAIRS, **columns))
-        causes = {
-            key: value
-            for key, value in found.items()
-            if key.startswith("group/tie_") and key != "group/tie_share"
-        }
-        assert causes.pop(f"group/tie_{cause}_share") == 0.5
+        causes = {key: value for key, value in found.items() if key.startswith("group/tie_cause/")}
+        assert causes.pop(f"group/tie_cause/{cause}_share") == 0.5
+        assert found[f"group/tie_{cause}_share"] == 0.5  # its name until the release before this one
         assert set(causes.values()) == {0.0} and found["group/tie_share"] == 0.5
 
     def test_a_declared_range_says_what_best_is_where_the_step_cannot(self):
         ledger = make_ledger(reward=[1, 1, 1, 1], group=PAIRS)
-        assert of_ledger(ledger)["group/tie_other_share"] == 1.0
+        assert of_ledger(ledger)["group/tie_cause/other_share"] == 1.0
         settings = RunSettings(reward_range=Range(0, 1))
-        assert of_ledger(ledger, settings=settings)["group/tie_all_best_share"] == 1.0
+        assert of_ledger(ledger, settings=settings)["group/tie_cause/all_best_share"] == 1.0
 
     def test_identical_completions_are_found_in_the_tokens(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 5, 6], [2, 5, 6], [1, 5, 6], [2, 5, 7]],
             [[0, 1, 1]] * 4,
             group_ids=np.asarray(PAIRS),
             row_floats={"rewards": np.ones(4)},
         )
         found = of_batch(batch)
-        assert found["group/tie_identical_completions_share"] == 0.5
+        assert found["group/tie_cause/identical_completions_share"] == 0.5
         assert found["group/tie_share"] == 1.0
 
     def test_a_group_with_an_unknown_reward_is_not_tied(self):

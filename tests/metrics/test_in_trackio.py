@@ -15,14 +15,14 @@ from tests.generator import BatchPlan, batch_arrays, rollout_batch, tiny_tokeniz
 
 @pytest.fixture
 def logged(trackio_dir) -> tuple[dict, str]:
-    """The metrics of a step of two hand-overs, and what its digest says."""
+    """The metrics of a step of two hand-overs, and what its step summary says."""
     tokenizer = tiny_tokenizer()
     logger = rt.RolloutLogger(
         "p",
         "r",
         tokenizer,
         max_rollout_traces_per_step=12,
-        drain="thread",
+        worker="thread",
         selection="random",
         config={"rollout_traces": {"reward_range": [0, 1], "samples_per_prompt": 8}},
     )
@@ -67,7 +67,7 @@ def test_a_digest_names_the_usual_cause_of_an_identity_that_does_not_hold(tracki
     arrays["prox_logprobs"] = arrays["prox_logprobs"] + np.float32(
         0.3
     )  # the engine logged at a higher temperature
-    logger = rt.RolloutLogger("p", "r", drain="thread", metric_keys=["default", "group/pass@*"])
+    logger = rt.RolloutLogger("p", "r", worker="thread", metric_keys=["default", "group/pass@*"])
     logger.log_rollouts(arrays, step=1)
     assert logger.finish()
     with sqlite3.connect(trackio_dir / "p.db") as db:

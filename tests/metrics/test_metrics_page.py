@@ -8,7 +8,7 @@ from rollout_traces.batch import SPLITS
 from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
 from rollout_traces.metrics.histograms import HISTOGRAMS
 from rollout_traces.metrics.repetition import WINDOW
-from rollout_traces.run_settings import CONFIG_KEY, RunSettings
+from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 

@@ -8,18 +8,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.host_batch import HostBatch
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import pack, unpack
 from rollout_traces.metrics import rollout_metrics
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch
 
 SETTINGS = RunSettings(clip_low=0.2, clip_high=0.3, success_threshold=0.5, samples_per_prompt=2)
 ODD_FLOATS = (0.0, -0.5, 1e30, -1e30, np.nan, np.inf, -np.inf)
 
 
-def odd_batch(seed: int) -> HostBatch:
+def odd_batch(seed: int) -> PackedBatch:
     """Rows of 0 to 6 tokens with any mask, any subset of tracks, and odd values in them."""
     rng = np.random.default_rng(seed)
     n_rows = int(rng.integers(0, 7))
@@ -43,7 +43,7 @@ def odd_batch(seed: int) -> HostBatch:
     def some(values):
         return [None if rng.random() < 0.3 else values[int(rng.integers(len(values)))] for _ in range(n_rows)]
 
-    batch = make_host_batch(
+    batch = make_packed_batch(
         [rng.integers(0, 5, n).tolist() for n in lengths],
         [rng.integers(0, 2, n).tolist() for n in lengths],
         group_ids=rng.integers(-1, 3, n_rows),

@@ -9,8 +9,8 @@ import pytest
 
 from rollout_traces.metrics import missing_inputs
 from rollout_traces.metrics.mismatch_stats import effective_share
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger, sampled_rows
 
 ROLLOUT = [-1.0, -2.0, -0.5, -0.5]
@@ -31,7 +31,7 @@ class TestVersions:
         assert (found["version/min"], found["version/max"]) == (3.0, 4.0)
 
     def test_staleness_is_over_sampled_tokens(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3, 4]],
             [[0, 1, 1, 1]],
             tracks={"versions": np.asarray([-1, 5, 5, 3], np.int32)},
@@ -69,7 +69,7 @@ class TestMismatch:
         assert of_batch(batch)["mismatch/k3"] == pytest.approx(2**-25, rel=1e-3)
 
     def test_prompt_tokens_and_tokens_without_a_finite_logprob_do_not_count(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3]],
             [[0, 1, 1]],
             tracks={
@@ -169,7 +169,7 @@ class TestReference:
 
 class TestByTurn:
     def test_turns_are_numbered_inside_their_rollout(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3, 4, 5], [1, 2]],
             [[1, 1, 0, 1, 1], [0, 1]],
             tracks={"entropies": np.asarray([1, 3, 0, 5, 7, 0, 8], np.float32)},
@@ -180,6 +180,6 @@ class TestByTurn:
 
     def test_late_turns_share_one_key(self):
         n = 12
-        batch = make_host_batch([[1] * 2 * n], [[0, 1] * n])
+        batch = make_packed_batch([[1] * 2 * n], [[0, 1] * n])
         turns = {key.split("/")[1] for key in of_batch(batch) if key.startswith("turn/")}
         assert turns == {*map(str, range(7)), "7_plus"}

@@ -7,9 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from rollout_traces.run_settings import RunSettings
-from tests.builders import make_host_batch
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.host_copy import capture
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import RunSettings
+from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger
+
+
+def rewarded(rewards: list[float | None]) -> PackedBatch:
+    ones = np.ones((len(rewards), 2), int)
+    batch = RolloutBatch(input_ids=ones, attention_mask=ones, loss_mask=ones, rewards=rewards)
+    return capture([batch], step=1, split="rollout")
 
 
 class TestReward:
@@ -31,7 +40,12 @@ class TestReward:
 
     def test_rewards_that_are_not_finite_are_counted_and_left_out(self):
         found = of_ledger(make_ledger(reward=[1.0, math.inf, math.nan, 3.0]))
-        assert found["reward/mean"] == 2.0 and found["reward_nonfinite"] == 2.0
+        assert found["reward/mean"] == 2.0
+        assert found["reward_nonfinite"] == 1.0  # NaN of a ledger is what nobody gave
+
+    def test_none_is_not_given_and_nan_is_not_finite(self):
+        found = of_batch(rewarded([1.0, None, math.nan, 3.0]))
+        assert found["reward/mean"] == 2.0 and found["reward_nonfinite"] == 1.0
 
     def test_no_reward_gives_no_key(self):
         assert not [key for key in of_ledger(make_ledger(n_turns=[1, 2])) if "reward" in key]
@@ -42,7 +56,7 @@ class TestComponents:
         rng = np.random.default_rng(0)
         a, b = rng.random(12), rng.random(12)
         ledger = make_ledger(reward=a + 2 * b, component__a=a, component__b=b, group=np.repeat([0, 1, 2], 4))
-        found = of_ledger(ledger, settings=RunSettings(component_weights={"b": 2.0}))
+        found = of_ledger(ledger, settings=RunSettings(component_weights={"a": 1.0, "b": 2.0}))
         assert found["reward/a/share"] + found["reward/b/share"] == pytest.approx(1.0)
         assert found["reward/a/mean"] == pytest.approx(a.mean())
 
@@ -56,18 +70,38 @@ class TestComponents:
         assert found["reward/a/share"] + found["reward/b/share"] == pytest.approx(1.0, abs=1e-5)
         assert found["reward/a/share"] == pytest.approx(same["reward/a/share"], abs=1e-5)
 
-    def test_a_reward_that_is_no_sum_of_its_components_takes_them_as_they_are(self):
+    def test_a_reward_that_is_no_sum_of_its_components_has_no_shares(self):
         ledger = make_ledger(reward=[0, 0, 0, 1, 1, 0], component__c=[0, 1, 2, 3, 4, 5])
+        assert "reward/c/share" not in of_ledger(ledger)
+
+    @pytest.mark.parametrize("rows", [2, 3, 8])
+    def test_weights_that_the_rows_do_not_determine_are_none(self, rows):
+        a = np.arange(rows) % 3.0
+        ledger = make_ledger(reward=2 * a, component__a=a, component__twice=2 * a)
+        assert not [key for key in of_ledger(ledger) if key.startswith("reward/") and key.endswith("/share")]
+
+    def test_a_component_without_a_declared_weight_has_no_share(self):
+        ledger = make_ledger(reward=[0, 1, 2], component__a=[0, 1, 2], component__b=[0, 0, 1])
+        found = of_ledger(ledger, settings=RunSettings(component_weights={"a": 1.0}))
+        assert found["reward/a/share"] == 1.0 and "reward/b/share" not in found
+
+    def test_a_declared_weight_counts_for_a_reward_that_is_no_sum(self):
+        ledger = make_ledger(reward=[0, 0, 0, 1, 1, 0], component__c=[0, 1, 2, 3, 4, 5])
+        settings = RunSettings(component_weights={"c": 1.0})
         # cov of 0..5 with the reward: mean of c * R - mean c * mean R = 7/6 - 2.5/3; var R = 2/9
-        assert of_ledger(ledger)["reward/c/share"] == pytest.approx((7 / 6 - 2.5 / 3) / (2 / 9))
+        assert of_ledger(ledger, settings=settings)["reward/c/share"] == pytest.approx(
+            (7 / 6 - 2.5 / 3) / (2 / 9)
+        )
 
     def test_a_share_is_covariance_over_variance_within_groups(self):
         # group 0: c = 0, 1 and R = 0, 3; group 1: c equal, R = 1, 3. var = 2.25 + 1, cov = 0.75 + 0
         ledger = make_ledger(reward=[0, 3, 1, 3], component__c=[0, 1, 5, 5], group=[0, 0, 1, 1])
-        assert of_ledger(ledger)["reward/c/share"] == pytest.approx(0.75 / 3.25)
+        settings = RunSettings(component_weights={"c": 1.0})
+        assert of_ledger(ledger, settings=settings)["reward/c/share"] == pytest.approx(0.75 / 3.25)
 
     def test_a_component_that_is_the_whole_reward_has_share_one(self):
-        assert of_ledger(make_ledger(reward=[0, 1], component__c=[0, 1]))["reward/c/share"] == 1.0
+        ledger = make_ledger(reward=[0, 1, 0], component__c=[0, 1, 0])
+        assert of_ledger(ledger)["reward/c/share"] == pytest.approx(1.0)
 
     def test_constant_rewards_have_no_shares(self):
         assert "reward/c/share" not in of_ledger(make_ledger(reward=[1, 1], component__c=[0, 1]))
@@ -83,7 +117,7 @@ class TestOutcomes:
 
 class TestAdvantage:
     def test_tokens_weigh_long_rows_more_and_rows_weigh_the_same(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3], [4]], [[1, 1, 1], [1]], row_floats={"advantages": np.asarray([1.0, -3.0])}
         )
         found = of_batch(batch)
@@ -93,7 +127,7 @@ class TestAdvantage:
         assert found["advantage/row_std"] == 2.0
 
     def test_only_loss_tokens_count(self):
-        batch = make_host_batch(
+        batch = make_packed_batch(
             [[1, 2, 3]], [[0, 1, 1]], tracks={"advantages": np.asarray([9, 1, 3], np.float32)}
         )
         assert of_batch(batch)["advantage/mean"] == 2.0

@@ -7,7 +7,7 @@ import pytest
 
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.metrics.repetition import repetitions
-from tests.builders import make_host_batch
+from tests.builders import make_packed_batch
 from tests.metrics.builders import of_batch, sampled_rows
 
 
@@ -28,12 +28,12 @@ class TestDiversity:
 
     def test_prompts_and_tokens_past_the_first_512_do_not_count(self):
         row = [3] * 512 + list(range(1000, 1100))
-        batch = make_host_batch([[9, *row], [8, *row]], [[0] + [1] * 612] * 2, group_ids=np.zeros(2, int))
+        batch = make_packed_batch([[9, *row], [8, *row]], [[0] + [1] * 612] * 2, group_ids=np.zeros(2, int))
         assert of_batch(batch)["diversity/distinct_1"] == pytest.approx(1 / 1024)
 
     def test_groups_of_one_and_rollouts_without_tokens_have_no_diversity(self):
         lone = sampled_rows([1, 2], [3, 4], groups=[0, 1])
-        silent = make_host_batch([[1, 2], [3]], [[0, 1], [0]], group_ids=np.zeros(2, int))
+        silent = make_packed_batch([[1, 2], [3]], [[0, 1], [0]], group_ids=np.zeros(2, int))
         for batch in (lone, silent):
             assert not [key for key in of_batch(batch) if key.startswith("diversity/")]
 
@@ -85,7 +85,7 @@ class TestRepetition:
     def test_environment_text_between_turns_does_not_hide_a_loop(self):
         ids = [4, 4, 99, 4, 4, 98] * 100
         sampled = [1, 1, 0, 1, 1, 0] * 100
-        batch = make_host_batch([ids], [sampled])
+        batch = make_packed_batch([ids], [sampled])
         assert covered_by_row(batch) == {0: 256}
         (loop,) = repetitions(MaskedTokens.sampled(batch)).values()
         assert (loop.period, loop.stop) == (1, len(ids) - 1)

@@ -11,7 +11,7 @@ import pytest
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.metrics import rollout_metrics
-from rollout_traces.run_settings import RunSettings
+from rollout_traces.settings.run_settings import RunSettings
 from tests.metrics.builders import without_split
 
 B, T, TRAINED = 12, 40, 5

@@ -8,7 +8,7 @@ import pytest
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.selection import POLICIES, Selected, choose, default_policy, policy_named
-from rollout_traces.selection.panel import panel
+from rollout_traces.selection.fixed_prompts import fixed_prompts
 from rollout_traces.selection.portfolio import portfolio
 from tests.selection.builders import make_ledger, make_request
 
@@ -67,11 +67,11 @@ class TestNames:
         assert [item.row for item in choose(policy_named("extremes"), make_request(ledger))] == [2, 1, 0]
 
     def test_an_unknown_name_is_refused_with_the_known_ones(self):
-        with pytest.raises(ConfigError, match=r"'best'.*portfolio, panel"):
+        with pytest.raises(ConfigError, match=r"'best'.*portfolio, fixed_prompts"):
             policy_named("best")
 
     def test_evaluation_defaults_to_the_panel_and_training_to_the_portfolio(self):
-        assert default_policy("eval-rollout") is panel
+        assert default_policy("eval-rollout") is fixed_prompts
         assert default_policy("rollout") is portfolio
 
 
@@ -80,18 +80,18 @@ class TestPanel:
         ledger = make_ledger()
         keys = ledger.get("prompt_key")
         shuffled = ledger.take(np.random.default_rng(1).permutation(512))
-        one = {keys[item.row] for item in panel(make_request(ledger, step=1))}
-        two = {shuffled.get("prompt_key")[item.row] for item in panel(make_request(shuffled, step=2))}
+        one = {keys[item.row] for item in fixed_prompts(make_request(ledger, step=1))}
+        two = {shuffled.get("prompt_key")[item.row] for item in fixed_prompts(make_request(shuffled, step=2))}
         assert one == two
 
     def test_shows_one_sample_of_each_prompt_before_a_second(self):
         ledger = make_ledger(n_groups=6, group_size=4)
-        chosen = [ledger.get("prompt_key")[item.row] for item in panel(make_request(ledger, limit=9))]
+        chosen = [ledger.get("prompt_key")[item.row] for item in fixed_prompts(make_request(ledger, limit=9))]
         assert len(set(chosen[:6])) == 6
 
     def test_another_seed_is_another_panel(self):
         ledger = make_ledger()
-        assert panel(make_request(ledger, seed=1)) != panel(make_request(ledger, seed=2))
+        assert fixed_prompts(make_request(ledger, seed=1)) != fixed_prompts(make_request(ledger, seed=2))
 
 
 class TestCallables:

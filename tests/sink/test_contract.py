@@ -22,7 +22,7 @@ from rollout_traces.store import Store, open_store
 from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
-from tests.sidecar.server import Server
+from tests.worker.server import Server
 
 OLDEST = "0.43.0"
 STEPS = (3, 4)
@@ -56,7 +56,7 @@ class HandedOver:
     def log(self, **options: Any) -> HandedOver:
         """Logs two steps for real."""
         logger = rt.RolloutLogger(
-            "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=KEPT, drain="thread", **options
+            "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=KEPT, worker="thread", **options
         )
         for step in STEPS:
             arrays = make_arrays(step)

@@ -10,7 +10,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.sink.stored import Stored, scalar_signature
 from rollout_traces.sink.trackio_sink import TrackioSink
-from tests.sidecar.readback import scalar_steps
+from tests.worker.readback import scalar_steps
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ class TestReading:
 
 
 def test_a_logger_with_odd_scalars_comes_to_rest(trackio_dir):
-    logger = rt.RolloutLogger("p", "run", drain="thread")
+    logger = rt.RolloutLogger("p", "run", worker="thread")
     for step, values in enumerate(ODD):
         logger.log_scalars(values, step=step)
     assert logger.finish(60)

@@ -118,3 +118,24 @@ def test_a_config_that_holds_nothing_somewhere_is_no_hindrance_to_an_export(trac
     sink.finish()
     SQLiteStorage.export_for_static_space("p", tmp_path / "export")
     assert (tmp_path / "export" / "aux" / "configs.parquet").exists()
+
+
+class TestPacing:
+    """Trackio's sender takes what is queued every half second; the queue lies in memory until then."""
+
+    def test_waits_for_no_sender_while_what_is_queued_is_small(self, sink, monkeypatch):
+        monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
+        for step in range(500):
+            sink.log_scalars({"a": float(step)}, step=step)
+
+    def test_waits_for_the_sender_when_what_is_queued_is_large(self, sink, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sink.trackio_sink.QUEUE_BYTES", 1000)
+        for step in range(4):
+            sink.log_traces(TRAJECTORIES, [record(f"b-{step}", text="word " * 100)], step=step)
+            assert len(sink.run._queued_logs) <= 2
+
+    def test_waits_for_the_sender_when_many_calls_are_queued(self, sink, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sink.trackio_sink.QUEUE_CALLS", 10)
+        for step in range(50):
+            sink.log_scalars({"a": float(step)}, step=step)
+            assert len(sink.run._queued_logs) <= 10

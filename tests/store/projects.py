@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_traces.flags.base import Flag
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.trace.conversion import TraceRecord, digest_trace, rollout_trace
+from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
 from tests.builders import make_transcript
 
 PROJECT = "reading"
@@ -90,9 +90,9 @@ def write_step(
     run: tuple[str, str] = (RUN, RUN_ID),
     project: str = PROJECT,
 ) -> None:
-    """Stores a step's traces and its digest."""
+    """Stores a step's traces and its step summary."""
     step, split = int(ledger.get("step")[0]), str(ledger.get("split")[0])
-    digest = digest_trace(
+    digest = step_summary_trace(
         ledger,
         summary=[{"role": "user", "content": f"step {step}"}],
         metadata={"step": step, "split": split, "population": ledger.n_rows},

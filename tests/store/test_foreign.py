@@ -16,7 +16,17 @@ from rollout_traces.store import Store, open_store
 from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.damage import damage_said
 from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript
-from tests.store.projects import PROJECT, RUN, conversation, database, make_ledger, store_values, write_step
+from tests.store.projects import (
+    PROJECT,
+    RUN,
+    conversation,
+    database,
+    make_ledger,
+    step_records,
+    store_values,
+    write_step,
+    write_traces,
+)
 
 CHAT = [{"role": "user", "content": "hello there"}, {"role": "assistant", "content": "general answer"}]
 
@@ -124,6 +134,72 @@ class TestOtherTools:
         (row,) = store.query().rows
         assert (row.run, row.step, row.split) == (RUN, 6, "chat") and row.id != "fake"
         assert store.count(where="run = 'run-001'") == 1
+
+
+class TestOddValues:
+    """SQLite keeps any type in any column, and other tools put anything into metadata."""
+
+    def test_a_text_in_a_step_column_spoils_nothing(self, trackio_dir: Path) -> None:
+        write_step(make_ledger([[0.0, 1.0]], step=3), (0, 1))
+        store_values({"train/loss": 0.5}, step=3)
+        with sqlite3.connect(database(trackio_dir)) as connection:
+            connection.execute("UPDATE traces SET step = 'three' WHERE id LIKE '%trajectories:0'")
+            connection.execute(
+                "INSERT INTO metrics (id, run_id, timestamp, run_name, step, metrics) SELECT NULL, run_id, timestamp, run_name, 'four', metrics FROM metrics"
+            )
+            connection.execute(
+                "INSERT INTO metrics (id, run_id, timestamp, run_name, step, metrics) SELECT NULL, run_id, timestamp, run_name, 5, '{no' FROM metrics LIMIT 1"
+            )
+            connection.execute(
+                "INSERT INTO metrics (id, run_id, timestamp, run_name, step, metrics) SELECT NULL, run_id, timestamp, run_name, 6, '[1]' FROM metrics LIMIT 1"
+            )
+        store = open_store(PROJECT)
+        assert store.count() == 2
+        assert isinstance(store.runs()[0].last_step, int)
+        assert store.metrics(RUN)["train/loss"] == ([3], [0.5])
+
+    def test_a_reward_that_is_a_text_is_no_number_and_is_kept(self, trackio_dir: Path) -> None:
+        said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        for reward in ("0.25", "good", "nan"):
+            store_values(conversation("chat", said, reward=reward, group_id=1), step=1)
+        store = open_store(PROJECT)
+        found = sorted(
+            (row["reward"] is None, row["reward"] or 0, row["reward/text"] or "")
+            for row in store.query().rows
+        )
+        assert found == [(False, 0.25, ""), (True, 0, ""), (True, 0, "good")]
+        assert store.count(where="reward > 0.2") == 1
+
+    def test_two_of_them_can_be_compared(self, trackio_dir: Path) -> None:
+        from rollout_traces.inspector.pages.compare import compare, prompt_history
+        from rollout_traces.inspector.workspace import Request, Workspace
+
+        said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        for reward in ("good", "bad", 0.5):
+            store_values(conversation("chat", said, reward=reward, group_id=1, prompt_key="q"), step=1)
+        workspace = Workspace(folder=trackio_dir)
+        asked = {"project": PROJECT, "run": RUN, "split": "chat", "step": 1, "group": 1, "prompt_key": "q"}
+        compared = compare(workspace, Request(asked))
+        assert len(compared["sides"]) == 2
+        prompt_history(workspace, Request(asked))
+        workspace.close()
+
+    def test_metadata_of_a_newer_version_is_said(self, trackio_dir: Path) -> None:
+        from rollout_traces.inspector.payload import rollout_payload
+
+        (record,) = step_records(make_ledger([[1.0]], step=0), (0,))
+        write_traces(
+            {
+                "rollout/trajectories": [
+                    TraceRecord(record.messages, {**record.metadata, "schema": 99}, record.spans)
+                ]
+            },
+            step=0,
+        )
+        store = open_store(PROJECT)
+        shown = store.record(store.find("b0-0"))
+        assert "newer rollout-traces (schema 99" in rollout_payload("x", shown, {})["warnings"][0]
+        assert "newer" not in str(rollout_payload("x", record, {})["warnings"])
 
 
 class TestDamage:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import http.server
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.store import Store, open_store
+from rollout_traces.store import Store, http_source, open_store
 from rollout_traces.store.http_source import HttpSource, remote_projects, with_values
 from tests.store.projects import PROJECT, RUN
 
@@ -158,3 +162,114 @@ class TestValuesInStatements:
     def test_places_and_values_must_agree(self) -> None:
         with pytest.raises(ValueError, match="1 values for 2 places"):
             with_values("SELECT ?, ?", [1])
+
+
+class TestALyingServer:
+    """Whatever comes back is one sentence, in bounded time and memory."""
+
+    @pytest.fixture
+    def lying(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """An address, and what it answers by the function's name."""
+        answers: dict[str, bytes] = {}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                body = answers[self.path.rpartition("/")[2]]
+                self.send_response(200)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    if body == b"endless":
+                        while True:
+                            self.wfile.write(b" " * 65_536)
+                    elif body == b"drip":
+                        while True:
+                            self.wfile.write(b" ")
+                            time.sleep(0.05)
+                    self.wfile.write(body)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_address[1]}", answers
+        served.shutdown()
+        served.server_close()
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"null",
+            b"[]",
+            b'{"data": null}',
+            b'{"data": {"a": 1}}',
+            b'{"data": [1, 2]}',
+            b'{"data": "p"}',
+            b"[" * 100_000,
+            b'{"data":' * 5_000 + b"1" + b"}" * 5_000,
+            b'{"data": ["p", NaN]}',
+            b"\xff\xfe",
+        ],
+    )
+    def test_a_list_of_projects_that_is_none(self, lying: tuple[str, dict[str, bytes]], body: bytes) -> None:
+        address, answers = lying
+        answers["get_all_projects"] = body
+        with pytest.raises(StoreError):
+            remote_projects(server_url=address)
+        with pytest.raises(StoreError):
+            HttpSource("p", server_url=address)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            None,
+            [],
+            {"columns": ["a"]},
+            {"rows": []},
+            {"columns": "a", "rows": [{"a": 1}]},
+            {"columns": ["a"], "rows": [{"b": 1}]},
+            {"columns": ["a"], "rows": [[1]]},
+            {"columns": ["a"], "rows": {"a": 1}},
+            {"columns": ["a"], "rows": [{"a": {"nested": 1}}]},
+            {"columns": [["a"]], "rows": [{"a": 1}]},
+        ],
+    )
+    def test_rows_that_are_none(self, lying: tuple[str, dict[str, bytes]], data: object) -> None:
+        address, answers = lying
+        answers["get_all_projects"] = b'{"data": ["p"]}'
+        answers["query_project"] = json.dumps({"data": data}).encode()
+        with pytest.raises(StoreError, match="query_project"):
+            HttpSource("p", server_url=address).select("SELECT 1")
+
+    def test_an_answer_without_end_is_not_read_on(
+        self, lying: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_source, "MOST_BYTES", 1 << 20)
+        address, answers = lying
+        answers["get_all_projects"] = b"endless"
+        with pytest.raises(StoreError, match="more than 1 MiB"):
+            remote_projects(server_url=address)
+
+    def test_an_answer_that_drips_is_given_up(
+        self, lying: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_source, "WHOLE_ANSWER", 0.5)
+        address, answers = lying
+        answers["get_all_projects"] = b"drip"
+        with pytest.raises(StoreError, match="no whole answer within"):
+            remote_projects(server_url=address)
+
+    def test_an_inspectors_token_is_sent_to_it_alone_and_a_write_token_never(self) -> None:
+        source = http_source._Api("http://h:1/trackio?access_token=a+b&write_token=secret", None)
+        assert source._client.headers["Authorization"] == "Bearer a b"
+        assert "secret" not in str(source._client.headers) + source.address
+        assert "Authorization" not in http_source._Api("http://h:1?write_token=secret", None)._client.headers
+
+
+class TestNames:
+    @pytest.mark.parametrize("project", ["x" * 201, "a\ud800b", 5, None])
+    def test_what_no_file_can_be_called_is_one_sentence(self, project: object, tmp_path: Path) -> None:
+        with pytest.raises((ConfigError, StoreError), match="project"):
+            open_store(project, folder=tmp_path)  # type: ignore[arg-type]

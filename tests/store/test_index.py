@@ -27,7 +27,7 @@ class TestLiveRuns:
         store = open_store(PROJECT)
         assert store.refresh() == 0
         write_step(make_ledger([[0.0, 1.0]], step=1, traced=(0,)), (0,))
-        assert store.refresh() == 2  # the trace and the digest
+        assert store.refresh() == 2  # the trace and the step summary
         assert uids(store) == ["b0-0", "b0-1", "b1-0"]
         assert store.runs()[0].last_step == 1
 

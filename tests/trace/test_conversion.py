@@ -8,11 +8,11 @@ import orjson
 from rollout_traces.flags import Flag
 from rollout_traces.trace.conversion import (
     METADATA,
-    digest_trace,
     read_details,
     read_ledger,
     read_transcript,
     rollout_trace,
+    step_summary_trace,
 )
 from rollout_traces.trace.sanitize import MAX_TEXT, plain
 from tests.builders import make_transcript
@@ -87,9 +87,9 @@ class TestRolloutTrace:
         assert read_transcript(TraceRecord([{"role": "user", "content": "hi"}], {}, [])) is None
 
 
-class TestDigest:
+class TestStepSummary:
     def test_the_ledger_comes_back(self):
         ledger = make_ledger()
-        record = digest_trace(ledger, summary=[{"role": "user", "content": "?"}], metadata={"step": 3})
+        record = step_summary_trace(ledger, summary=[{"role": "user", "content": "?"}], metadata={"step": 3})
         np.testing.assert_array_equal(read_ledger(record).columns["reward"], ledger.columns["reward"])
         assert record.metadata["kind"] == "digest"

@@ -84,11 +84,11 @@ ENVIRONMENTS = (
             ),
         ),
         bare=("areal==1.0.4", TEMPLATES),
-        tests=("tests/test_stats_tracker.py", "tests/stats_logger/test_config.py"),
+        tests=("tests/stats/test_tracker.py", "tests/stats/test_config.py"),
     ),
     Environment(
         "verl",
-        ("verl_loop.py",),
+        ("verl_loop.py", "verl_v1_loop.py"),
         (
             "transformers==5.9.0",
             *(

@@ -6,6 +6,7 @@ Run by `make test-trainers` in an environment of TRL's own. Prints one line a ch
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import re
 import sqlite3
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import orjson  # noqa: E402
 import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
+from datasets import Dataset, concatenate_datasets  # noqa: E402
 from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 from transformers.utils import get_json_schema  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
@@ -135,12 +136,27 @@ def train(
         ]
     )
 
-    def correct(completions, answer, **_):
+    def correct(completions, answer, log_extra, **_):
+        log_extra("n_words", [len(str(c[-1].get("content", "")).split()) for c in completions])
         return [float(a in str(c[-1].get("content", ""))) for c, a in zip(completions, answer, strict=True)]
 
     def short(completions, **_):
         return [1.0 / (1 + len(str(c[-1].get("content", "")))) for c in completions]
 
+    if options.pop("twins", False):
+        short.__name__ = "correct"
+    given: list[list[float]] = []
+
+    def recorded(function):
+        @functools.wraps(function)
+        def wrapped(*args, **kwargs):
+            values = function(*args, **kwargs)
+            given.append(values)
+            return values
+
+        return wrapped
+
+    evaluated = options.pop("evaluated", 0)
     config = classes[1](
         output_dir=str(FOLDER / "out"),
         per_device_train_batch_size=options.pop("rows", 8),
@@ -166,10 +182,10 @@ def train(
     )
     trainer = classes[0](
         model=model,
-        reward_funcs=[correct, short],
+        reward_funcs=[recorded(correct), recorded(short)],
         args=config,
         train_dataset=data,
-        eval_dataset=data if "eval_strategy" in options else None,
+        eval_dataset=concatenate_datasets([data] * evaluated) if evaluated else None,
         processing_class=tokenizer,
         **({"tools": tools} if tools else {}),
     )
@@ -178,14 +194,16 @@ def train(
     inner = trainer._generate_and_score_completions
 
     def keep(inputs):
+        given.clear()
         output = inner(inputs)
         n, rank = len(inputs), trainer.accelerator.process_index
         first = n * (rank - trainer.accelerator.num_processes)
         mine = slice(first, first + n or None)
+        right, short = given
         (trainer.seen if trainer.model.training else trainer.evaluated).append(
             {
                 "completion": list(trainer._logs["completion"])[mine],
-                "rewards": {k: list(v)[mine] for k, v in trainer._logs["rewards"].items()},
+                "rewards": {"correct": right, "short": short},
                 "advantages": output["advantages"].tolist(),
                 "ids": [
                     [*prompt[prompt_mask.bool()].tolist(), *completion[mask.bool()].tolist()]
@@ -220,11 +238,11 @@ def stored(project: str, split: str = "rollout") -> dict[int, list[TraceRecord]]
     return by_step
 
 
-def metric_steps(project: str) -> list[int]:
-    """Steps at which TRL's own scalars lie."""
+def metric_steps(project: str, key: str = "train/reward") -> list[int]:
+    """Steps at which TRL logged a scalar."""
     with sqlite3.connect(FOLDER / "trackio" / f"{project}.db") as db:
         rows = db.execute("select step, metrics from metrics").fetchall()
-    return sorted({step for step, values in rows if "train/reward" in orjson.loads(values)})
+    return sorted({step for step, values in rows if key in orjson.loads(values)})
 
 
 def shape(messages: list[dict]) -> list[tuple]:
@@ -275,6 +293,8 @@ def check(project: str, trainer: GRPOTrainer) -> None:
             weighted = seen["rewards"]["correct"][row] + 0.5 * seen["rewards"]["short"][row]
             assert abs(meta["reward"] - weighted) < 1e-6
             assert abs(meta["component/correct"] - seen["rewards"]["correct"][row]) < 1e-6
+            other = "component/correct_2" if "component/correct_2" in meta else "component/short"
+            assert abs(meta[other] - seen["rewards"]["short"][row]) < 1e-6
             assert abs(meta["advantage"] - seen["advantages"][row]) < 1e-3
             assert meta["group"] == row // 4
             assert meta["version_min"] == meta["version_max"] == seen["global_step"]
@@ -302,7 +322,7 @@ def check(project: str, trainer: GRPOTrainer) -> None:
 def check_evaluation(project: str, trainer: GRPOTrainer) -> None:
     """What TRL samples to evaluate is the other split, with TRL's rewards."""
     seen = sorted(
-        (call["global_step"] + 1, round(right + 0.5 * short, 4))
+        (call["global_step"], round(right + 0.5 * short, 4))
         for call in trainer.evaluated
         for right, short in zip(call["rewards"]["correct"], call["rewards"]["short"], strict=True)
     )
@@ -312,13 +332,26 @@ def check_evaluation(project: str, trainer: GRPOTrainer) -> None:
         for record in records
     )
     assert seen and found == seen, (found, seen)
-    print(f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards and steps")
+    assert sorted(stored(project, "eval-rollout")) == metric_steps(project, "eval/reward")
+    print(
+        f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards, at the steps of its eval/reward"
+    )
 
 
 def main() -> None:
     """Trains and checks each variant."""
     for project, options in {
-        "trl-plain": {"tools": [], "cap": 16, "eval_strategy": "steps", "eval_steps": 2},
+        "trl-plain": {"tools": [], "cap": 16, "eval_strategy": "steps", "eval_steps": 2, "evaluated": 1},
+        "trl-wide-eval": {
+            "tools": [],
+            "cap": 100,
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "evaluated": 4,
+            "per_device_eval_batch_size": 32,
+            "log_completions": True,
+        },
+        "trl-twins": {"tools": [], "twins": True, "log_completions": True},
         "trl-tools": {"tools": [multiply]},
         "trl-template": {"tools": [], "own_template": OWN_TEMPLATE, "chat_template_kwargs": {"plain": True}},
         "trl-rloo": {"tools": [], "classes": (RLOOTrainer, RLOOConfig), "beta": 0.0},

@@ -8,7 +8,7 @@ from rollout_traces.decode.grammars.grammar import (
     ParsedBody,
     ParsedCall,
     Region,
-    Span,
+    TextSpan,
 )
 from rollout_traces.decode.grammars.parse import NO_SCHEMAS, parameters_by_tool, parse_assistant
 from rollout_traces.decode.grammars.registry import grammars_for
@@ -23,7 +23,7 @@ __all__ = [
     "ParsedBody",
     "ParsedCall",
     "Region",
-    "Span",
+    "TextSpan",
     "grammars_for",
     "parameters_by_tool",
     "parse_assistant",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Span, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, TextSpan, call_region
 from rollout_traces.decode.grammars.json_calls import arguments_of
 from rollout_traces.decode.grammars.json_value import JsonError, loads
 from rollout_traces.decode.grammars.scan import Scan
@@ -49,7 +49,7 @@ class Harmony:
         recipient = head.group("before") or head.group("after")
         start = head.end()
         if not recipient and head.group("channel") != "analysis":
-            return Region((Span("marker", at, start),))
+            return Region((TextSpan("marker", at, start),))
         stop = scan.search(_HARMONY_STOP, start)
         stop = len(scan.text) if stop < 0 else stop
         end = next((stop + len(text) for text in _HARMONY_ENDS if scan.text.startswith(text, stop)), stop)
@@ -91,7 +91,7 @@ class Muse:
         if head is None:
             return None
         if head.group("to") != "self":
-            return Region((Span("marker", at, head.end()),))
+            return Region((TextSpan("marker", at, head.end()),))
         stop = scan.search(_MUSE_STOP, head.end())
         stop = len(scan.text) if stop < 0 else stop
         end = next((stop + len(text) for text in _MUSE_ENDS if scan.text.startswith(text, stop)), stop)
@@ -100,7 +100,7 @@ class Muse:
 
 def _message(at: int, start: int, stop: int, end: int) -> Region:
     """A message that is thinking. One that the text's end cuts counts as closed: its end marker is the turn's."""
-    spans = (Span("marker", at, start), Span("thinking", start, stop), Span("marker", stop, end))
+    spans = (TextSpan("marker", at, start), TextSpan("thinking", start, stop), TextSpan("marker", stop, end))
     return Region(tuple(span for span in spans if span.stop > span.start))
 
 

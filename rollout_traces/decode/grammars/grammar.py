@@ -16,7 +16,7 @@ THINKING_UNCLOSED = "thinking_unclosed"
 """The word the warning about thinking that was opened and not closed begins with."""
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A character range of one kind. The spans of a body partition it.
 
     Attributes:
@@ -78,7 +78,7 @@ class ParsedBody:
     thinking_closed: bool
     calls: tuple[ParsedCall, ...]
     warnings: tuple[str, ...]
-    spans: tuple[Span, ...] = ()
+    spans: tuple[TextSpan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Region:
         warnings: one sentence each.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[TextSpan, ...]
     calls: tuple[ParsedCall, ...] = ()
     thinking_closed: bool = True
     warnings: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ def call_region(
     """A region that is one call from end to end; `call` is its name, arguments and id."""
     name, arguments, call_id = call
     return Region(
-        (Span("call", start, stop),),
+        (TextSpan("call", start, stop),),
         (ParsedCall(name, arguments, scan.text[start:stop], call_id, start, stop),),
     )
 
@@ -186,7 +186,7 @@ def calls_region(
         return Region(alone.spans, alone.calls, warnings=warnings)
     spans, done = [], at
     for call in calls:
-        spans += [Span("marker", done, call.start), Span("call", call.start, call.stop)]
+        spans += [TextSpan("marker", done, call.start), TextSpan("call", call.start, call.stop)]
         done = call.stop
-    spans.append(Span("marker", done, stop))
+    spans.append(TextSpan("marker", done, stop))
     return Region(tuple(span for span in spans if span.stop > span.start), tuple(calls), warnings=warnings)

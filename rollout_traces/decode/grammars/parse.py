@@ -15,7 +15,7 @@ from rollout_traces.decode.grammars.grammar import (
     ParsedBody,
     ParsedCall,
     Region,
-    Span,
+    TextSpan,
 )
 from rollout_traces.decode.grammars.scan import Scan
 
@@ -48,7 +48,7 @@ def parse_assistant(
     markup = _markup(tuple(grammars))
     text = prefix + body
     if markup.opener is None or markup.opener.search(text) is None:
-        return ParsedBody(body, None, True, (), (), (Span("content", 0, len(body)),) if body else ())
+        return ParsedBody(body, None, True, (), (), (TextSpan("content", 0, len(body)),) if body else ())
     pieces = _Pieces(Scan(text, schemas, fresh=len(prefix)), len(prefix))
     pieces.read(markup)
     return pieces.parsed(body)
@@ -95,7 +95,7 @@ class _Pieces:
     def __init__(self, scan: Scan, body_start: int) -> None:
         self.scan = scan
         self.body_start = body_start
-        self.spans: list[Span] = []
+        self.spans: list[TextSpan] = []
         self.calls: list[ParsedCall] = []
         self.warnings: list[str] = []
         self.said: set[str] = set()
@@ -144,7 +144,7 @@ class _Pieces:
 
     def _content(self, start: int, stop: int) -> None:
         if stop > start:
-            self.spans.append(Span("content", start, stop))
+            self.spans.append(TextSpan("content", start, stop))
 
     def _region(self, markup: _Markup, at: int) -> Region | None:
         malformed: Malformed | None = None
@@ -164,7 +164,7 @@ class _Pieces:
         if closer is not None:
             return self._thinking_before(at, at + len(closer))
         marker = next((text for text in markup.markers if self.scan.text.startswith(text, at)), None)
-        return Region((Span("marker", at, at + len(marker)),)) if marker else None
+        return Region((TextSpan("marker", at, at + len(marker)),)) if marker else None
 
     def _unparsed(self, malformed: Malformed, markup: _Markup, at: int) -> Region:
         assert markup.opener is not None
@@ -174,7 +174,7 @@ class _Pieces:
             stop = close + len(malformed.closer)
         stop = len(self.scan.text) if stop < 0 else stop
         call = ParsedCall(malformed.name, None, self.scan.text[at:stop], None, at, stop)
-        return Region((Span("call", at, stop),), (call,), warnings=(f"{UNPARSED}: {malformed.reason}",))
+        return Region((TextSpan("call", at, stop),), (call,), warnings=(f"{UNPARSED}: {malformed.reason}",))
 
     def _thinking_before(self, at: int, stop: int) -> Region | None:
         """A closing marker that nothing opened: all of the body before it was thinking."""
@@ -186,19 +186,19 @@ class _Pieces:
             self._warn("tool_call_in_thinking: a call stands before the end of the thinking")
         self.thought = True
         start = min(self.body_start, at)
-        self.spans = [Span("content", 0, start)] if start else []
+        self.spans = [TextSpan("content", 0, start)] if start else []
         self.calls = []
-        spans = (Span("thinking", start, at), Span("marker", at, stop))
+        spans = (TextSpan("thinking", start, at), TextSpan("marker", at, stop))
         return Region(spans if at > start else spans[1:])
 
 
-def _trimmed(text: str, spans: Sequence[Span], shift: int) -> list[Span]:
+def _trimmed(text: str, spans: Sequence[TextSpan], shift: int) -> list[TextSpan]:
     """The spans from `shift` on, in positions of the body, with edges given to the markers beside them.
 
     Line breaks beside a marker and blank content between two become markers; markers that touch are
     one.
     """
-    trimmed: list[Span] = []
+    trimmed: list[TextSpan] = []
     last = len(spans) - 1
     for index, span in enumerate(spans):
         kind, start, stop = span
@@ -208,11 +208,11 @@ def _trimmed(text: str, spans: Sequence[Span], shift: int) -> list[Span]:
         thinking = kind == "thinking"
         begin, end = _inner(text, start, stop, thinking or index > 0, thinking or index < last)
         if begin > start:
-            _append(trimmed, Span("marker", start, begin), shift)
+            _append(trimmed, TextSpan("marker", start, begin), shift)
         if end > begin:
-            _append(trimmed, Span(kind, begin, end), shift)
+            _append(trimmed, TextSpan(kind, begin, end), shift)
         if stop > end:
-            _append(trimmed, Span("marker", end, stop), shift)
+            _append(trimmed, TextSpan("marker", end, stop), shift)
     return trimmed
 
 
@@ -225,13 +225,13 @@ def _inner(text: str, start: int, stop: int, trim_left: bool, trim_right: bool) 
     return start + left, stop - right
 
 
-def _append(spans: list[Span], span: Span, shift: int) -> None:
+def _append(spans: list[TextSpan], span: TextSpan, shift: int) -> None:
     kind, start, stop = span
     if stop <= shift:
         return
     if spans and kind == "marker" == spans[-1].kind:
         start = spans.pop().start + shift
-    spans.append(Span(kind, max(start - shift, 0), stop - shift))
+    spans.append(TextSpan(kind, max(start - shift, 0), stop - shift))
 
 
 def _clipped_call(call: ParsedCall, body: str, shift: int) -> ParsedCall:
@@ -241,5 +241,5 @@ def _clipped_call(call: ParsedCall, body: str, shift: int) -> ParsedCall:
     return ParsedCall(call.name, call.arguments, body[start:stop], call.id, start, stop)
 
 
-def _joined(body: str, spans: Sequence[Span], kind: str) -> str:
+def _joined(body: str, spans: Sequence[TextSpan], kind: str) -> str:
     return "\n\n".join(body[span.start : span.stop] for span in spans if span.kind == kind)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, Span
+from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, TextSpan
 from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
 from rollout_traces.decode.grammars.scan import Scan
@@ -68,8 +68,8 @@ class ResponseTemplate:
             stop = close.start() if close else end
             if field.name in _CALL_FIELDS:
                 return _calls(scan, (at, start, stop, end), field, head)
-            kind = Span("thinking" if field.name in _THINKING_FIELDS else "content", start, stop)
-            spans = (Span("marker", at, start), kind, Span("marker", stop, end))
+            kind = TextSpan("thinking" if field.name in _THINKING_FIELDS else "content", start, stop)
+            spans = (TextSpan("marker", at, start), kind, TextSpan("marker", stop, end))
             kept = tuple(span for span in spans if span.stop > span.start)
             return Region(kept, thinking_closed=close is not None or kind.kind == "content")
         return None
@@ -132,4 +132,4 @@ def _calls(
             for key, entry in call[1].items()
         }
         calls.append(ParsedCall(call[0], arguments, scan.text[at:end], call[2], at, end))
-    return Region((Span("call", at, end),), tuple(calls))
+    return Region((TextSpan("call", at, end),), tuple(calls))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Span
+from rollout_traces.decode.grammars.grammar import Malformed, Region, TextSpan
 from rollout_traces.decode.grammars.scan import Scan
 
 
@@ -44,13 +44,13 @@ class ThinkingTags:
         inside = at + len(self.opening)
         close = scan.find(self.closing, inside)
         if close < 0:
-            spans = (Span("marker", at, inside), Span("thinking", inside, len(scan.text)))
+            spans = (TextSpan("marker", at, inside), TextSpan("thinking", inside, len(scan.text)))
             return Region(spans=spans, thinking_closed=False)
         return Region(
             spans=(
-                Span("marker", at, inside),
-                Span("thinking", inside, close),
-                Span("marker", close, close + len(self.closing)),
+                TextSpan("marker", at, inside),
+                TextSpan("thinking", inside, close),
+                TextSpan("marker", close, close + len(self.closing)),
             )
         )
 

@@ -1,17 +1,25 @@
 // What was searched for, marked in the conversation without touching its elements, also across tokens.
 
 const MOST = 500;
+const MOST_TERMS = 16;
+const LONGEST_QUERY = 400;
+const LONGEST_TEXT = 2_000_000;
+const SETTLED = 120;
 const BLOCK = ".rt-tokens, .rt-plain, p, li, pre, td, th, h3, h4, h5, h6";
 const SPACE = "[\\s\u00b7\u21b5]+";
+const SPACES = /[\s\u00b7\u21b5]+/;
 
 export function terms(text) {
-  return [...text.matchAll(/"([^"]+)"|(\S+)/g)].map(match => (match[1] || match[2]).replace(/^"/, "").trim()).filter(term => term.length > 1 || term > "\u2e80");
+  const found = [...text.slice(0, LONGEST_QUERY).matchAll(/"([^"]+)"|(\S+)/g)].map(match => (match[1] || match[2]).replace(/^"/, "").trim());
+  return found.filter(term => term.length > 1 || term > "\u2e80").slice(0, MOST_TERMS);
 }
 
-// One expression for all terms; white space in a phrase stands for any, also for its marks.
+// One expression for all terms; white space in a phrase stands for any, also for its marks. Words hold none of
+// it, so there is one way to match a text, and its length is bounded by the query's.
 export function expression(wanted) {
-  const escaped = term => term.split(/\s+/).map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(SPACE);
-  return new RegExp([...wanted].sort((a, b) => b.length - a.length).map(escaped).join("|"), "gi");
+  const escaped = term => term.split(SPACES).filter(Boolean).map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(SPACE);
+  const patterns = [...wanted].sort((a, b) => b.length - a.length).map(escaped).filter(Boolean);
+  return new RegExp(patterns.join("|") || "(?!)", "gi");
 }
 
 export class Marks {
@@ -32,9 +40,10 @@ export class Marks {
     this.draw();
   }
 
+  // Once for a conversation that is being drawn in slices, not once a slice.
   later() {
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(() => this.draw());
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.draw(), SETTLED);
   }
 
   draw() {
@@ -53,7 +62,7 @@ export class Marks {
   }
 
   forget() {
-    cancelAnimationFrame(this.frame);
+    clearTimeout(this.timer);
     this.set("");
   }
 }
@@ -81,7 +90,7 @@ function joined(root) {
   const parts = [];
   let at = 0;
   let block = null;
-  while (walker.nextNode()) {
+  while (at < LONGEST_TEXT && walker.nextNode()) {
     const node = walker.currentNode;
     const inside = node.parentElement.closest(BLOCK);
     if (!inside) continue;

@@ -1,160 +1,216 @@
 // Markdown to a plain tree, without HTML: what looks like a tag stays text. `markdown_view.js` draws it.
+// Each line is looked at a fixed number of times, by expressions without nested or overlapping repetition.
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
-const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const QUOTE = /^ {0,3}> ?(.*)$/;
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+import { parseInline } from "./markdown_inline.js";
 
-export function parseBlocks(text, depth = 0) {
-  const lines = text.replace(/\r\n?/g, "\n").split("\n");
-  const blocks = [];
-  let paragraph = [];
-  const flush = () => {
-    if (paragraph.length) blocks.push({ kind: "paragraph", inline: parseInline(paragraph.join("\n")) });
-    paragraph = [];
-  };
-  for (let at = 0; at < lines.length; at++) {
-    const line = lines[at];
-    const fence = FENCE.exec(line);
-    if (fence) {
-      flush();
-      const closing = new RegExp(`^ {0,3}${fence[1][0] === "`" ? "`" : "~"}{${fence[1].length},}\\s*$`);
-      const code = [];
-      for (at++; at < lines.length && !closing.test(lines[at]); at++) code.push(lines[at]);
-      blocks.push({ kind: "code", language: fence[2], text: code.join("\n") });
-      continue;
-    }
-    const math = mathBlock(lines, at);
-    if (math) {
-      flush();
-      blocks.push({ kind: "math", text: math.text });
-      at = math.last;
-      continue;
-    }
-    if (!line.trim()) { flush(); continue; }
-    const heading = HEADING.exec(line);
-    if (heading) {
-      flush();
-      blocks.push({ kind: "heading", level: heading[1].length, inline: parseInline(heading[2]) });
-    } else if (RULE.test(line)) {
-      flush();
-      blocks.push({ kind: "rule" });
-    } else if (QUOTE.test(line) && depth < 6) {
-      flush();
-      const quoted = [];
-      for (; at < lines.length && QUOTE.test(lines[at]); at++) quoted.push(QUOTE.exec(lines[at])[1]);
-      at--;
-      blocks.push({ kind: "quote", blocks: parseBlocks(quoted.join("\n"), depth + 1) });
-    } else if (line.includes("|") && TABLE_RULE.test(lines[at + 1] || "") && (lines[at + 1] || "").includes("|")) {
-      flush();
-      const rows = [];
-      const head = cells(line);
-      for (at += 2; at < lines.length && lines[at].includes("|") && lines[at].trim(); at++) rows.push(cells(lines[at]));
-      at--;
-      blocks.push({ kind: "table", head, rows });
-    } else if (ITEM.test(line) && (depth < 6)) {
-      flush();
-      const list = listBlock(lines, at, depth);
-      blocks.push(list.block);
-      at = list.last;
-    } else {
-      paragraph.push(line);
-    }
-  }
-  flush();
-  return blocks;
+const DEEPEST = 6;
+const LONGEST_FORMULA = 5000;
+const ITEM = /^([-*+]|\d{1,9}[.)])[ \t]/;
+const TABLE_CELL = /^:?-+:?$/;
+const TRACEBACK = /^Traceback \(most recent call last\)/;
+const FRAME = /^\s+(?:at |File ")/;
+
+export function parseBlocks(text) {
+  return [...blocksOf(text)];
 }
 
-function mathBlock(lines, at) {
+// The blocks one after another, so that a caller may stop between two.
+export function* blocksOf(text, depth = 0) {
+  const page = new Lines(text.replace(/\r\n?/g, "\n").split("\n"));
+  let paragraph = [];
+  for (let at = 0; at < page.lines.length; at++) {
+    const found = blockAt(page, at, depth);
+    if (!found && page.lines[at].trim()) { paragraph.push(page.lines[at]); continue; }
+    if (paragraph.length) yield asParagraph(paragraph);
+    paragraph = [];
+    if (found) {
+      yield found.block;
+      at = found.last;
+    }
+  }
+  if (paragraph.length) yield asParagraph(paragraph);
+}
+
+function asParagraph(lines) {
+  return { kind: "paragraph", inline: parseInline(lines.join("\n")) };
+}
+
+class Lines {
+  constructor(lines) {
+    this.lines = lines;
+    this.closing = new Map();
+  }
+
+  // The first line at or after one that ends with a mark; found for all lines at once.
+  endingWith(mark, from) {
+    if (!this.closing.has(mark)) {
+      const next = new Int32Array(this.lines.length + 1).fill(-1);
+      for (let i = this.lines.length - 1; i >= 0; i--) next[i] = this.lines[i].trimEnd().endsWith(mark) ? i : next[i + 1];
+      this.closing.set(mark, next);
+    }
+    return this.closing.get(mark)[Math.min(from, this.lines.length)];
+  }
+}
+
+// A block that begins at a line, with the last line it takes; null for a line of a paragraph.
+function blockAt(page, at, depth) {
+  const { lines } = page;
+  const line = lines[at];
+  const indent = indentOf(line);
+  const rest = line.slice(indent);
+  if (!rest) return null;
+  return (indent <= 3 && (fence(lines, at, rest) || heading(rest, at) || rule(rest, at)))
+    || formula(page, at) || traceback(lines, at)
+    || (depth < DEEPEST && ((indent <= 3 && quote(lines, at, depth)) || (ITEM.test(rest) && list(lines, at, depth))))
+    || table(lines, at);
+}
+
+function indentOf(line) {
+  let at = 0;
+  while (line[at] === " " || line[at] === "\t") at++;
+  return at;
+}
+
+function runOf(text, sign) {
+  let length = 0;
+  while (text[length] === sign) length++;
+  return length;
+}
+
+function fence(lines, first, rest) {
+  const sign = rest[0];
+  if (sign !== "`" && sign !== "~") return null;
+  const length = runOf(rest, sign);
+  const told = rest.slice(length);
+  if (length < 3 || told.includes("`")) return null;
+  const closes = line => {
+    const indent = indentOf(line);
+    if (indent > 3 || line[indent] !== sign) return false;
+    const run = runOf(line.slice(indent), sign);
+    return run >= length && !line.slice(indent + run).trim();
+  };
+  let last = first + 1;
+  while (last < lines.length && !closes(lines[last])) last++;
+  if (last === lines.length && last === first + 1) return null;
+  const language = /^[\w+#.-]*/.exec(told.trimStart())[0];
+  return { block: { kind: "code", language, text: lines.slice(first + 1, last).join("\n") }, last };
+}
+
+function heading(rest, at) {
+  const level = runOf(rest, "#");
+  if (!level || level > 6 || (rest[level] !== " " && rest[level] !== "\t")) return null;
+  let text = rest.slice(level).trim();
+  let stop = text.length;
+  while (stop && text[stop - 1] === "#") stop--;
+  if (stop < text.length && (!stop || text[stop - 1] === " ")) text = text.slice(0, stop).trimEnd();
+  return { block: { kind: "heading", level, inline: parseInline(text) }, last: at };
+}
+
+function rule(rest, at) {
+  const sign = rest[0];
+  if (sign !== "-" && sign !== "*" && sign !== "_") return null;
+  let count = 0;
+  for (const each of rest) {
+    if (each === sign) count++;
+    else if (each !== " " && each !== "\t") return null;
+  }
+  return count >= 3 ? { block: { kind: "rule" }, last: at } : null;
+}
+
+function formula(page, at) {
+  const { lines } = page;
   const start = lines[at].trim();
   for (const [open, close] of [["$$", "$$"], ["\\[", "\\]"]]) {
     if (!start.startsWith(open)) continue;
     const rest = start.slice(open.length);
-    if (rest.endsWith(close) && rest.length > close.length) return { text: rest.slice(0, -close.length).trim(), last: at };
-    if (rest.includes(close)) return null;
-    const body = [rest];
-    for (let i = at + 1; i < lines.length && i < at + 200; i++) {
-      const line = lines[i].trimEnd();
-      if (line.endsWith(close)) return { text: [...body, line.slice(0, -close.length)].join("\n").trim(), last: i };
-      body.push(line);
+    if (rest.includes(close)) {
+      if (!rest.endsWith(close) || rest.length === close.length || rest.indexOf(close) < rest.length - close.length) return null;
+      return asFormula(rest.slice(0, -close.length), start, at);
     }
+    const last = page.endingWith(close, at + 1);
+    if (last < 0 || last - at > 200) return null;
+    const body = [rest, ...lines.slice(at + 1, last), lines[last].trimEnd().slice(0, -close.length)];
+    return asFormula(body.join("\n"), lines.slice(at, last + 1).join("\n"), last);
   }
   return null;
 }
 
-function cells(line) {
-  return line.trim().replace(/^\||\|$/g, "").split("|").map(cell => parseInline(cell.trim()));
+function asFormula(text, source, last) {
+  return text.length > LONGEST_FORMULA ? null : { block: { kind: "math", text: text.trim(), source }, last };
 }
 
-function listBlock(lines, first, depth) {
-  const start = ITEM.exec(lines[first]);
-  const indent = start[1].length;
-  const ordered = /\d/.test(start[2]);
-  const items = [];
+// What an interpreter prints of an error keeps its columns: Python's from its first line, others' frames.
+function traceback(lines, first) {
+  const python = TRACEBACK.test(lines[first]);
+  if (!python && !(FRAME.test(lines[first]) && FRAME.test(lines[first + 1] || ""))) return null;
+  let last = first;
+  while (last + 1 < lines.length && /^\s+\S/.test(lines[last + 1])) last++;
+  if (python && /^[\w.]+(?::|$)/.test(lines[last + 1] || "")) last++;
+  return { block: { kind: "code", language: "traceback", text: lines.slice(first, last + 1).join("\n") }, last };
+}
+
+function quote(lines, first, depth) {
+  const inside = line => {
+    const indent = indentOf(line);
+    return indent <= 3 && line[indent] === ">" ? line.slice(indent + (line[indent + 1] === " " ? 2 : 1)) : null;
+  };
+  if (inside(lines[first]) === null) return null;
+  const quoted = [];
   let at = first;
+  for (let line; at < lines.length && (line = inside(lines[at])) !== null; at++) quoted.push(line);
+  return { block: { kind: "quote", blocks: [...blocksOf(quoted.join("\n"), depth + 1)] }, last: at - 1 };
+}
+
+function isTableRule(line) {
+  return line.includes("|") && line.includes("-") && line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|").every(cell => TABLE_CELL.test(cell.trim()));
+}
+
+function cells(line) {
+  return line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|").map(cell => parseInline(cell.trim()));
+}
+
+function table(lines, first) {
+  if (!lines[first].includes("|") || !isTableRule(lines[first + 1] || "")) return null;
+  const rows = [];
+  let at = first + 2;
+  for (; at < lines.length && lines[at].includes("|") && lines[at].trim(); at++) rows.push(cells(lines[at]));
+  return { block: { kind: "table", head: cells(lines[first]), rows }, last: at - 1 };
+}
+
+function itemOf(line) {
+  const indent = indentOf(line);
+  const mark = ITEM.exec(line.slice(indent))?.[1];
+  return mark ? { indent, mark, ordered: mark.length > 1, text: line.slice(indent + mark.length).trimStart() } : null;
+}
+
+function list(lines, first, depth) {
+  const start = itemOf(lines[first]);
+  const { indent, ordered } = start;
+  const items = [];
   let body = null;
-  const close = () => { if (body) items.push(parseBlocks(body.join("\n"), depth + 1)); };
+  let at = first;
+  const close = () => { if (body) items.push([...blocksOf(body.join("\n"), depth + 1)]); };
   for (; at < lines.length; at++) {
-    const item = ITEM.exec(lines[at]);
-    const depthOf = /^\s*/.exec(lines[at])[0].length;
-    if (item && item[1].length <= indent + 1) {
-      if (item[1].length < indent || /\d/.test(item[2]) !== ordered) break;
+    const line = lines[at];
+    const item = itemOf(line);
+    const inset = indentOf(line);
+    if (item && item.indent <= indent + 1) {
+      if (item.indent < indent || item.ordered !== ordered) break;
       close();
-      body = [item[3]];
-    } else if (!lines[at].trim()) {
+      body = [item.text];
+    } else if (!line.trim()) {
       const next = lines[at + 1] || "";
-      if (!next.trim() || (/^\s*/.exec(next)[0].length <= indent && !ITEM.test(next))) break;
+      if (!next.trim() || (indentOf(next) <= indent && !itemOf(next))) break;
       body.push("");
-    } else if (depthOf > indent || !FENCE.test(lines[at]) && !HEADING.test(lines[at]) && body[body.length - 1] !== "") {
-      body.push(lines[at].slice(Math.min(depthOf, indent + 2)));
+    } else if (inset > indent || (body[body.length - 1] !== "" && !breaksList(line))) {
+      body.push(line.slice(Math.min(inset, indent + 2)));
     } else break;
   }
   close();
-  return { block: { kind: "list", ordered, start: ordered ? parseInt(start[2], 10) : 1, items }, last: at - 1 };
+  return { block: { kind: "list", ordered, start: ordered ? parseInt(start.mark, 10) : 1, items }, last: at - 1 };
 }
 
-const INLINE = [
-  ["code", /^(`+)([^]*?[^`])\1(?!`)/, m => ({ kind: "code", text: m[2].replace(/^ (.+) $/, "$1") })],
-  ["math", /^\$\$([^$]{1,5000}?)\$\$/, m => ({ kind: "math", text: m[1], display: true })],
-  ["math", /^\\\[([^]{1,5000}?)\\\]/, m => ({ kind: "math", text: m[1], display: true })],
-  ["math", /^\\\(([^]{1,5000}?)\\\)/, m => ({ kind: "math", text: m[1], display: false })],
-  ["math", /^\$(?![\s$\d.,]*[\s,.)]*\$?[\s\d]|\s)((?:\\.|[^$\\\n]){1,2000}?)(?<!\s)\$(?!\d)/, m => ({ kind: "math", text: m[1], display: false })],
-  ["math", /^\$(\d[^$\n]{0,400}?[\\^_=+*/<>{-][^$\n]{0,400}?)(?<!\s)\$(?!\d)/, m => ({ kind: "math", text: m[1], display: false })],
-  ["strong", /^(\*\*|__)(?=\S)([^]*?\S)\1/, m => ({ kind: "strong", inline: parseInline(m[2]) })],
-  ["em", /^\*(?=[^\s*])([^*\n]*?[^\s*])\*(?!\*)/, m => ({ kind: "em", inline: parseInline(m[1]) })],
-  ["em", /^\b_(?=[^\s_])([^_\n]*?[^\s_])_\b/, m => ({ kind: "em", inline: parseInline(m[1]) })],
-  ["strike", /^~~(?=\S)([^~\n]*?\S)~~/, m => ({ kind: "strike", inline: parseInline(m[1]) })],
-  ["link", /^!?\[([^\]\n]{0,500})\]\(([^()\s]{1,2000})(?:\s+"[^"]*")?\)/, m => ({ kind: "link", text: m[1], address: m[2] })],
-];
-const SPECIAL = /[`$\\*_~![]/;
-
-export function parseInline(text) {
-  const nodes = [];
-  let plain = "";
-  let at = 0;
-  const flush = () => { if (plain) nodes.push({ kind: "text", text: plain }); plain = ""; };
-  while (at < text.length) {
-    const found = text.slice(at).search(SPECIAL);
-    if (found < 0) { plain += text.slice(at); break; }
-    plain += text.slice(at, at + found);
-    at += found;
-    const rest = text.slice(at, at + 8000);
-    const rule = INLINE.find(([, pattern]) => pattern.test(rest));
-    if (rule) {
-      const match = rule[1].exec(rest);
-      flush();
-      nodes.push(rule[2](match));
-      at += match[0].length;
-    } else if (text[at] === "\\" && /[\\`*_{}[\]()#+.!$~>|-]/.test(text[at + 1] || "")) {
-      plain += text[at + 1];
-      at += 2;
-    } else {
-      plain += text[at];
-      at += 1;
-    }
-  }
-  flush();
-  return nodes;
+function breaksList(line) {
+  const rest = line.trimStart();
+  return /^(?:`{3}|~{3}|#{1,6}\s)/.test(rest);
 }

@@ -1,70 +1,192 @@
-// Drawing the markdown tree. Links and images do not act: they show where they point.
+// Drawing the markdown tree, in slices. Links and images do not act: they show where they point.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
+import { draw, formula, loadKatex } from "./formula.js";
+import { number } from "./format.js";
+import { blocksOf } from "./markdown.js";
+import { slices } from "./slices.js";
 import { inert } from "./text.js";
-import { parseBlocks } from "./markdown.js";
 
-const LONGEST = 60000;
-let katexModule = null;
+// Signs of one box: the browser lays a box out as a whole, in time that grows faster than its text.
+const PIECE = 2000;
+// Inline nodes between two looks at the clock, and blocks that share a box.
+const NODES = 60;
+const BLOCKS = 40;
 
-function katex() {
-  const where = window.rolloutTraces?.katex;
-  if (!where) return Promise.resolve(null);
-  if (!katexModule) {
-    const root = (window.gradio_config?.root || "").replace(/\/$/, "") + "/";
-    document.head.append(h("link", { rel: "stylesheet", href: root + where[1] }));
-    katexModule = import(root + where[0]).then(module => module.default, () => null);
-  }
-  return katexModule;
+// A part of the text that is laid out by itself, and only near the view.
+function box(...children) {
+  return h("span", { class: "rt-box", dir: "auto" }, children);
 }
 
-function formula(text, display) {
-  const node = h(display ? "div" : "span", { class: display ? "rt-math rt-math-block" : "rt-math" }, inert(text));
-  katex().then(k => {
-    if (!k) return;
-    try {
-      k.render(text, node, { displayMode: display, throwOnError: true, trust: false, strict: false, maxExpand: 300, maxSize: 20, output: "html" });
-    } catch {
-      node.classList.add("rt-math-source");
-    }
-  });
-  return node;
-}
-
-function inline(nodes) {
+function inline(nodes, formulas) {
   return nodes.map(node => {
     switch (node.kind) {
       case "text": return inert(node.text);
       case "code": return h("code", null, inert(node.text));
-      case "math": return formula(node.text, node.display);
-      case "strong": return h("strong", null, inline(node.inline));
-      case "em": return h("em", null, inline(node.inline));
-      case "strike": return h("s", null, inline(node.inline));
+      case "math": return noted(formula(node), formulas);
+      case "strong": return h("strong", null, inline(node.inline, formulas));
+      case "em": return h("em", null, inline(node.inline, formulas));
+      case "strike": return h("s", null, inline(node.inline, formulas));
       default: return h("span", { class: "rt-link", title: "Links from rollouts do not open" }, inert(node.text), h("span", { class: "rt-link-to" }, inert(node.address)));
     }
   });
 }
 
-function block(node) {
+function noted(node, formulas) {
+  formulas.push(node);
+  return node;
+}
+
+// Appends a block to its parent piece by piece.
+function* append(parent, node, formulas) {
   switch (node.kind) {
-    case "paragraph": return h("p", null, inline(node.inline));
-    case "heading": return h(`h${Math.min(node.level + 2, 6)}`, null, inline(node.inline));
-    case "rule": return h("hr");
-    case "code": return h("pre", { class: "rt-code", dataset: { language: node.language || "" } }, h("code", null, inert(node.text)));
-    case "math": return formula(node.text, true);
-    case "quote": return h("blockquote", null, node.blocks.map(block));
-    case "list": return h(node.ordered ? "ol" : "ul", node.ordered ? { start: node.start } : null, node.items.map(item => h("li", null, item.map(block))));
-    default: return h("div", { class: "rt-table-scroll" }, h("table", null,
-      h("thead", null, h("tr", null, node.head.map(cell => h("th", null, inline(cell))))),
-      h("tbody", null, node.rows.map(row => h("tr", null, row.map(cell => h("td", null, inline(cell)))))))); 
+    case "paragraph": return yield* fill(parent, h("p", { dir: "auto" }), node.inline, formulas);
+    case "heading": return yield* fill(parent, h(`h${Math.min(node.level + 2, 6)}`, { dir: "auto" }), node.inline, formulas);
+    case "rule": return void parent.append(h("hr"));
+    case "code": return yield* code(parent, node);
+    case "math": return void parent.append(noted(formula({ ...node, display: true }), formulas));
+    case "quote": return yield* appendAll(attach(parent, h("blockquote", { dir: "auto" })), node.blocks, formulas);
+    case "list": {
+      const list = attach(parent, h(node.ordered ? "ol" : "ul", node.ordered ? { start: node.start, dir: "auto" } : { dir: "auto" }));
+      for (const item of node.items) yield* appendAll(attach(list, h("li", { dir: "auto" })), item, formulas);
+      return undefined;
+    }
+    default: return yield* table(parent, node, formulas);
   }
 }
 
-export function plain(text) {
-  return h("div", { class: "rt-plain" }, inert(text));
+function attach(parent, node) {
+  parent.append(node);
+  return node;
 }
 
+function* appendAll(parent, blocks, formulas) {
+  for (const block of blocks) {
+    yield* append(parent, block, formulas);
+    yield;
+  }
+}
+
+// A block too long for one box is cut into several, at a line's or a word's end where one is near.
+function* fill(parent, block, nodes, formulas) {
+  attach(parent, block);
+  const short = size(nodes) <= 2 * PIECE;
+  if (short && nodes.length <= NODES) return void block.append(...inline(nodes, formulas));
+  let open = [];
+  let length = 0;
+  for (const node of short ? nodes : nodes.flatMap(cut)) {
+    open.push(node);
+    length += size([node]);
+    if (short ? open.length < NODES : length < PIECE && open.length < 2 * NODES) continue;
+    block.append(short ? h("span", null, inline(open, formulas)) : box(inline(open, formulas)));
+    [open, length] = [[], 0];
+    yield;
+  }
+  return void block.append(short ? h("span", null, inline(open, formulas)) : box(inline(open, formulas)));
+}
+
+function size(nodes) {
+  return nodes.reduce((sum, node) => sum + (node.text?.length ?? size(node.inline)), 0);
+}
+
+function cut(node) {
+  return node.kind === "text" && node.text.length > PIECE ? [...pieces(node.text)].map(text => ({ kind: "text", text })) : [node];
+}
+
+function* code(parent, node) {
+  const inner = h("code", { dir: "auto" });
+  attach(parent, h("pre", { class: "rt-code", tabindex: "0", dataset: { language: node.language || "" } }, inner));
+  for (const piece of pieces(node.text)) {
+    inner.append(node.text.length > PIECE ? box(inert(trimmed(piece))) : inert(piece));
+    yield;
+  }
+}
+
+function* table(parent, node, formulas) {
+  const body = h("tbody");
+  const cellsOf = (tag, cells) => h("tr", null, cells.map(cell => h(tag, { dir: "auto" }, inline(cell, formulas))));
+  attach(parent, h("div", { class: "rt-table-scroll", tabindex: "0" }, h("table", null, h("thead", null, cellsOf("th", node.head)), body)));
+  yield;
+  for (const row of node.rows) {
+    body.append(cellsOf("td", row));
+    yield;
+  }
+}
+
+// A text in parts that end at a line, or else a word, where one ends near.
+export function* pieces(text, length = PIECE) {
+  for (let at = 0; at < text.length;) {
+    let stop = at + length;
+    const line = text.lastIndexOf("\n", stop - 1) + 1;
+    const word = text.lastIndexOf(" ", stop - 1) + 1;
+    if (stop < text.length) stop = [line, word].find(place => place > at + length / 2) ?? stop;
+    if ((text.charCodeAt(stop) & 0xfc00) === 0xdc00) stop++;
+    yield text.slice(at, stop);
+    at = stop;
+  }
+}
+
+// The box breaks the line already.
+function trimmed(piece) {
+  return piece.length > 1 && piece.endsWith("\n") ? piece.slice(0, -1) : piece;
+}
+
+export function plain(text) {
+  return h("div", { class: "rt-plain", dir: "auto" }, text.length <= PIECE ? inert(text) : [...pieces(text)].map(piece => box(inert(trimmed(piece)))));
+}
+
+// The blocks of a text, then the formulas in them once KaTeX is there. What takes too long stays as written,
+// with a button that draws it all the same.
 export function markdown(text) {
-  if (text.length > LONGEST) return plain(text);
-  return h("div", { class: "rt-markdown" }, parseBlocks(text).map(block));
+  const root = h("div", { class: "rt-markdown" });
+  drawBlocks(root, text, { late: () => asPlain(root, text) });
+  return root;
+}
+
+function drawBlocks(root, text, options) {
+  const formulas = [];
+  let seen = false;
+  const wanted = () => {
+    seen ||= root.isConnected;
+    return root.isConnected || !seen;
+  };
+  slices.run(blocks(root, text, formulas, () => drawFormulas(root, formulas, options.whole)), { ...options, wanted });
+}
+
+function* blocks(root, text, formulas, then) {
+  let parent = root;
+  let count = 0;
+  for (const block of blocksOf(text)) {
+    if (++count % BLOCKS === 0) parent = attach(root, h("div", { class: "rt-box" }));
+    yield* append(parent, block, formulas);
+    yield;
+  }
+  if (formulas.length) then();
+}
+
+async function drawFormulas(root, formulas, whole) {
+  if (await loadKatex()) slices.run(drawAll(formulas), { whole, wanted: () => root.isConnected, late: () => leftOver(root, formulas) });
+}
+
+function* drawAll(formulas) {
+  while (formulas.length) {
+    draw(formulas.shift());
+    yield;
+  }
+}
+
+function lateButton(label, draw) {
+  const node = button(label, () => { node.remove(); draw(); }, { class: "rt-button rt-late", testid: "draw-anyway" });
+  return node;
+}
+
+function asPlain(root, text) {
+  root.replaceChildren(lateButton("Takes too long to draw, so it is plain text. Draw it all the same", () => {
+    root.replaceChildren();
+    drawBlocks(root, text, { whole: Infinity });
+  }), plain(text));
+}
+
+function leftOver(root, formulas) {
+  root.prepend(lateButton(`${number(formulas.length)} more formulas are shown as written. Draw them all the same`, () => drawFormulas(root, formulas, Infinity)));
 }

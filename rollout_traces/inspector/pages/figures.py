@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.run_settings import CONFIG_KEY
+from rollout_traces.settings.run_settings import CONFIG_KEY
 
 MOST_POINTS = 800
 """Points of a line sent to the page; longer ones are thinned."""

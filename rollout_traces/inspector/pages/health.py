@@ -190,7 +190,7 @@ def _counters(workspace: Workspace, request: Request) -> dict[str, float] | None
     """What the run's logger counted and what waits in its spool on this machine; None over a server."""
     if not workspace.is_local:
         return None
-    from rollout_traces.drain.recovery import find_left
+    from rollout_traces.worker.recovery import find_left
 
     found: Counter[str] = Counter()
     for left in find_left(request.project):

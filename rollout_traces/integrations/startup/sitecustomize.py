@@ -11,8 +11,10 @@ _HERE = str(Path(__file__).resolve().parent)
 
 try:
     from rollout_traces.integrations.import_hook import install
+    from rollout_traces.integrations.run_report import say_at_exit
 
     install()
+    say_at_exit()
 except Exception as error:  # noqa: BLE001  a script must start whatever happens here; said on stderr
     print(f"rollout-traces: hooks not installed, the script goes on without: {error!r}", file=sys.stderr)
 

@@ -10,6 +10,9 @@ from rollout_traces.store.query.nodes import Place, Text
 MOST_WORDS = 100
 """Words and phrases in one search; each of them is looked up."""
 
+MOST_CHARACTERS = 2_000
+"""Characters of one search."""
+
 _CHUNKS = re.compile(r'"([^"]*)"?|(\S+)')
 
 
@@ -20,8 +23,11 @@ def parse_search(text: str) -> list[Text]:
         text: as typed; a quote that is not closed reaches to the end.
 
     Raises:
-        QueryError: there are more than MOST_WORDS.
+        QueryError: it is longer than MOST_CHARACTERS, or has more than MOST_WORDS.
     """
+    if len(text) > MOST_CHARACTERS:
+        what = f"a search of {len(text):,} characters; at most {MOST_CHARACTERS:,}. Look for a part of it."
+        raise QueryError(what, text[:60], 0, 60)
     found: dict[str, Text] = {}
     for match in _CHUNKS.finditer(text):
         chunk = (match[1] if match[1] is not None else match[2]).strip()

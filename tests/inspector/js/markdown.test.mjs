@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { parseBlocks, parseInline } from "../../../rollout_traces/inspector/lib/markdown.js";
+import { DEEPEST, drawable, measure } from "../../../rollout_traces/inspector/lib/formula.js";
+import { parseBlocks } from "../../../rollout_traces/inspector/lib/markdown.js";
+import { parseInline } from "../../../rollout_traces/inspector/lib/markdown_inline.js";
 
 const kinds = text => parseBlocks(text).map(block => block.kind);
 const texts = nodes => nodes.map(node => node.kind + ":" + (node.text ?? texts(node.inline)));
@@ -30,11 +32,49 @@ test("nested lists keep their depth", () => {
   assert.equal(list.items[0][1].kind, "list");
 });
 
-// Four times the text may take up to sixteen times as long, with room for a busy machine; worse is a trap.
-test("time grows at most with the square, whatever is written", () => {
-  const fastest = text => Math.min(...[1, 2, 3].map(() => { const started = performance.now(); parseBlocks(text); return performance.now() - started; }));
-  for (const text of ["*", "[", "**a ", "$a ", ">", "- a\n", "`", "\\", "|a|\n", "_a", "![", "$$", "~~a", "\\(", "1. a\n  "]) {
-    const [small, large] = [3000, 12000].map(length => fastest(text.repeat(Math.ceil(length / text.length))));
-    assert.ok(large < 40 * Math.max(small, 0.5), `${JSON.stringify(text)}: ${small} then ${large} ms`);
+test("code spans end at a run of equal length", () => {
+  assert.deepEqual(texts(parseInline("a `b` ``c`d`` `e")), ["text:a ", "code:b", "text: ", "code:c`d", "text: `e"]);
+});
+
+test("emphasis nests, and names with underscores are left alone", () => {
+  assert.deepEqual(texts(parseInline("**a *b* c** snake_case_name _d_ ~~e~~")),
+    ["strong:text:a ,em:text:b,text: c", "text: snake_case_name ", "em:text:d", "text: ", "strike:text:e"]);
+});
+
+test("a fence that opens at the end hides nothing", () => {
+  assert.deepEqual(parseBlocks("a\n`````"), [{ kind: "paragraph", inline: [{ kind: "text", text: "a\n`````" }] }]);
+});
+
+test("links show their address, escapes their sign", () => {
+  assert.deepEqual(parseInline("[a](http://b \"c\") ![d](e) \\*f\\*"), [
+    { kind: "link", text: "a", address: "http://b" }, { kind: "text", text: " " },
+    { kind: "link", text: "d", address: "e" }, { kind: "text", text: " *f*" }]);
+});
+
+test("a formula keeps how it was written", () => {
+  assert.deepEqual(parseInline("\\(x\\)"), [{ kind: "math", text: "x", source: "\\(x\\)", display: false }]);
+  assert.equal(parseBlocks("\\[\nx\n\\]")[0].source, "\\[\nx\n\\]");
+});
+
+test("a rule looks no further than its cap", () => {
+  for (const text of ["`" + "a".repeat(3000) + "`", "$" + "a".repeat(5000) + "$", "**" + "a".repeat(5000) + "**", "[a](" + "b".repeat(3000) + ")"])
+    assert.deepEqual(parseInline(text), [{ kind: "text", text }]);
+});
+
+test("tracebacks keep their columns", () => {
+  const trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    1 / 0\n    ~~^~~\nZeroDivisionError: division by zero';
+  assert.deepEqual(parseBlocks(`It failed.\n${trace}\nSo I try again.`), [
+    { kind: "paragraph", inline: [{ kind: "text", text: "It failed." }] },
+    { kind: "code", language: "traceback", text: trace },
+    { kind: "paragraph", inline: [{ kind: "text", text: "So I try again." }] }]);
+});
+
+test("the depth of a formula counts braces and commands that take an argument", () => {
+  assert.equal(measure("x + y").deepest, 0);
+  assert.equal(measure("\\frac{a}{\\sqrt{b}}").deepest, 3);
+  assert.equal(measure("\\alpha\\beta\\gamma\\delta").deepest, 0);
+  for (const [open, close] of [["{", "}"], ["\\sqrt{", "}"], ["\\frac", ""], ["x^{", "}"], ["\\left(", "\\right)"], ["\\begin{a}", "\\end{a}"]]) {
+    assert.ok(drawable(open.repeat(8) + " x" + close.repeat(8)), open);
+    assert.ok(!drawable(open.repeat(DEEPEST + 1) + " x" + close.repeat(DEEPEST + 1)), open);
   }
 });

@@ -10,6 +10,19 @@ test("characters that act become marks", () => {
   assert.equal(inert("a\r\nb\rc"), "a\nb␍c");
 });
 
+test("tag characters spell out what they hide", () => {
+  const hidden = text => Array.from(text, sign => String.fromCodePoint(0xe0000 + sign.codePointAt(0))).join("");
+  assert.equal(inert(`hi${hidden("obey me")}!`), "hi\u27e8TAG obey me\u27e9!");
+  assert.equal(showWhitespace(hidden("a")), "\u27e8TAG\u00b7a\u27e9");
+  for (let code = 0xe0000; code <= 0xe007f; code++) assert.ok(!inert(String.fromCodePoint(code)).includes(String.fromCodePoint(code)));
+  assert.equal(inert("\u2764\ufe0f a\ufe0f\ufe01\u{e0100}"), "\u2764\ufe0f a\u27e83 VS\u27e9");
+});
+
+test("marks that pile up on a letter are counted", () => {
+  assert.equal(inert("e\u0301 \u0928\u093f"), "e\u0301 \u0928\u093f");
+  assert.equal(inert("a" + "\u0301".repeat(1000)), "a" + "\u0301".repeat(8) + "\u27e8+992 marks\u27e9");
+});
+
 test("whitespace can be seen", () => {
   assert.equal(showWhitespace("a b\n\tc"), "a·b↵\n→\tc");
 });
@@ -35,4 +48,5 @@ test("what is searched for is found in any case, signs as they stand, white spac
   assert.deepEqual(found('"the answer"', "The\n answer, the·answer and the-answer"), ["The\n answer", "the·answer"]);
   assert.deepEqual(found("boxed{4", "\\boxed{42} boxed(4"), ["boxed{4"]);
   assert.deepEqual(found("a.c abc", "abcd a.c"), ["abc", "a.c"]);
+  assert.deepEqual(found('"\u00b7 \u00b7"', "a \u00b7 b"), []);
 });

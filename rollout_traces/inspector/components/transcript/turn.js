@@ -2,10 +2,12 @@
 
 import { button, copyButton, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
-import { markdown, plain } from "../../lib/markdown_view.js";
+import { jsonView, parsed } from "../../lib/json_view.js";
+import { markdown, pieces, plain } from "../../lib/markdown_view.js";
 import { inert } from "../../lib/text.js";
 
-const PREVIEW = 20000;
+const PREVIEW = 20_000;
+const LONGEST = 200_000;
 
 export class TurnCard {
   // options: {rollout, index, tokenText, mode(), rendered(), openFlag(flag)}
@@ -83,9 +85,9 @@ export class TurnCard {
   }
 
   text(text) {
-    if (text.length > PREVIEW * 2) return longText(text);
-    const json = this.turn.role === "tool" ? prettyJson(text) : null;
-    if (json) return h("pre", { class: "rt-code" }, h("code", null, inert(json)));
+    if (text.length > LONGEST) return longText(text);
+    const value = this.turn.role === "tool" ? parsed(text) : undefined;
+    if (value !== undefined) return jsonView(value);
     return this.options.rendered() ? markdown(text) : plain(text);
   }
 }
@@ -93,23 +95,22 @@ export class TurnCard {
 function toolCall(call) {
   return h("div", { class: "rt-call" + (call.parsed ? "" : " rt-call-bad"), testid: "tool-call" },
     h("header", null, h("span", { class: "rt-call-name rt-mono" }, inert(call.name || "unparsed call")), h("span", { class: "rt-faint rt-mono" }, inert(call.id)), call.parsed ? null : h("span", { class: "rt-chip rt-chip-warn" }, "could not be parsed")),
-    h("pre", { class: "rt-code" }, h("code", null, inert(call.parsed ? call.arguments : call.raw))));
+    callBody(call));
+}
+
+function callBody(call) {
+  const text = call.parsed ? call.arguments : call.raw;
+  const value = call.parsed ? parsed(text) : undefined;
+  if (value !== undefined) return jsonView(value);
+  return text.length > LONGEST ? longText(text) : h("pre", { class: "rt-code", tabindex: "0", dir: "auto" }, h("code", null, inert(text)));
 }
 
 function longText(text) {
-  const node = h("div", null, plain(text.slice(0, PREVIEW)));
-  node.append(h("button", { type: "button", class: "rt-button", onclick: event => {
+  const [first, ...rest] = pieces(text, PREVIEW);
+  const node = h("div", null, plain(first));
+  node.append(button(`show all ${number(text.length)} characters`, event => {
     event.target.remove();
-    for (let at = PREVIEW; at < text.length; at += 100000) node.append(plain(text.slice(at, at + 100000)));
-  } }, `show all ${number(text.length)} characters`));
+    node.append(plain(rest.join("")));
+  }));
   return node;
-}
-
-function prettyJson(text) {
-  if (!/^\s*[[{]/.test(text)) return null;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return null;
-  }
 }

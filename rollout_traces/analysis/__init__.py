@@ -1,0 +1,64 @@
+"""From a moved curve to its cause: what changed, since when, for whom.
+
+Everything is computed over two relations, `rollouts` and `metrics`, through an object with
+`.sql(query, params)`. Imports are lazy: scipy and ruptures are loaded by what needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
+    from rollout_traces.analysis.evaluations import Flip, Flips, flips
+    from rollout_traces.analysis.explanation import Explanation, Finding, explain
+    from rollout_traces.analysis.prompts import PromptList, list_prompts, prompt_over_time
+    from rollout_traces.analysis.seen import FirstSeen, first_seen
+    from rollout_traces.analysis.selections import Selection
+    from rollout_traces.analysis.timeline import Event, events
+
+_WHERE = {
+    "Diagnosis": "diagnoses",
+    "RunReport": "diagnoses",
+    "diagnose": "diagnoses",
+    "Event": "timeline",
+    "events": "timeline",
+    "Explanation": "explanation",
+    "Finding": "explanation",
+    "explain": "explanation",
+    "FirstSeen": "seen",
+    "first_seen": "seen",
+    "Flip": "evaluations",
+    "Flips": "evaluations",
+    "flips": "evaluations",
+    "PromptList": "prompts",
+    "list_prompts": "prompts",
+    "prompt_over_time": "prompts",
+    "Selection": "selections",
+}
+__all__ = [
+    "Diagnosis",
+    "Event",
+    "Explanation",
+    "Finding",
+    "FirstSeen",
+    "Flip",
+    "Flips",
+    "PromptList",
+    "RunReport",
+    "Selection",
+    "diagnose",
+    "events",
+    "explain",
+    "first_seen",
+    "flips",
+    "list_prompts",
+    "prompt_over_time",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,225 @@
+"""Where a change of the mean reward came from: its components, and the mix of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted
+from rollout_traces.analysis.selections import Selection, sql_union
+from rollout_traces.analysis.series import as_arrays
+
+EXACT = 1e-6
+"""Recovered weights have to give back each reward within this, relative to the rewards' size."""
+
+
+@dataclass(frozen=True)
+class ComponentShare:
+    """What one component added to the change of the mean reward.
+
+    Attributes:
+        component: its name.
+        weight: its weight in the reward.
+        mean_a: its mean in A.
+        mean_b: its mean in B.
+        part: weight times the difference of the means.
+    """
+
+    component: str
+    weight: float
+    mean_a: float
+    mean_b: float
+    part: float
+
+
+@dataclass(frozen=True)
+class MixShare:
+    """What one value of a column added to the change of the mean reward.
+
+    Attributes:
+        value: the value; None for unknown.
+        weight_a: its share of A.
+        weight_b: its share of B.
+        mean_a: mean reward in A, that of B where A has none.
+        mean_b: mean reward in B, that of A where B has none.
+        mix: `(weight_a - weight_b) * (mean over both of its reward - overall mean)`.
+        within: `mean of its weights * (mean_a - mean_b)`.
+    """
+
+    value: str | None
+    weight_a: float
+    weight_b: float
+    mean_a: float
+    mean_b: float
+    mix: float
+    within: float
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The change of the mean reward, split exactly.
+
+    Attributes:
+        column: the column it was split by; `component` for the reward's components.
+        change: mean of A minus mean of B.
+        components: the parts by component.
+        mixes: the parts by value.
+    """
+
+    column: str
+    change: float
+    components: tuple[ComponentShare, ...] = ()
+    mixes: tuple[MixShare, ...] = ()
+
+    @property
+    def mix(self) -> float:
+        """What moved because the mix moved."""
+        return sum(part.mix for part in self.mixes)
+
+    @property
+    def within(self) -> float:
+        """What moved inside the parts."""
+        return sum(part.within for part in self.mixes)
+
+
+def by_component(
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    weights: Mapping[str, float] | None = None,
+) -> Decomposition | None:
+    """The change of the mean reward by its components.
+
+    Args:
+        relations: where to read.
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        weights: component -> weight, where declared; recovered by least squares where not.
+
+    Returns:
+        None where there are no components, or no weights that give back the rewards.
+    """
+    names = [name for name in columns.numbers if name.startswith("component/")]
+    if not names or not columns.has("reward"):
+        return None
+    what = ", ".join(
+        [f"{known_number('reward')} as r", *(f"{known_number(n)} as c{i}" for i, n in enumerate(names))]
+    )
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    known = " and ".join(["r is not null", *(f"c{i} is not null" for i in range(len(names)))])
+    sums = ", ".join(
+        ["count(*) as n", "sum(r) as r", "sum(r * r) as rr"]
+        + [f"sum(c{i}) as c{i}, sum(c{i} * r) as cr{i}" for i in range(len(names))]
+        + [f"sum(c{i} * c{j}) as cc{i}_{j}" for i in range(len(names)) for j in range(i, len(names))]
+    )
+    found = as_arrays(
+        relations.sql(f"select side, {sums} from ({union}) where {known} group by side order by side", params)
+    )
+    if len(found["side"]) < 2:
+        return None
+    given = (
+        [weights.get(name.removeprefix("component/"), 0.0) for name in names]
+        if weights
+        else _recovered(found, len(names))
+    )
+    if given is None:
+        return None
+    n = found["n"].astype(float)
+    parts = []
+    for i, name in enumerate(names):
+        mean_a, mean_b = (found[f"c{i}"] / n).tolist()
+        parts.append(
+            ComponentShare(
+                name.removeprefix("component/"), given[i], mean_a, mean_b, given[i] * (mean_a - mean_b)
+            )
+        )
+    change = float(found["r"][0] / n[0] - found["r"][1] / n[1])
+    if abs(sum(part.part for part in parts) - change) > 1e-4 * max(abs(change), 0.01):
+        return None
+    return Decomposition(
+        "component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part)))
+    )
+
+
+def _recovered(found: Mapping[str, np.ndarray], k: int) -> list[float] | None:
+    """Weights by least squares through both sides, None where they do not give back the rewards."""
+    gram = np.empty((k, k))
+    for i in range(k):
+        for j in range(i, k):
+            gram[i, j] = gram[j, i] = float(found[f"cc{i}_{j}"].sum())
+    right = np.asarray([float(found[f"cr{i}"].sum()) for i in range(k)])
+    weights = np.linalg.lstsq(gram, right, rcond=1e-10)[0]
+    total, n = float(found["rr"].sum()), float(found["n"].sum())
+    error = total - float(2 * weights @ right - weights @ gram @ weights)
+    if error > EXACT**2 * 1e4 * max(total, n * 1e-6):
+        return None
+    return [round(float(w), 6) for w in weights.tolist()]
+
+
+def by_column(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, column: str
+) -> Decomposition | None:
+    """The change of the mean reward by the values of a text column: mix, and within (Kitagawa 1955).
+
+    A value that only one side has takes that side's mean for both.
+
+    Args:
+        relations: where to read.
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        column: a text column.
+
+    Returns:
+        None where there is no reward, no such column, or a side without known rewards.
+    """
+    if column not in columns.texts or not columns.has("reward"):
+        return None
+    union, params = sql_union(
+        columns, [(0, a), (1, b)], f"{known_number('reward')} as r, {quoted(column)} as v"
+    )
+    query = (
+        f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
+    )
+    found = as_arrays(relations.sql(query, params))
+    return kitagawa(
+        column, found["side"], found["v"].tolist(), found["n"].astype(float), found["total"].astype(float)
+    )
+
+
+def kitagawa(
+    column: str, side: np.ndarray, value: Sequence[str | None], n: np.ndarray, total: np.ndarray
+) -> Decomposition | None:
+    """Splits a difference of means into mix and within, against the overall mean.
+
+    Args:
+        column: what the values are of.
+        side: int [K], 0 for A and 1 for B.
+        value: [K].
+        n: float [K], rows.
+        total: float [K], sum over the rows.
+    """
+    rows = [float(n[side == which].sum()) for which in (0, 1)]
+    if not all(rows):
+        return None
+    cells = {(int(s), v): (float(k), float(t)) for s, v, k, t in zip(side, value, n, total, strict=True)}
+    means = [float(total[side == which].sum()) / rows[which] for which in (0, 1)]
+    overall = (means[0] + means[1]) / 2
+    parts = []
+    for v in dict.fromkeys(value):
+        (n_a, t_a), (n_b, t_b) = cells.get((0, v), (0.0, 0.0)), cells.get((1, v), (0.0, 0.0))
+        mean_a = t_a / n_a if n_a else t_b / n_b
+        mean_b = t_b / n_b if n_b else mean_a
+        weight_a, weight_b = n_a / rows[0], n_b / rows[1]
+        mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - overall)
+        parts.append(
+            MixShare(
+                v, weight_a, weight_b, mean_a, mean_b, mix, (weight_a + weight_b) / 2 * (mean_a - mean_b)
+            )
+        )
+    parts.sort(key=lambda part: -abs(part.mix + part.within))
+    return Decomposition(column, means[0] - means[1], mixes=tuple(parts))

@@ -1,0 +1,278 @@
+"""What stands behind one finding: the part it happened in, since when, typical rollouts, both distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.analysis.change_points import change_points
+from rollout_traces.analysis.moved import MOST_ELSEWHERE, Part
+from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted
+from rollout_traces.analysis.selections import Selection, sql_union
+from rollout_traces.analysis.series import SEGMENTS, Series, as_arrays, is_text_flag
+
+BINS = 20
+"""Bars of a picture."""
+LOOK_BACK = 60
+"""Steps before A in which the beginning of a change is looked for."""
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Two distributions on one axis.
+
+    Attributes:
+        edges: float, one more than bars.
+        a: share of A in each bar.
+        b: share of B in each bar.
+    """
+
+    edges: tuple[float, ...]
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What stands behind a finding.
+
+    Attributes:
+        part: the sources or engines in which it happened, None for everywhere.
+        a: level of A inside the part.
+        b: level of B inside the part.
+        elsewhere: level of A outside, None where there is no outside.
+        elsewhere_rows: rollouts of A outside with the value.
+        elsewhere_n: rollouts of A outside that know the column.
+        since: the step from which it holds, None where no step stands out.
+        median_a: median of A, None for a share.
+        median_b: median of B.
+        examples: ids of three typical rollouts of A.
+        picture: both distributions, None for a share.
+        where: a filter in the query language for A's rollouts with it, beside A's own.
+        query: a SELECT that gives both levels again, with its parameters in `params`.
+        params: of `query`.
+    """
+
+    part: Part | None
+    a: float
+    b: float
+    elsewhere: float | None
+    elsewhere_rows: int
+    elsewhere_n: int
+    since: int | None
+    median_a: float | None
+    median_b: float | None
+    examples: tuple[str, ...]
+    picture: Picture | None
+    where: str
+    query: str
+    params: tuple[Any, ...]
+
+
+def detail_of(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, column: str, value: str | None
+) -> Detail:
+    """Looks behind one finding.
+
+    Args:
+        relations: where to read.
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        column: the column that differs.
+        value: the value whose share differs, None for a number.
+    """
+    level, condition = _level(columns, column, value)
+    what = f"{level} as x, {columns.expression('id')} as id, {columns.expression('traced')} as traced"
+    what += "".join(f", {columns.expression(s)} as {s}" for s in SEGMENTS)
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    if condition:
+        union = union.replace(" from rollouts where ", f" from rollouts where {condition} and ")
+    part, inside, outside = _part(relations, union, params)
+    picture, medians = _picture(relations, union, params) if value is None else (None, (None, None))
+    query = f"select side, avg(x) as level, count(x) as rollouts from ({union}) group by side order by side"
+    totals = as_arrays(relations.sql(query, params))
+    whole = {int(s): float(x) for s, x in zip(totals["side"], totals["level"], strict=True)}
+    a_level, b_level = inside if part is not None else (whole.get(0, np.nan), whole.get(1, np.nan))
+    elsewhere, n_elsewhere = outside
+    return Detail(
+        part=part,
+        a=a_level,
+        b=b_level,
+        elsewhere=elsewhere if part is not None else None,
+        elsewhere_rows=round((elsewhere or 0) * n_elsewhere) if value is not None else n_elsewhere,
+        elsewhere_n=n_elsewhere,
+        since=_since(relations, columns, a, b, column, value, part),
+        median_a=medians[0],
+        median_b=medians[1],
+        examples=_examples(relations, union, params, medians[0], value),
+        picture=picture,
+        where=_where(column, value, part),
+        query=query,
+        params=tuple(params),
+    )
+
+
+def _level(columns: RolloutColumns, column: str, value: str | None) -> tuple[str, str]:
+    """SQL of what is averaged, and a further condition."""
+    if value is None:
+        return known_number(column), ""
+    name = quoted(column)
+    if column in columns.tags:
+        texted = column != "flags" or is_text_flag(value)
+        random = (
+            " and traced and selected_by = 'random'"
+            if texted and columns.has("traced", "selected_by")
+            else ""
+        )
+        return f"cast(list_contains({name}, {_text(value)}) as int)", f"{name} is not null{random}"
+    return f"cast({name} = {_text(value)} as int)", f"{name} is not null"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _part(
+    relations: Relations, union: str, params: list[Any]
+) -> tuple[Part | None, tuple[float, float], tuple[float | None, int]]:
+    """The values of one segment column that hold the difference, their levels, and the level of A elsewhere."""
+    best: tuple[float, Part, tuple[float, float], tuple[float | None, int]] | None = None
+    for segment in SEGMENTS:
+        query = f"select {segment} as v, side, avg(x) as x, count(x) as n from ({union}) where {segment} is not null group by 1, 2"
+        found = as_arrays(relations.sql(query, params))
+        cells = {
+            (v, int(s)): (float(x), int(n))
+            for v, s, x, n in zip(found["v"], found["side"], found["x"], found["n"], strict=True)
+            if n >= 3
+        }
+        values = [v for v in dict.fromkeys(found["v"].tolist()) if (v, 0) in cells]
+        jumps = {v: cells[v, 0][0] - cells.get((v, 1), (0.0, 0))[0] for v in values if (v, 1) in cells}
+        if len(jumps) < 2:
+            continue
+        largest = max(jumps.values(), key=abs)
+        if largest == 0:
+            continue
+        inside = [v for v, jump in jumps.items() if jump / largest >= 0.5]
+        rest = [abs(jumps[v] / largest) for v in jumps if v not in inside]
+        if not rest or max(rest) > MOST_ELSEWHERE or len(inside) > max(len(jumps) // 2, 1):
+            continue
+        outside = [cells[v, 0] for v in values if v not in inside]
+        n_outside = sum(n for _, n in outside)
+        level = sum(x * n for x, n in outside) / n_outside if n_outside else None
+        levels = tuple(_pooled([cells[v, s] for v in inside if (v, s) in cells]) for s in (0, 1))
+        score = max(rest) + 0.05 * len(inside)
+        if best is None or score < best[0]:
+            best = (
+                score,
+                Part(segment, tuple(sorted(map(str, inside)))),
+                (levels[0], levels[1]),
+                (level, n_outside),
+            )
+    return (best[1], best[2], best[3]) if best else (None, (np.nan, np.nan), (None, 0))
+
+
+def _pooled(cells: list[tuple[float, int]]) -> float:
+    n = sum(k for _, k in cells)
+    return sum(x * k for x, k in cells) / n if n else float("nan")
+
+
+def _picture(
+    relations: Relations, union: str, params: list[Any]
+) -> tuple[Picture | None, tuple[float | None, float | None]]:
+    query = (
+        f"select min(x) as low, max(x) as high, median(case when side = 0 then x end) as a, "
+        f"median(case when side = 1 then x end) as b from ({union})"
+    )
+    row = relations.sql(query, params).to_pylist()[0]
+    medians = (row["a"], row["b"])
+    if row["low"] is None or row["low"] == row["high"]:
+        return None, medians
+    low, width = float(row["low"]), (float(row["high"]) - float(row["low"])) / BINS
+    counted = as_arrays(
+        relations.sql(
+            f"select side, least(cast(floor((x - {low!r}) / {width!r}) as int), {BINS - 1}) as bin, count(*) as n "
+            f"from ({union}) where x is not null group by 1, 2",
+            params,
+        )
+    )
+    bars = np.zeros((2, BINS))
+    bars[counted["side"].astype(int), np.clip(counted["bin"].astype(int), 0, BINS - 1)] = counted["n"]
+    bars /= np.maximum(bars.sum(axis=1, keepdims=True), 1)
+    edges = tuple(low + width * i for i in range(BINS + 1))
+    return Picture(edges, tuple(bars[0].tolist()), tuple(bars[1].tolist())), medians
+
+
+def _examples(
+    relations: Relations, union: str, params: list[Any], median: float | None, value: str | None
+) -> tuple[str, ...]:
+    """Three typical rollouts of A: with the value, or nearest to the median; traced ones first."""
+    order = (
+        "traced desc nulls last, id"
+        if value is not None
+        else f"traced desc nulls last, abs(x - {float(median or 0)!r}), id"
+    )
+    keep = "x = 1" if value is not None else "x is not null"
+    query = f"select cast(id as varchar) as id from ({union}) where side = 0 and {keep} order by {order} limit {EXAMPLES}"
+    return tuple(str(i) for i in relations.sql(query, params).to_pydict()["id"])
+
+
+def _since(
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    column: str,
+    value: str | None,
+    part: Part | None,
+) -> int | None:
+    """The last change of level up to A's first step, seen in the part; None where A is not a range of one run's steps."""
+    first = a.steps[0]
+    if first is None or a.run is None or a.run != b.run or a.split != b.split or a.where != b.where:
+        return None
+    level, condition = _level(columns, column, value)
+    end = a.steps[1] if a.steps[1] is not None else first + LOOK_BACK
+    scope, params = Selection(
+        a.run, a.split, (first - LOOK_BACK, min(end, first + LOOK_BACK)), a.where, a.params
+    ).condition(columns)
+    if condition:
+        scope += f" and {condition}"
+    if part is not None:
+        scope += f" and {part.column} in ({', '.join(_text(v) for v in part.values)})"
+    found = as_arrays(
+        relations.sql(
+            f"select step, avg({level}) as x, count({level}) as n from rollouts where {scope} group by step having n > 0 order by step",
+            params,
+        )
+    )
+    values = found["x"].astype(float)
+    series = Series(
+        column, value, None, found["step"].astype(np.int64), values, values, found["n"].astype(float)
+    )
+    if not len(values):
+        return None
+    changes = [c for c in change_points(series) if c.step <= first + 2 and c.p < 0.01]
+    if changes:
+        return changes[-1].step
+    before = values[series.steps < first]
+    return int(first) if value is not None and len(before) and not before.any() else None
+
+
+def _where(column: str, value: str | None, part: Part | None) -> str:
+    from rollout_traces.analysis.diagnoses.base import literal
+
+    parts = []
+    if value is not None:
+        parts.append(
+            f"{column} {'has' if column in ('flags', 'tool_names', 'error_signatures') else '='} {literal(value)}"
+        )
+    if part is not None:
+        parts += (
+            [" or ".join(f"{part.column} = {literal(v)}" for v in part.values)]
+            if len(part.values) == 1
+            else ["(" + " or ".join(f"{part.column} = {literal(v)}" for v in part.values) + ")"]
+        )
+    return " and ".join(parts)

@@ -1,0 +1,198 @@
+"""A diagnosis and what it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from rollout_traces.analysis.moved import Moved, Movements, Part, movements
+from rollout_traces.analysis.phrases import PhraseTrend, phrase_trends
+from rollout_traces.analysis.seen import FirstSeen, first_seen
+from rollout_traces.analysis.series import RunSeries, Series, logged_series
+
+Severity = Literal["error", "warn", "info"]
+DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(6)
+"""Tiers in causal order: what stands earlier can cause what stands later."""
+TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A statement about a run: what happened, since when, for whom, how sure, and what to do.
+
+    Attributes:
+        kind: what it is, greppable: `engine_off`.
+        sentence: what was seen, with its figures.
+        severity: error, warn or info.
+        tier: its place in causal order, an index of `TIERS`.
+        step: first step, None where it speaks of the whole run.
+        last: last step, None where it lasts.
+        part: the sources or engines it speaks of, None for all.
+        figures: the numbers of the sentence by name.
+        where: a filter in the query language that finds the rollouts.
+        query: a SELECT over `rollouts` or `metrics` that gives the figures again.
+        advice: what to do next; empty for a consequence of something else.
+        consequences: what began with it and follows from it.
+    """
+
+    kind: str
+    sentence: str
+    severity: Severity
+    tier: int
+    step: int | None = None
+    last: int | None = None
+    part: Part | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    where: str = ""
+    query: str = ""
+    advice: str = ""
+    consequences: tuple[Diagnosis, ...] = ()
+
+
+@dataclass(eq=False)
+class Evidence:
+    """What rules look at: computed once a run, when first asked.
+
+    Attributes:
+        run: the run's series.
+        level: chance of any false change over the run.
+    """
+
+    run: RunSeries
+    level: float = 0.03
+
+    @cached_property
+    def movements(self) -> Movements:
+        """What moved."""
+        return movements(self.run, self.level)
+
+    @property
+    def moved(self) -> tuple[Moved, ...]:
+        """What moved, steps ascending."""
+        return self.movements.moved
+
+    @cached_property
+    def seen(self) -> list[FirstSeen]:
+        """When values came and went."""
+        return first_seen(self.run.relations, self.run.run, self.run.split, self.run.columns)
+
+    @cached_property
+    def logged(self) -> list[Series]:
+        """Logged numbers."""
+        return logged_series(self.run.relations, self.run.run)
+
+    @cached_property
+    def phrases(self) -> list[PhraseTrend]:
+        """Phrases whose share grew."""
+        return phrase_trends(self.run)
+
+    def of(self, *columns: str) -> Iterator[Moved]:
+        """Movements of some columns."""
+        return (m for m in self.moved if m.column in columns)
+
+
+Rule = Callable[[Evidence], Sequence[Diagnosis]]
+
+
+def percent(value: float) -> str:
+    """A share in words: `57 %`, `0.4 %`, `0`."""
+    if value == 0:
+        return "0 %"
+    if abs(value) < 0.001:
+        return "<0.1 %" if value > 0 else ">-0.1 %"
+    return f"{100 * value:.1f} %" if abs(value) < 0.1 else f"{100 * value:.0f} %"
+
+
+def number(value: float) -> str:
+    """A number as a person reads it."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def since(step: int, last: int | None) -> str:
+    """When, in words."""
+    return f"since step {step}" if last is None else f"from step {step} to {last}"
+
+
+def told(moved: Moved, *, shares: bool = False) -> str:
+    """A movement in words: levels, part, what the other parts have, when."""
+    form = percent if moved.value is not None or shares else number
+    text = f"{form(moved.before)} to {form(moved.after)}"
+    if moved.part is not None:
+        text += f" on {moved.part}"
+        if moved.elsewhere is not None:
+            text += f", {form(moved.elsewhere)} elsewhere"
+    return f"{text}, {since(moved.step, moved.last)}"
+
+
+def figures(moved: Moved) -> dict[str, float]:
+    """The numbers of a movement."""
+    found = {"before": moved.before, "after": moved.after, "rows": moved.rows, "p": moved.p}
+    if moved.elsewhere is not None:
+        found["elsewhere"] = moved.elsewhere
+    return found
+
+
+def filter_of(moved: Moved, condition: str = "") -> str:
+    """A filter in the query language for the rollouts of a movement.
+
+    Args:
+        moved: the movement.
+        condition: what else they satisfy; by default that they have the value.
+    """
+    parts = []
+    if condition:
+        parts.append(condition)
+    elif moved.value is not None:
+        has = "has" if moved.column in ("flags", "tool_names", "error_signatures") else "="
+        parts.append(f"{moved.column} {has} {literal(moved.value)}")
+    if moved.part is not None:
+        values = [f"{moved.part.column} = {literal(value)}" for value in moved.part.values]
+        parts.append(values[0] if len(values) == 1 else f"({' or '.join(values)})")
+    parts.append(f"step >= {moved.step}")
+    if moved.last is not None:
+        parts.append(f"step <= {moved.last}")
+    return " and ".join(parts)
+
+
+def literal(text: str) -> str:
+    """A text as the query language writes it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def recomputed(run: RunSeries, moved: Moved) -> str:
+    """A SELECT that gives the levels of a movement again; empty where it needs more than one column."""
+    if moved.column not in run.columns.names:
+        if "/" in moved.column and not moved.column.startswith(("group/", "update/", "prompts/", "reward/")):
+            return (
+                f"select step >= {moved.step} as after, avg(value) from metrics where run = {sql_text(run.run)} and "
+                f"key = {sql_text(moved.column)} and step between {moved.compared[0]} and {moved.compared[3]} group by 1"
+            )
+        return ""
+    name = '"' + moved.column + '"'
+    if moved.value is None:
+        what = f"avg({name})"
+    elif moved.column in run.columns.tags:
+        what = f"avg(cast(list_contains({name}, {sql_text(moved.value)}) as int))"
+    else:
+        what = f"avg(cast({name} = {sql_text(moved.value)} as int))"
+    first, until, start, last = moved.compared
+    parts = [f"run = {sql_text(run.run)}", f"split = {sql_text(run.split)}", f"{name} is not null"]
+    if run.columns.has("superseded"):
+        parts.append("superseded is not true")
+    if moved.part is not None:
+        inside = ", ".join(sql_text(value) for value in moved.part.values)
+        parts.append(f"{moved.part.column} in ({inside})")
+    if moved.value is not None and run.needs_text(moved.column, moved.value):
+        parts.append("traced and selected_by = 'random'")
+    steps = f"(step between {first} and {until} or step between {start} and {last})"
+    return (
+        f"select step >= {start} as after, {what} as level, count(*) as rollouts from rollouts "
+        f"where {' and '.join(parts)} and {steps} group by 1 order by 1"
+    )
+
+
+def sql_text(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

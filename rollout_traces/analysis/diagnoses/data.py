@@ -1,0 +1,206 @@
+"""Faults of data, masks and templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from rollout_traces.analysis.diagnoses.base import (
+    DATA,
+    Diagnosis,
+    Evidence,
+    Severity,
+    figures,
+    filter_of,
+    percent,
+    recomputed,
+    since,
+    sql_text,
+    told,
+)
+from rollout_traces.analysis.moved import Moved
+from rollout_traces.analysis.relations import current
+from rollout_traces.analysis.series import as_arrays
+
+MASK_FLAGS = [
+    "mask_leak",
+    "mask_shifted",
+    "eos_untrained",
+    "untrained_sampled",
+    "row_masked",
+    "template_drift",
+    "retokenized",
+    "prefix_broken",
+    "ends_unsampled",
+    "no_end_marker",
+    "user_turn_written",
+    "bos_doubled",
+    "pad_attended",
+    "header_newline",
+    "gibberish",
+    "nonfinite",
+]
+ADVICE_MASK = "Open one of these rollouts and look at the mask at the turns' edges."
+LEAST_OVERLAP = 0.8
+"""Two evaluations of one set share at least this part of their prompts."""
+
+
+def mask_or_template(e: Evidence) -> list[Diagnosis]:
+    """Flags of masks, templates and tokenization that became more frequent, one entry a part and step."""
+    incidents: list[list[Moved]] = []
+    risen = [m for m in e.of("flags") if m.value in MASK_FLAGS and m.rises]
+    for m in sorted(risen, key=lambda m: (severity_of(m.value) != "error", m.p)):
+        near = next((i for i in incidents if i[0].part == m.part and abs(i[0].step - m.step) <= 3), None)
+        if near is None:
+            incidents.append([m])
+        else:
+            near.append(m)
+    found = []
+    for first, *others in incidents:
+        text = f"{first.value}: {told(first)}"
+        if others:
+            text += f"; with it {', '.join(f'{m.value} {percent(m.after)}' for m in others)}"
+        grave = any(severity_of(m.value) == "error" or m.after >= 0.2 for m in (first, *others))
+        found.append(
+            Diagnosis(
+                "mask_or_template", text + ".", "error" if grave else "warn", DATA, first.step, first.last, first.part,
+                figures(first), filter_of(first), recomputed(e.run, first), ADVICE_MASK,
+            )
+        )  # fmt: skip
+    return found
+
+
+def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
+    """Groups whose rollouts answer different prompts: advantages compare what cannot be compared."""
+    series = e.movements.get("group/mixed_prompts")
+    if series is None or not len(series.values):
+        return []
+    moved = [m for m in e.of("group/mixed_prompts") if m.rises]
+    if moved:
+        m = moved[0]
+        text = f"Groups hold rollouts of more than one prompt: {told(m, shares=True)}."
+        step, last, part, numbers = m.step, m.last, m.part, figures(m)
+    elif float(np.median(series.values)) > 0.05:
+        share = float(np.average(series.values, weights=series.rows))
+        text = (
+            f"In {percent(share)} of the groups the rollouts answer more than one prompt, in the whole run."
+        )
+        step, last, part, numbers = int(series.steps[0]), None, None, {"share": share}
+    else:
+        return []
+    query = (
+        'select step, count(*) as groups, sum(cast(keys > 1 as int)) as mixed from (select step, "group", '
+        f"count(distinct prompt_key) as keys from rollouts where run = {sql_text(e.run.run)} and split = "
+        f"{sql_text(e.run.split)} and {current(e.run.columns)} group by all) group by step order by step"
+    )
+    advice = "Check how group ids are made: a group has to be the rollouts of one prompt in one step."
+    return [
+        Diagnosis(
+            "group_of_several_prompts",
+            text,
+            "error",
+            DATA,
+            step,
+            last,
+            part,
+            numbers,
+            f"step >= {step}",
+            query,
+            advice,
+        )
+    ]
+
+
+def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
+    """The same prompt in several groups of one step."""
+    return [
+        Diagnosis(
+            "duplicate_prompts",
+            f"Groups of a step that repeat a prompt of the same step: {told(m, shares=True)}.",
+            "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), "",
+            "Look at the data loader: it hands out the same prompt more than once.",
+        )
+        for m in e.of("group/repeated_prompts")
+        if m.rises
+    ]  # fmt: skip
+
+
+def data_mix(e: Evidence) -> list[Diagnosis]:
+    """The share of sources moved."""
+    steps: dict[int, list] = {}
+    for m in e.of("source"):
+        near = next((step for step in steps if abs(step - m.step) <= 3), m.step)
+        steps.setdefault(near, []).append(m)
+    found = []
+    for moved in steps.values():
+        first = min(moved, key=lambda m: m.p)
+        ordered = sorted(moved, key=lambda m: -abs(m.after - m.before))
+        text = "; ".join(f"{m.value} {percent(m.before)} to {percent(m.after)}" for m in ordered[:3])
+        found.append(
+            Diagnosis(
+                "data_mix", f"The mix of sources moved: {text}, {since(first.step, first.last)}.", "warn", DATA,
+                first.step, first.last, None, figures(first), filter_of(first), recomputed(e.run, first),
+                "If this was a curriculum, compare within sources; if not, look at the data loader.",
+            )
+        )  # fmt: skip
+    if not found:
+        found += [
+            Diagnosis(
+                "data_mix", f"Prompts changed their length: {told(m)}.", "warn", DATA, m.step, m.last, m.part,
+                figures(m), filter_of(m, "n_prompt is not null"), recomputed(e.run, m),
+                "Compare prompts before and after: another data set, or another system prompt.",
+            )
+            for m in e.of("n_prompt")
+        ]  # fmt: skip
+    return found
+
+
+def evaluation_set(e: Evidence) -> list[Diagnosis]:
+    """An evaluation that asks other prompts than the one before."""
+    c = e.run.columns
+    if not c.has("prompt_key", "split"):
+        return []
+    query = (
+        f"select distinct split, step, prompt_key from rollouts where run = ? and split like 'eval%' and "
+        f"{current(c)} and prompt_key is not null and step is not null order by split, step"
+    )
+    found = as_arrays(e.run.relations.sql(query, [e.run.run]))
+    diagnoses = []
+    for split in dict.fromkeys(found["split"].tolist()):
+        here = found["split"] == split
+        steps = np.unique(found["step"][here]).tolist()
+        sets = [set(found["prompt_key"][here & (found["step"] == step)].tolist()) for step in steps]
+        overlaps = [len(a & b) / max(len(a | b), 1) for a, b in pairwise(sets)]
+        if len(overlaps) < 2 or float(np.median(overlaps)) < LEAST_OVERLAP:
+            continue
+        for i, overlap in enumerate(overlaps):
+            if overlap < LEAST_OVERLAP:
+                step, kept = int(steps[i + 1]), len(sets[i] & sets[i + 1])
+                text = (
+                    f"{split}: the set of prompts changed at step {step}; {kept} of {len(sets[i])} prompts are the "
+                    "same. Scores before and after do not compare."
+                )
+                numbers = {"kept": kept, "before": len(sets[i]), "after": len(sets[i + 1])}
+                again = (
+                    f"select step, count(distinct prompt_key) as prompts from rollouts where run = {sql_text(e.run.run)} "
+                    f"and split = {sql_text(split)} and step in ({steps[i]}, {step}) group by step"
+                )
+                diagnoses.append(
+                    Diagnosis(
+                        "evaluation_set", text, "warn", DATA, step, None, None, numbers, f"split = '{split}' and step >= {step}",
+                        again, "Compare on the prompts that both have: `rollout-traces flips`.",
+                    )
+                )  # fmt: skip
+    return diagnoses
+
+
+def severity_of(flag: str | None) -> Severity | None:
+    """A flag's severity; None for one that is not registered."""
+    from rollout_traces.flags import REGISTRY
+
+    return REGISTRY[flag].severity if flag in REGISTRY else None
+
+
+RULES: Sequence = (mask_or_template, group_of_several_prompts, duplicate_prompts, data_mix, evaluation_set)

@@ -1,0 +1,88 @@
+"""All rules over one run, in causal order, and what is unobserved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollout_traces.analysis.diagnoses import data, environment, outcomes, policy, update
+from rollout_traces.analysis.diagnoses.base import (
+    OTHER,
+    Diagnosis,
+    Evidence,
+    figures,
+    filter_of,
+    recomputed,
+    told,
+)
+from rollout_traces.analysis.diagnoses.order import in_causal_order
+from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
+from rollout_traces.analysis.relations import Relations
+from rollout_traces.analysis.series import RunSeries
+
+RULES = (*data.RULES, *environment.RULES, *policy.RULES, *update.RULES, *outcomes.RULES)
+"""Every rule, in the order of the tiers. A new one is a function of a tier's file and an entry in its `RULES`."""
+FEWEST_STEPS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """What is to be said of a run.
+
+    Attributes:
+        run: its name.
+        split: the split.
+        diagnoses: in causal order, consequences nested.
+        unobserved: what cannot be known.
+        remarks: what limits the answer, in words.
+        n_steps: steps.
+        n_rows: rollouts.
+        evidence: what it was made from.
+    """
+
+    run: str
+    split: str
+    diagnoses: tuple[Diagnosis, ...]
+    unobserved: tuple[Unobserved, ...]
+    remarks: tuple[str, ...]
+    n_steps: int
+    n_rows: int
+    evidence: Evidence
+
+
+def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunReport:
+    """What is wrong with a run, since when and for whom.
+
+    Args:
+        relations: where to read.
+        run: the run as `rollouts` names it.
+        split: the split.
+    """
+    e = Evidence(RunSeries(relations, run, split))
+    n_steps, n_rows = len(e.run.steps), int(e.run.row_counts.sum()) if len(e.run.steps) else 0
+    remarks = []
+    if not n_rows:
+        return RunReport(run, split, (), (), (f"No rollouts of split {split!r} in run {run!r}.",), 0, 0, e)
+    if n_steps < FEWEST_STEPS:
+        remarks.append(f"{n_steps} steps are too few to look for changes; {FEWEST_STEPS} are needed.")
+    found = [diagnosis for rule in RULES for diagnosis in rule(e)]
+    found += _rest(e, found)
+    diagnoses = tuple(in_causal_order(_once(found)))
+    return RunReport(run, split, diagnoses, tuple(unobserved(e)), tuple(remarks), n_steps, n_rows, e)
+
+
+def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
+    """What moved and no rule speaks of."""
+    spoken = " ".join(d.sentence for d in told_of)
+    return [
+        Diagnosis("moved", f"{m.name} moved: {told(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
+                  figures(m), filter_of(m), recomputed(e.run, m), "")
+        for m in e.moved
+        if m.name not in spoken and m.column not in ("source", "engine", "reward_status", "stop_reason")
+        and not (m.value is not None and not m.rises)
+        and not m.column.startswith(("group/", "reward/", "component/", "prompts/", "update/"))
+    ]  # fmt: skip
+
+
+def _once(found: list[Diagnosis]) -> list[Diagnosis]:
+    """Each statement once."""
+    return list({d.sentence: d for d in found}.values())

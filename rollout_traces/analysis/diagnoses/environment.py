@@ -1,0 +1,266 @@
+"""Faults of tools, environments and reward functions, and changes of what is rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.analysis.diagnoses.base import (
+    ENVIRONMENT,
+    OUTCOME,
+    Diagnosis,
+    Evidence,
+    Severity,
+    figures,
+    filter_of,
+    literal,
+    number,
+    percent,
+    recomputed,
+    since,
+    told,
+)
+from rollout_traces.analysis.moved import Moved, Part
+
+TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
+TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
+ADVICE_TOOL = "Open a failing call and read what the tool answered."
+LEAST_NEW_SHARE = 0.02
+"""A new error signature is told as a fault of its own from this share of the rollouts on."""
+CONSTANT_FOR = 5
+"""Steps for which a component has to be constant."""
+
+
+def tools_failing(e: Evidence) -> list[Diagnosis]:
+    """Tool calls that fail more often, with the error signatures that are new."""
+    moved = [m for m in e.of(*TOOL_COLUMNS) if m.rises]
+    moved += [m for m in e.of("flags") if m.value in TOOL_FLAGS and m.rises]
+    moved += [m for m in e.of("error_signatures") if m.rises]
+    new = [
+        s
+        for s in e.seen
+        if s.column == "error_signatures"
+        and s.new
+        and s.share_since >= LEAST_NEW_SHARE
+        and s.rows_before >= 30
+        and s.n_steps >= 3
+    ]
+    incidents: list[list[Moved]] = []
+    for m in sorted(moved, key=lambda m: m.p):
+        near = next((i for i in incidents if abs(i[0].step - m.step) <= 4), None)
+        if near is None:
+            incidents.append([m])
+        else:
+            near.append(m)
+    found = [_tool_fault(e, incident, new) for incident in incidents]
+    for s in new:
+        if not any(d.step is not None and abs(d.step - s.first) <= 8 for d in found):
+            text = f"New error of tools: “{s.value}”, in {percent(s.share_since)} of the traced rollouts since step {s.first}."
+            where = f"error_signatures has {literal(s.value)} and step >= {s.first}"
+            found.append(
+                Diagnosis(
+                    "tools_failing",
+                    text,
+                    "warn",
+                    ENVIRONMENT,
+                    s.first,
+                    None,
+                    None,
+                    {"share": s.share_since},
+                    where,
+                    "",
+                    ADVICE_TOOL,
+                )
+            )
+    return found
+
+
+def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagnosis:
+    m = incident[0]
+    signatures = [s for s in new if abs(s.first - m.step) <= 8]
+    step = min([m.step, *(s.first for s in signatures if s.first >= m.step - 2)])
+    largest = max(incident, key=lambda each: abs(each.after - each.before))
+    what = "failed tool calls a rollout" if m.value is None else m.name
+    text = f"Tools fail: {what} {told(m)}"
+    named = [s.value for s in signatures] or [
+        i.value for i in incident if i.column == "error_signatures" and i.value
+    ]
+    if named:
+        text += f"; new error “{named[0]}”"
+        if signatures:
+            text += (
+                f" first seen at step {signatures[0].first}, in {percent(signatures[0].share_since)} since"
+            )
+    tool = _tool_of(e, named, step)
+    if tool:
+        text += f", tool {tool}"
+    severity: Severity = "error" if abs(largest.after - largest.before) >= 0.2 else "warn"
+    return Diagnosis(
+        "tools_failing", text + ".", severity, ENVIRONMENT, step, m.last, m.part, figures(m),
+        filter_of(m, "n_tool_errors > 0"), recomputed(e.run, m), ADVICE_TOOL,
+    )  # fmt: skip
+
+
+def _tool_of(e: Evidence, signatures: Sequence[str], step: int) -> str:
+    """The tool that most rollouts with an error have called, where it is nearly always the same."""
+    if not e.run.columns.has("tool_names", "n_tool_errors"):
+        return ""
+    query = (
+        f"select t, count(*) as n from (select unnest(list_distinct(tool_names)) as t from rollouts where {e.run.scope} "
+        "and n_tool_errors > 0 and step >= ?) group by t order by n desc"
+    )
+    rows = e.run.relations.sql(query, [*e.run.params, step]).to_pylist()
+    total = sum(row["n"] for row in rows)
+    return str(rows[0]["t"]) if rows and rows[0]["n"] >= 0.7 * total else ""
+
+
+def tools_slower(e: Evidence) -> list[Diagnosis]:
+    """Seconds that a rollout spends in its environment or tools."""
+    return [
+        Diagnosis(
+            "slower", f"{m.column} takes more time: {told(m)} (seconds).", "warn", ENVIRONMENT, m.step, m.last, m.part,
+            figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
+            "Look at the tool's own log from that step on.",
+        )
+        for m in e.moved
+        if m.column.startswith("timing/") and m.rises and m.after > 1.3 * m.before
+    ]  # fmt: skip
+
+
+def reward_function(e: Evidence) -> list[Diagnosis]:
+    """Rewards that are unknown, failed, or the same for every rollout of a source."""
+    found = []
+    for m in [*e.of("reward_status"), *e.of("reward/unknown_share")]:
+        bad = m.rises if m.value != "ok" else not m.rises
+        if bad:
+            what = "unknown rewards" if m.value is None else f"reward status {m.value}"
+            severity: Severity = "error" if abs(m.after - m.before) >= 0.1 else "warn"
+            condition = "reward is null" if m.value is None or m.value == "ok" else ""
+            found.append(
+                Diagnosis(
+                    "reward_function", f"The reward function fails: {what} {told(m, shares=True)}.", severity,
+                    ENVIRONMENT, m.step, m.last, m.part, figures(m), filter_of(m, condition), recomputed(e.run, m),
+                    "Look at the reward function's errors; these rollouts train on nothing or on a default.",
+                )
+            )  # fmt: skip
+    return found + _constant_rewards(e)
+
+
+def _constant_rewards(e: Evidence) -> list[Diagnosis]:
+    """Sources in which every rollout has one and the same reward, step after step."""
+    g = e.run.groups
+    if not e.run.columns.has("reward") or not len(g["step"]):
+        return []
+    found = []
+    names = list(dict.fromkeys(g["source"].tolist()))
+    for name in names:
+        here = np.asarray([s == name for s in g["source"]]) & (g["known"].astype(float) >= 4)
+        order = np.argsort(g["step"][here])
+        steps = g["step"][here][order].astype(int)
+        low, high = g["low"][here][order].astype(float), g["high"][here][order].astype(float)
+        constant = high - low <= 1e-9 * np.maximum(1, np.abs(high))
+        if len(steps) < 2 * CONSTANT_FOR:
+            continue
+        start = _constant_from(constant, low)
+        if start is None or float(np.mean(constant[:start])) > 0.1:
+            continue
+        step = int(steps[start])
+        whom = f" of source {name}" if name is not None else ""
+        text = f"Every rollout{whom} has reward {number(low[start])}, since step {step}: its reward function gives a constant."
+        where = f"step >= {step}" + (f" and source = {literal(str(name))}" if name is not None else "")
+        part = Part("source", (str(name),)) if name is not None and len(names) > 1 else None
+        found.append(
+            Diagnosis("reward_function", text, "error", ENVIRONMENT, step, None, part, {"reward": float(low[start])}, where, "",
+                      "Check what the reward function returns when it fails or times out.")
+        )  # fmt: skip
+    return found
+
+
+def _constant_from(constant: np.ndarray, values: np.ndarray) -> int | None:
+    """Position from which all is constant at one value to the end, for at least `CONSTANT_FOR` steps."""
+    start = len(constant)
+    while start > 0 and constant[start - 1] and values[start - 1] == values[-1]:
+        start -= 1
+    return start if 0 < start <= len(constant) - CONSTANT_FOR else None
+
+
+def reward_changed(e: Evidence) -> list[Diagnosis]:
+    """Components of the reward that came, went, were switched on or became constant."""
+    found = []
+    spreads = {series.column: series for series in e.run.component_spreads()}
+    for name, spread in spreads.items():
+        switched = _switched(spread.values)
+        if switched is None:
+            continue
+        at, on = switched
+        step = int(spread.steps[at])
+        series = e.movements.get(name)
+        level = ""
+        if series is not None:
+            before, after = series.values[max(0, at - 14) : at], series.values[at : at + 14]
+            if len(before) and len(after):
+                level = f" (mean {number(float(before.mean()))} to {number(float(after.mean()))})"
+        what = "was switched on" if on else "is constant: it no longer tells rollouts apart"
+        component = name.removeprefix("component/")
+        found.append(
+            Diagnosis(
+                "reward_changed" if on else "component_constant", f"Reward component {component} {what}{level}, since step {step}.",
+                "warn", ENVIRONMENT if on else OUTCOME, step, None, None, {"step": step}, f"step >= {step}", "",
+                "If this was not meant, look at the reward's weights and configuration.",
+            )
+        )  # fmt: skip
+    told_of = {d.sentence.split()[2] for d in found}
+    for m in e.moved:
+        component = m.column.removeprefix("component/")
+        if m.column.startswith("component/") and component not in told_of:
+            found.append(
+                Diagnosis(
+                    "reward_moved" if _is_outcome(e, m) else "reward_changed",
+                    f"Reward component {component} jumped: {told(m)}.", "warn", OUTCOME if _is_outcome(e, m) else ENVIRONMENT, m.step, m.last,
+                    m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
+                    "A component that jumps was redefined, rescaled, or is being gamed: read its best rollouts.",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _is_outcome(e: Evidence, m: Moved) -> bool:
+    """Whether a component jumped because of what the policy did: it solves more, or writes what is liked."""
+    if any(abs(other.step - m.step) <= 3 for other in e.of("success")):
+        return True
+    return any(trend.pays and abs(trend.step - m.step) <= 12 for trend in e.phrases)
+
+
+def _switched(spread: np.ndarray) -> tuple[int, bool] | None:
+    """Position at which a component begins (True) or ends (False) to vary, for good."""
+    varies = spread > 1e-9
+    if len(varies) < 2 * CONSTANT_FOR or varies.all() or not varies.any():
+        return None
+    flips = np.flatnonzero(np.diff(varies.astype(int)) != 0) + 1
+    at = int(flips[-1])
+    if len(varies) - at < CONSTANT_FOR or at < CONSTANT_FOR:
+        return None
+    if varies[at]:
+        return (at, True) if float(np.mean(varies[:at])) < 0.1 else None
+    return (at, False) if float(np.mean(varies[:at])) > 0.9 else None
+
+
+def configuration(e: Evidence) -> list[Diagnosis]:
+    """Logged settings that are constant but for a step at which they took another value."""
+    found = []
+    for m in e.moved:
+        series = e.movements.get(m.column)
+        logged = m.value is None and series is not None and not len(series.rows)
+        if logged and np.isinf(m.size) and series is not None and len(np.unique(series.values)) <= 4:
+            found.append(
+                Diagnosis(
+                    "configuration", f"{m.column} was changed: {told(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
+                    figures(m), "", recomputed(e.run, m), "Compare the configuration of the attempts.",
+                )
+            )  # fmt: skip
+    return found
+
+
+RULES: Sequence = (tools_failing, tools_slower, reward_function, reward_changed, configuration)
+__all__ = ["RULES", "since"]

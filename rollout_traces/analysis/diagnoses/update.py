@@ -1,0 +1,101 @@
+"""What the optimiser saw: rows that carry the update, clipping, gradient norms, entropy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.analysis.change_points import noise
+from rollout_traces.analysis.diagnoses.base import (
+    OUTCOME,
+    UPDATE,
+    Diagnosis,
+    Evidence,
+    figures,
+    filter_of,
+    number,
+    recomputed,
+    told,
+)
+from rollout_traces.analysis.moved import Moved
+from rollout_traces.analysis.ramps import ramp
+from rollout_traces.analysis.series import Series
+
+OPTIMISER = re.compile(r"loss|grad|kl|clip|ratio|entropy|update", re.IGNORECASE)
+ENTROPY = re.compile(r"(^|/)entropy(/mean|/avg)?$", re.IGNORECASE)
+COLLAPSED = 0.6
+"""Entropy, or its estimate, that falls below this part of what it was within `WITHIN` steps has collapsed."""
+WITHIN = 20
+
+
+def few_rows(e: Evidence) -> list[Diagnosis]:
+    """A few rollouts that carry most of a step's update."""
+    return [
+        Diagnosis(
+            "few_rows", f"Three rollouts carry the step's update: {told(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
+            m.part, figures(m), filter_of(m, "update_share > 0.1"), "",
+            "Open these rollouts: an outlier reward, a huge ratio, or too few that differ.",
+        )
+        for m in e.of("update/top3_share")
+        if m.rises and m.after >= 0.3 and m.after - m.before >= 0.15
+    ]  # fmt: skip
+
+
+def _tier(e: Evidence, m: Moved) -> int:
+    """Few rows are left where groups die; else they dominate by themselves."""
+    died = any(
+        other.rises and other.step <= m.step + 3 and (other.last is None or other.last >= m.step)
+        for other in e.of("group/tie_share")
+    )
+    return OUTCOME if died else UPDATE
+
+
+def collapse(e: Evidence) -> list[Diagnosis]:
+    """Entropy, or minus the mean rollout logprob as its estimate, that falls fast."""
+    candidates: list[tuple[str, Series, float]] = [
+        ("entropy", series, 1.0)
+        for series in e.logged
+        if ENTROPY.search(series.column) and not series.column.startswith("eval")
+    ]
+    estimate = e.movements.get("mean_logprob")
+    if estimate is not None:
+        candidates.append(("minus the mean logprob, an estimate of entropy,", estimate, -1.0))
+    for what, series, sign in candidates:
+        values = sign * series.values
+        found = ramp(values, WITHIN)
+        if found is None or found.before <= 0 or found.after > COLLAPSED * found.before:
+            continue
+        sigma, _ = noise(values)
+        if found.before - found.after < 5 * sigma or found.explained < 0.5:
+            continue
+        step = int(series.steps[found.at])
+        text = f"Diversity collapses: {what} {number(found.before)} to {number(found.after)} within {found.length} steps, since step {step}."
+        return [
+            Diagnosis(
+                "collapse", text, "error" if found.after < 0.3 * found.before else "warn", UPDATE, step, None, None,
+                {"before": found.before, "after": found.after}, f"step >= {step}", "",
+                "Look at the learning rate, the entropy or KL term, and whether one answer wins everywhere.",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def optimiser(e: Evidence) -> list[Diagnosis]:
+    """Loss, gradient norm, KL, clipping that jumped."""
+    found = []
+    for m in e.moved:
+        series = e.movements.get(m.column, m.value)
+        logged = series is not None and not len(series.rows)
+        if ((logged and OPTIMISER.search(m.column)) or m.column == "clip_share") and np.isfinite(m.size):
+            found.append(
+                Diagnosis(
+                    "update_moved", f"{m.column} jumped: {told(m)}.", "warn", UPDATE, m.step, m.last, m.part, figures(m),
+                    f"step >= {m.step}", recomputed(e.run, m), "Explain this step: `rollout-traces explain`.",
+                )
+            )  # fmt: skip
+    return found
+
+
+RULES: Sequence = (few_rows, collapse, optimiser)

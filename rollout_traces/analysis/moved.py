@@ -1,0 +1,279 @@
+"""What moved, when, and in which part of the rollouts: change points of one column put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
+from rollout_traces.analysis.series import RunSeries, Series, logged_series
+
+SAME = 3
+"""Changes of one column within so many steps are one."""
+WARM_UP = 5
+"""Changes before the run's step of this place are how a run starts."""
+WARM_UP_OF_VERSIONS = 12
+"""Steps within which an asynchronous run takes up its staleness."""
+MOST_ELSEWHERE = 0.25
+"""A change belongs to some parts alone where it is at most this much of theirs in every other part."""
+NOT_FOLLOWED = ("time/", "timeperf/")
+"""Logged numbers in which no change is looked for: seconds depend on the machine."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the rollouts.
+
+    Attributes:
+        column: `source` or `engine`.
+        values: the values that it holds.
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.column} {' and '.join(self.values)}"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A column that changed its level at a step.
+
+    Attributes:
+        column: ledger column, group measure or logged key.
+        value: the value whose share changed; None for a mean.
+        step: first step of the new level.
+        last: last step of the new level, None where it lasts.
+        before: level in the steps before, in `part`.
+        after: level from `step` on, in `part`.
+        size: jump in units of step-to-step noise.
+        p: probability of such a jump in the series by chance.
+        part: where it happened, None for everywhere.
+        elsewhere: level after, outside of `part`; None where there is no outside.
+        rows: rollouts behind `after`.
+        compared: first and last step of what stands for before, and of what stands for after.
+    """
+
+    column: str
+    value: str | None
+    step: int
+    last: int | None
+    before: float
+    after: float
+    size: float
+    p: float
+    part: Part | None
+    elsewhere: float | None
+    rows: int
+    compared: tuple[int, int, int, int]
+
+    @property
+    def name(self) -> str:
+        """Column and value."""
+        return self.column if self.value is None else f"{self.column} {self.value}"
+
+    @property
+    def rises(self) -> bool:
+        """Whether it went up."""
+        return self.after > self.before
+
+
+@dataclass(frozen=True, eq=False)
+class Movements:
+    """What moved in a run.
+
+    Attributes:
+        moved: one entry a column and step, steps ascending.
+        n_series: how many series were looked at.
+        series: every series by column, value and segment.
+    """
+
+    moved: tuple[Moved, ...]
+    n_series: int
+    series: dict[tuple[str, str | None, tuple[str, str] | None], Series]
+
+    def get(self, column: str, value: str | None = None) -> Series | None:
+        """The series of a column over all rollouts."""
+        return self.series.get((column, value, None))
+
+
+def movements(run: RunSeries, level: float = 0.03) -> Movements:
+    """Looks for changes in every series of a run.
+
+    Args:
+        run: the run.
+        level: chance of any false change over all series, half of it for those of all rollouts.
+    """
+    everything = [*run.numbers(), *run.shares(), *run.group_measures()]
+    everything += [s for s in logged_series(run.relations, run.run, NOT_FOLLOWED) if not _repeats(s.column)]
+    if run.always_solved is not None:
+        everything.append(run.always_solved)
+    whole = [s for s in everything if s.segment is None]
+    parts = [s for s in everything if s.segment is not None]
+    kept = []
+    for series in (whole, parts):
+        found = [change for each in series for change in change_points(each)]
+        kept += controlled(found, len(series), level / 2)
+    start = run.steps[min(WARM_UP, len(run.steps) - 1)] if len(run.steps) else 0
+    kept = [change for change in kept if change.step > start and not _warms_up(change, run)]
+    table = {(s.column, s.value, s.segment): s for s in everything}
+    moved = [_together(changes, table) for changes in _grouped(kept)]
+    return Movements(tuple(sorted(moved, key=lambda m: (m.step, m.p))), len(everything), table)
+
+
+def _warms_up(change: ChangePoint, run: RunSeries) -> bool:
+    """Whether it is the staleness that an asynchronous run takes up in its first steps."""
+    series = change.series
+    aged = series.column == "staleness_max" or series.value in ("stale", "mixed_versions")
+    return aged and len(run.steps) > 0 and change.step <= run.steps[0] + WARM_UP_OF_VERSIONS
+
+
+def levels(series: Series, step: int, last: int | None = None, width: int = 14) -> tuple[float, float, int]:
+    """Mean before and from a step on, over `width` steps each, weighted by rollouts, and the rollouts after."""
+    weights = series.rows if len(series.rows) else np.ones(len(series.values))
+    at = int(np.searchsorted(series.steps, step))
+    stop = len(series.steps) if last is None else int(np.searchsorted(series.steps, last, "right"))
+    before, after = slice(max(0, at - width), at), slice(at, max(min(at + width, stop), at))
+    return (
+        _mean(series.values[before], weights[before]),
+        _mean(series.values[after], weights[after]),
+        int(weights[after].sum()),
+    )
+
+
+def _mean(values: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.average(values, weights=weights)) if len(values) and weights.sum() > 0 else float("nan")
+
+
+def _repeats(key: str) -> bool:
+    """Whether a logged key only repeats what the ledger's columns tell."""
+    return key.startswith(("rollout/", "eval-rollout/", "rollout_traces/", "system/"))
+
+
+def _grouped(changes: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
+    """Changes of the same column and value at about the same step."""
+    groups: list[list[ChangePoint]] = []
+    for change in sorted(changes, key=lambda each: each.p):
+        for group in groups:
+            same = (
+                group[0].series.column == change.series.column
+                and group[0].series.value == change.series.value
+            )
+            if same and abs(group[0].step - change.step) <= SAME:
+                group.append(change)
+                break
+        else:
+            groups.append([change])
+    return groups
+
+
+def _together(
+    changes: list[ChangePoint], table: dict[tuple[str, str | None, tuple[str, str] | None], Series]
+) -> Moved:
+    first = min(changes, key=lambda each: each.p)
+    column, value = first.series.column, first.series.value
+    part = where(column, value, first.step, first.last, table)
+    within = first
+    if part is not None:
+        inside = [
+            c
+            for c in changes
+            if c.series.segment and c.series.segment[0] == part.column and c.series.segment[1] in part.values
+        ]
+        within = min(inside, key=lambda each: each.p) if inside else first
+    before, after, elsewhere, rows = _of_part(column, value, within.step, within.last, part, table)
+    if not np.isfinite(before) or not np.isfinite(after):
+        before, after = within.before, within.after
+    return Moved(
+        column,
+        value,
+        within.step,
+        within.last,
+        before,
+        after,
+        within.size,
+        within.p,
+        part,
+        elsewhere,
+        rows,
+        _window(within),
+    )
+
+
+def where(
+    column: str,
+    value: str | None,
+    step: int,
+    last: int | None,
+    table: dict[tuple[str, str | None, tuple[str, str] | None], Series],
+) -> Part | None:
+    """The sources or engines in which a change happened, where it spared the others.
+
+    Of several columns that separate it, the one whose other values moved least.
+    """
+    best: tuple[float, Part] | None = None
+    for segment in dict.fromkeys(
+        key[2][0] for key in table if key[0] == column and key[1] == value and key[2]
+    ):
+        jumps = {}
+        for key, series in table.items():
+            if key[0] == column and key[1] == value and key[2] and key[2][0] == segment:
+                before, after, rows = levels(series, step, last)
+                if not np.isfinite(after):
+                    continue
+                jumps[key[2][1]] = (after - (before if np.isfinite(before) else 0.0), rows)
+        if len(jumps) < 2:
+            continue
+        largest = max((jump for jump, _ in jumps.values()), key=abs)
+        if largest == 0:
+            continue
+        inside = [name for name, (jump, _) in jumps.items() if jump / largest >= 0.5]
+        outside = [abs(jump / largest) for name, (jump, _) in jumps.items() if name not in inside]
+        if outside and max(outside) <= MOST_ELSEWHERE and len(inside) <= max(len(jumps) // 2, 1):
+            share = max(outside) + 0.05 * len(inside)
+            if best is None or share < best[0]:
+                best = (share, Part(segment, tuple(sorted(inside))))
+    return best[1] if best else None
+
+
+def _window(change: ChangePoint, width: int = 14) -> tuple[int, int, int, int]:
+    """Steps before and after a change that its levels speak of."""
+    steps = change.series.steps
+    at = int(np.searchsorted(steps, change.step))
+    stop = len(steps) if change.last is None else int(np.searchsorted(steps, change.last, "right"))
+    end = max(min(at + width, stop), at + 1)
+    return int(steps[max(0, at - width)]), int(steps[max(at - 1, 0)]), int(steps[at]), int(steps[end - 1])
+
+
+def _of_part(
+    column: str,
+    value: str | None,
+    step: int,
+    last: int | None,
+    part: Part | None,
+    table: dict[tuple[str, str | None, tuple[str, str] | None], Series],
+) -> tuple[float, float, float | None, int]:
+    """Level before and after inside a part, after outside of it, and the rollouts behind `after`."""
+    if part is None:
+        before, after, rows = levels(table[(column, value, None)], step, last)
+        return before, after, None, rows
+    inside: list[tuple[float, float, int]] = []
+    outside: list[tuple[float, float, int]] = []
+    for key, series in table.items():
+        if key[0] == column and key[1] == value and key[2] and key[2][0] == part.column:
+            (inside if key[2][1] in part.values else outside).append(levels(series, step, last))
+    other = _pooled(outside, 1)
+    return (
+        _pooled(inside, 0),
+        _pooled(inside, 1),
+        other if np.isfinite(other) else None,
+        sum(rows for _, _, rows in inside),
+    )
+
+
+def _pooled(parts: Sequence[tuple[float, float, int]], which: int) -> float:
+    known = [(part[which], max(part[2], 1)) for part in parts if np.isfinite(part[which])]
+    return float(np.average([v for v, _ in known], weights=[n for _, n in known])) if known else float("nan")

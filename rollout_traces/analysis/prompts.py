@@ -1,0 +1,247 @@
+"""Prompts over a run: how often each was tried and solved, its trend, what it costs; and one prompt's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, known_number
+from rollout_traces.analysis.selections import Selection
+from rollout_traces.errors import StoreError
+
+Order = Literal["solved", "trend", "variance", "waste", "visits", "tokens"]
+ORDERS: dict[str, str] = {
+    "solved": "solve_rate asc nulls last, tried desc",
+    "trend": "trend asc nulls last",
+    "variance": "spread desc nulls last",
+    "waste": "wasted desc nulls last",
+    "visits": "visits desc",
+    "tokens": "tokens desc nulls last",
+}
+"""Order -> SQL; ties by the prompt's key."""
+
+
+@dataclass(frozen=True)
+class PromptSummary:
+    """One prompt over a selection.
+
+    Attributes:
+        prompt_key: the prompt.
+        prompt: its preview; None where no trace shows it.
+        source: where it comes from.
+        visits: steps in which it was asked.
+        tried: rollouts.
+        solved: rollouts that solved it; None where success is unknown.
+        solve_rate: solved of those whose success is known.
+        mean_reward: over rollouts with a known reward.
+        spread: standard deviation of the reward.
+        trend: slope of the reward over steps, in rewards a step; None with one step.
+        first_solved: first step in which any rollout solved it.
+        first_step: first step in which it was asked.
+        last_step: last step.
+        tokens: sampled tokens.
+        wasted: sampled tokens in groups whose rewards are all equal.
+    """
+
+    prompt_key: str
+    prompt: str | None
+    source: str | None
+    visits: int
+    tried: int
+    solved: int | None
+    solve_rate: float | None
+    mean_reward: float | None
+    spread: float | None
+    trend: float | None
+    first_solved: int | None
+    first_step: int | None
+    last_step: int | None
+    tokens: int | None
+    wasted: int | None
+
+
+@dataclass(frozen=True)
+class PromptVisit:
+    """One prompt in one step of one split and run.
+
+    Attributes:
+        run: the run.
+        split: the split.
+        step: the step.
+        tried: rollouts.
+        solved: rollouts that solved it; None where unknown.
+        rewards: every known reward, ascending.
+        mean_reward: their mean.
+        n_sampled: mean sampled tokens.
+        stop_reasons: stop reason -> rollouts.
+        ids: traced rollouts.
+    """
+
+    run: str
+    split: str
+    step: int
+    tried: int
+    solved: int | None
+    rewards: tuple[float, ...]
+    mean_reward: float | None
+    n_sampled: float | None
+    stop_reasons: dict[str, int]
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PromptList:
+    """A page of prompts.
+
+    Attributes:
+        prompts: in the order asked for.
+        total: how many there are.
+        keyless: rollouts without a prompt key, which are in no prompt.
+    """
+
+    prompts: tuple[PromptSummary, ...]
+    total: int
+    keyless: int
+
+
+def list_prompts(
+    relations: Relations,
+    which: Selection,
+    *,
+    order: Order = "solved",
+    limit: int = 50,
+    offset: int = 0,
+    columns: RolloutColumns | None = None,
+) -> PromptList:
+    """Prompts of a selection, by solve rate, its trend, variance, waste, visits or tokens.
+
+    Args:
+        relations: where to read.
+        which: the rollouts.
+        order: see `ORDERS`.
+        limit: most prompts.
+        offset: prompts to leave out before.
+        columns: what `rollouts` has.
+
+    Raises:
+        StoreError: no prompt keys, or an unknown order.
+    """
+    c = columns or describe(relations)
+    if not c.has("prompt_key"):
+        raise StoreError("prompts: no rollout has a prompt key. Log `prompt_keys`.")
+    if order not in ORDERS:
+        raise StoreError(f"prompts: no order {order!r}. Orders: {', '.join(ORDERS)}.")
+    scope, params = which.condition(c)
+    reward = known_number("reward") if c.has("reward") else "cast(null as double)"
+    query = f"""
+        with groups as (
+            select prompt_key, step, coalesce(cast("group" as varchar), prompt_key) as unit, count(*) as n, count(r) as known, count(success) as tried_s,
+                sum(success) as solved, sum(r) as total, sum(r * r) as square, min(r) as low, max(r) as high,
+                sum(tokens) as tokens, any_value(source) as source, any_value(prompt) as prompt
+            from (select prompt_key, step, "group", {reward} as r, success, tokens, source, prompt from
+                (select prompt_key, step, {c.expression("group")} as "group",
+                    {c.expression("reward")} as reward, {c.expression("success")} as success,
+                    {c.expression("n_sampled")} as tokens, {c.expression("source")} as source, {c.expression("prompt")} as prompt
+                 from rollouts where {scope}))
+            where prompt_key is not null group by 1, 2, 3),
+        of_prompt as (
+            select prompt_key, any_value(prompt) as prompt, any_value(source) as source, count(distinct step) as visits,
+                sum(n) as tried, sum(solved) as solved, sum(solved) / nullif(sum(tried_s), 0) as solve_rate,
+                sum(total) / nullif(sum(known), 0) as mean_reward,
+                sqrt(greatest(sum(square) / nullif(sum(known), 0) - power(sum(total) / nullif(sum(known), 0), 2), 0)) as spread,
+                case when count(distinct step) > 1 then regr_slope(total / nullif(known, 0), step) end as trend,
+                min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
+                sum(tokens) as tokens,
+                sum(case when n >= 2 and known = n and high - low <= 1e-6 * greatest(1, abs(high)) then tokens else 0 end) as wasted
+            from groups group by prompt_key)
+        select *, count(*) over () as total from of_prompt
+        order by {ORDERS[order]}, prompt_key limit {int(limit)} offset {int(offset)}"""
+    rows = relations.sql(query, params).to_pylist()
+    keyless = relations.sql(
+        f"select count(*) as n from rollouts where {scope} and prompt_key is null", params
+    )
+    total = int(rows[0]["total"]) if rows else 0
+    return PromptList(tuple(_summary(row) for row in rows), total, int(keyless.to_pydict()["n"][0]))
+
+
+def prompt_over_time(
+    relations: Relations,
+    prompt_key: str,
+    *,
+    runs: Sequence[str] = (),
+    columns: RolloutColumns | None = None,
+) -> list[PromptVisit]:
+    """All rollouts of one prompt over steps, splits and runs.
+
+    Args:
+        relations: where to read.
+        prompt_key: the prompt.
+        runs: only these; all by default.
+        columns: what `rollouts` has.
+
+    Raises:
+        StoreError: no rollout has that key.
+    """
+    c = columns or describe(relations)
+    if not c.has("prompt_key"):
+        raise StoreError("prompts: no rollout has a prompt key. Log `prompt_keys`.")
+    scope, params = Selection(None, None).condition(c)
+    reward = known_number("reward") if c.has("reward") else "cast(null as double)"
+    ids = f"cast({c.expression('id')} as varchar)"
+    within = " and list_contains(?, run)" if runs else ""
+    query = f"""
+        select run, split, step, count(*) as tried, sum({c.expression("success")}) as solved,
+            list({reward} order by {reward}) filter (where {reward} is not null) as rewards, avg({reward}) as mean_reward,
+            avg({c.expression("n_sampled")}) as n_sampled, list({c.expression("stop_reason")}) as stops,
+            list({ids} order by {ids}) filter (where {c.expression("traced")}) as ids
+        from rollouts where {scope} and prompt_key = ?{within} group by run, split, step order by run, split, step"""
+    rows = relations.sql(query, [*params, prompt_key, *([list(runs)] if runs else [])]).to_pylist()
+    if not rows:
+        raise StoreError(f"prompts: no rollout has the prompt key {prompt_key!r}.")
+    return [_visit(row) for row in rows]
+
+
+def _summary(row: dict[str, Any]) -> PromptSummary:
+    def whole(name: str) -> int | None:
+        return None if row[name] is None else int(row[name])
+
+    def real(name: str) -> float | None:
+        return None if row[name] is None else float(row[name])
+
+    return PromptSummary(
+        prompt_key=row["prompt_key"],
+        prompt=row["prompt"],
+        source=row["source"],
+        visits=int(row["visits"]),
+        tried=int(row["tried"]),
+        solved=whole("solved"),
+        solve_rate=real("solve_rate"),
+        mean_reward=real("mean_reward"),
+        spread=real("spread"),
+        trend=real("trend"),
+        first_solved=whole("first_solved"),
+        first_step=whole("first_step"),
+        last_step=whole("last_step"),
+        tokens=whole("tokens"),
+        wasted=whole("wasted"),
+    )
+
+
+def _visit(row: dict[str, Any]) -> PromptVisit:
+    stops: dict[str, int] = {}
+    for reason in row["stops"] or []:
+        if reason is not None:
+            stops[reason] = stops.get(reason, 0) + 1
+    return PromptVisit(
+        run=str(row["run"]),
+        split=str(row["split"]),
+        step=int(row["step"]),
+        tried=int(row["tried"]),
+        solved=None if row["solved"] is None else int(row["solved"]),
+        rewards=tuple(float(r) for r in row["rewards"] or ()),
+        mean_reward=row["mean_reward"],
+        n_sampled=row["n_sampled"],
+        stop_reasons=stops,
+        ids=tuple(row["ids"] or ()),
+    )

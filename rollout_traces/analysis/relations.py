@@ -1,0 +1,182 @@
+"""What the analysis reads: two relations, `rollouts` and `metrics`, and which columns they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOT_COMPARED = frozenset(
+    {
+        *(
+            "run",
+            "run_id",
+            "run_name",
+            "project",
+            "id",
+            "uid",
+            "trace_id",
+            "trace_uid",
+            "split",
+            "step",
+            "group",
+        ),
+        *(
+            "sample",
+            "prompt_key",
+            "attempt",
+            "episode",
+            "parent",
+            "late",
+            "late_part",
+            "superseded",
+            "traced",
+        ),
+        *(
+            "selected_by",
+            "selected_probability",
+            "prompt",
+            "reply",
+            "preview",
+            "ground_truth",
+            "text",
+            "trained",
+        ),
+        *(
+            "version_min",
+            "version_max",
+            "train_version",
+            "timestamp",
+            "started",
+            "doc",
+            "kind",
+            "key",
+            "trace_index",
+        ),
+        *("n_messages", "population", "group_size", "decoded_from", "response_mask_from", "status", "schema"),
+        *("parsed_answer", "unreadable", "row", "place", "run_no", "from_ledger", "position"),
+    }
+)
+"""Columns that name, place or count a rollout: no property that could have changed."""
+EXPECTED = {
+    "run": "varchar",
+    "split": "varchar",
+    "step": "bigint",
+    "group": "bigint",
+    "prompt_key": "varchar",
+    "id": "varchar",
+    "attempt": "varchar",
+    "superseded": "boolean",
+    "traced": "boolean",
+    "selected_by": "varchar",
+    "selected_probability": "double",
+    "flags": "varchar[]",
+    "tool_names": "varchar[]",
+    "error_signatures": "varchar[]",
+    "source": "varchar",
+    "engine": "varchar",
+    "reward": "double",
+    "success": "bigint",
+    "n_sampled": "bigint",
+    "update_share": "double",
+    "reward_status": "varchar",
+    "stop_reason": "varchar",
+    "version_max": "bigint",
+    "reply": "varchar",
+    "prompt": "varchar",
+    "discard_reason": "varchar",
+    "answer": "varchar",
+}
+"""Columns that queries may name; where one is absent it reads as unknown."""
+
+
+class Relations(Protocol):
+    """Something that answers SQL over `rollouts` and `metrics`."""
+
+    def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
+        """The rows of a SELECT, with `?` for each parameter."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutColumns:
+    """The columns of `rollouts` by what can be asked of them.
+
+    Attributes:
+        names: every column.
+        numbers: numeric properties of a rollout.
+        texts: properties with one of a few values.
+        tags: properties with several values, such as flags.
+        floats: the numbers that can be NaN.
+    """
+
+    names: frozenset[str]
+    numbers: tuple[str, ...]
+    texts: tuple[str, ...]
+    tags: tuple[str, ...]
+    floats: frozenset[str] = frozenset()
+
+    def has(self, *names: str) -> bool:
+        """Whether all of some columns are there."""
+        return all(name in self.names for name in names)
+
+    def expression(self, name: str) -> str:
+        """A column in SQL; NULL of its type where the relation lacks it."""
+        if name in self.names:
+            return quoted(name)
+        return f"cast(null as {EXPECTED.get(name, 'varchar')})"
+
+
+def describe(relations: Relations) -> RolloutColumns:
+    """The columns of `rollouts`."""
+    import pyarrow as pa
+
+    schema = relations.sql("select * from rollouts limit 0").schema
+    numbers, texts, tags, floats = [], [], [], []
+    for field in schema:
+        if field.name in NOT_COMPARED:
+            continue
+        kind = field.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            numbers.append(field.name)
+            if pa.types.is_floating(kind):
+                floats.append(field.name)
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            texts.append(field.name)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            tags.append(field.name)
+    return RolloutColumns(
+        frozenset(schema.names), tuple(numbers), tuple(texts), tuple(tags), frozenset(floats)
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def current(columns: RolloutColumns) -> str:
+    """The condition that leaves out rows which a later attempt replaced."""
+    return "superseded is not true" if columns.has("superseded") else "true"
+
+
+def unit(columns: RolloutColumns) -> str:
+    """SQL for what is independent inside a step: the group, else the prompt, else the rollout itself."""
+    parts = []
+    if columns.has("group"):
+        parts.append('cast("group" as varchar)')
+    if columns.has("prompt_key"):
+        parts.append("prompt_key")
+    if columns.has("id"):
+        parts.append("id")
+    return f"coalesce({', '.join(parts)})" if len(parts) > 1 else (parts[0] if parts else "'all'")
+
+
+def known_number(name: str) -> str:
+    """A numeric column with NaN and infinity read as unknown."""
+    return f"case when isfinite(cast({quoted(name)} as double)) then cast({quoted(name)} as double) end"

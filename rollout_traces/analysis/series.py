@@ -1,0 +1,480 @@
+"""A run's columns as series over its steps: overall, and for each source and engine.
+
+A step's value is a mean (numbers) or a share (values of text columns and tags) over **all** its rollouts; what
+needs text is a share of the rollouts traced at random. Overall and engine series have the mix of sources
+taken out: each source's usual level is subtracted before the mean, so that sources that alternate do not look
+like a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    current,
+    describe,
+    known_number,
+    quoted,
+    unit,
+)
+
+MOST_VALUES = 60
+"""Values of one text column that get a series, the most frequent first."""
+SEGMENTS = ("source", "engine")
+"""Columns by which a change is looked for in parts of a step."""
+RARE_TEXTS = frozenset(("answer",))
+"""Text columns with too many values to follow each over the steps."""
+FEWEST = 3
+"""Rollouts that a part of a step needs to have a value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One number over the steps of a run.
+
+    Attributes:
+        column: ledger column, derived measure (`group/...`) or metric key.
+        value: the value whose share it is; None for a mean.
+        segment: `(column, value)` of the part of the step it speaks of; None for all of it.
+        steps: int [n], ascending.
+        values: float [n], as a person reads them.
+        adjusted: float [n], with the mix of sources taken out; what is tested.
+        rows: float [n], rollouts behind each value; empty for logged metrics.
+    """
+
+    column: str
+    value: str | None
+    segment: tuple[str, str] | None
+    steps: np.ndarray
+    values: np.ndarray
+    adjusted: np.ndarray
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the values are shares."""
+        return self.value is not None
+
+    @property
+    def name(self) -> str:
+        """Column, value and segment in words."""
+        value = f" {self.value}" if self.value is not None else ""
+        part = f" on {self.segment[0]} {self.segment[1]}" if self.segment else ""
+        return f"{self.column}{value}{part}"
+
+
+@dataclass(eq=False)
+class RunSeries:
+    """The series of one run and split, read once and computed when asked.
+
+    Attributes:
+        relations: where to read.
+        run: the run.
+        split: the split.
+        columns: what `rollouts` has.
+        within: first and last step, both included; all by default.
+        where: a further SQL condition with its parameters.
+        segments: the segment columns that there are.
+    """
+
+    relations: Relations
+    run: str
+    split: str
+    columns: RolloutColumns = field(default=None)  # type: ignore[assignment]
+    within: tuple[int, int] | None = None
+    where: tuple[str, tuple[Any, ...]] = ("", ())
+    segments: tuple[str, ...] = SEGMENTS
+
+    def __post_init__(self) -> None:
+        if self.columns is None:
+            self.columns = describe(self.relations)
+        self.segments = tuple(name for name in self.segments if self.columns.has(name))
+
+    @property
+    def scope(self) -> str:
+        """The SQL condition of this run's current rows; takes `params`."""
+        steps = "step is not null" if self.within is None else "step between ? and ?"
+        further = f" and ({self.where[0]})" if self.where[0] else ""
+        return f"run = ? and split = ? and {current(self.columns)} and {steps}{further}"
+
+    @property
+    def params(self) -> list[Any]:
+        """The parameters of `scope`."""
+        return [self.run, self.split, *(self.within or ()), *self.where[1]]
+
+    @cached_property
+    def _cells(self) -> dict[str, np.ndarray]:
+        """Counts and sums of each number by step, source and engine."""
+        parts = ["count(*) as n"]
+        for i, name in enumerate(self.columns.numbers):
+            known = known_number(name)
+            parts += [f"count({known}) as k{i}", f"sum({known}) as s{i}"]
+        keys = ", ".join(["step", *self.segments])
+        query = f"select {keys}, {', '.join(parts)} from rollouts where {self.scope} group by {keys}"
+        return as_arrays(self.relations.sql(query, self.params))
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """int [T]: the steps of the split, ascending."""
+        return np.unique(self._cells["step"].astype(np.int64))
+
+    @cached_property
+    def row_counts(self) -> np.ndarray:
+        """float [T]: rollouts of each step."""
+        at = np.searchsorted(self.steps, self._cells["step"].astype(np.int64))
+        return np.bincount(at, self._cells["n"].astype(float), len(self.steps))
+
+    def numbers(self) -> Iterator[Series]:
+        """A series for the mean of each numeric column, overall and by segment."""
+        for i, name in enumerate(self.columns.numbers):
+            cells = {key: self._cells[key] for key in ("step", *self.segments)}
+            yield from self._of_cells(name, None, cells, self._cells[f"k{i}"], self._cells[f"s{i}"])
+
+    def shares(self) -> Iterator[Series]:
+        """A series for the share of each value of each text and tag column, overall and by segment."""
+        for name in (*self.columns.texts, *self.columns.tags):
+            if name not in RARE_TEXTS:
+                yield from self._shares_of(name)
+
+    def _shares_of(self, name: str) -> Iterator[Series]:
+        is_tags = name in self.columns.tags
+        keys = ", ".join(["step", *self.segments])
+        for texted, condition in self._bases(name):
+            scope = f"{self.scope} and {quoted(name)} is not null{condition}"
+            base = as_arrays(
+                self.relations.sql(
+                    f"select {keys}, count(*) as n from rollouts where {scope} group by {keys}", self.params
+                )
+            )
+            if not len(base["step"]):
+                continue
+            value = f"unnest(list_distinct({quoted(name)}))" if is_tags else quoted(name)
+            inner = f"select {keys}, {value} as v from rollouts where {scope}"
+            found = as_arrays(
+                self.relations.sql(
+                    f"select {keys}, v, count(*) as n from ({inner}) group by {keys}, v", self.params
+                )
+            )
+            values, totals = _most_frequent(found)
+            for v in values:
+                if texted is not None and is_text_flag(v) is not texted:
+                    continue
+                if not is_tags and totals[v] >= base["n"].sum():
+                    continue
+                here = found["v"] == v
+                hits = _match(
+                    base, {key: found[key][here] for key in ("step", *self.segments)}, found["n"][here]
+                )
+                cells = {key: base[key] for key in ("step", *self.segments)}
+                skip = name if name in self.segments else None
+                yield from self._of_cells(name, str(v), cells, base["n"], hits, skip)
+
+    def _bases(self, name: str) -> list[tuple[bool | None, str]]:
+        """Over which rows shares of a column are taken: all, or those traced at random where it needs text."""
+        if not self.columns.has("traced", "selected_by"):
+            return [(None, "")]
+        random = " and traced and selected_by = 'random'"
+        if name == "flags":
+            return [(False, ""), (True, random)]
+        if name in ("tool_names", "error_signatures"):
+            return [(None, random)]
+        return [(None, "")]
+
+    def _of_cells(
+        self,
+        column: str,
+        value: str | None,
+        cells: dict[str, np.ndarray],
+        n: np.ndarray,
+        total: np.ndarray,
+        is_segment: str | None = None,
+    ) -> Iterator[Series]:
+        n, total = n.astype(float), np.nan_to_num(total.astype(float))
+        keep = n > 0
+        if not keep.any():
+            return
+        at = np.searchsorted(self.steps, cells["step"].astype(np.int64))
+        level = np.zeros(len(n))
+        if "source" in cells and is_segment != "source":
+            level = _usual_level(cells["source"], n, total)
+        yield self._one(column, value, None, at, n, total, level, keep)
+        for segment in self.segments:
+            if segment == is_segment or segment not in cells:
+                continue
+            names = [name for name in dict.fromkeys(cells[segment].tolist()) if name is not None]
+            if len(names) < 2 or len(names) > MOST_VALUES:
+                continue
+            for name in names:
+                rows = keep & (cells[segment] == name)
+                if n[rows].sum() >= FEWEST:
+                    of = np.zeros(len(n)) if segment == "source" else level
+                    yield self._one(column, value, (segment, str(name)), at, n, total, of, rows)
+
+    def _one(
+        self,
+        column: str,
+        value: str | None,
+        segment: tuple[str, str] | None,
+        at: np.ndarray,
+        n: np.ndarray,
+        total: np.ndarray,
+        level: np.ndarray,
+        rows: np.ndarray,
+    ) -> Series:
+        size = len(self.steps)
+        count = np.bincount(at[rows], n[rows], size)
+        sums = np.bincount(at[rows], total[rows], size)
+        less = np.bincount(at[rows], (total - level * n)[rows], size)
+        there = count >= (FEWEST if segment is not None else 1)
+        raw = sums[there] / count[there]
+        centre = float(np.average(level[rows], weights=n[rows]))
+        return Series(
+            column, value, segment, self.steps[there], raw, less[there] / count[there] + centre, count[there]
+        )
+
+    def needs_text(self, column: str, value: str) -> bool:
+        """Whether the share of a value is taken over the rollouts traced at random."""
+        if not self.columns.has("traced", "selected_by"):
+            return False
+        return column in ("tool_names", "error_signatures") or (column == "flags" and is_text_flag(value))
+
+    @cached_property
+    def groups(self) -> dict[str, np.ndarray]:
+        """What only whole groups know, summed by step and source."""
+        c = self.columns
+        by_source = c.expression("source")
+        reward = known_number("reward") if c.has("reward") else "cast(null as double)"
+        length = known_number("n_sampled") if c.has("n_sampled") else "cast(null as double)"
+        inner = f"""
+            select step, {by_source} as source, {unit(c)} as unit, count(*) as n,
+                count({reward}) as known, min({reward}) as low, max({reward}) as high,
+                sum({length}) as tokens,
+                covar_pop({reward}, {length}) * count({reward}) as sxy,
+                var_pop({reward}) * count({reward}) as syy, var_pop({length}) * count({length}) as sxx,
+                min({c.expression("prompt_key")}) as first_key,
+                cast(min({c.expression("prompt_key")}) <> max({c.expression("prompt_key")}) as int) as mixed
+            from rollouts where {self.scope} group by 1, 2, 3"""
+        equal = "n >= 2 and known = n and high - low <= 1e-6 * greatest(1, abs(high))"
+        query = f"""
+            select step, source, count(*) as groups, sum(cast(n >= 2 as int)) as several,
+                sum(cast({equal} as int)) as tied,
+                sum(case when {equal} then tokens end) as tied_tokens, sum(tokens) as tokens,
+                sum(case when {equal} then high end) as tied_reward,
+                sum(case when known >= 2 then sxy end) as sxy, sum(case when known >= 2 then syy end) as syy,
+                sum(case when known >= 2 then sxx end) as sxx, sum(case when known >= 2 then known - 1 end) as freedom,
+                sum(cast(known >= 2 and high > low as int)) as varied,
+                sum(cast(n >= 2 and known >= 2 and mixed = 1 as int)) as mixed, sum(n) as rows_,
+                sum(known) as known, count(first_key) - count(distinct first_key) as repeated,
+                min(low) as low, max(high) as high
+            from ({inner}) group by 1, 2"""
+        return as_arrays(self.relations.sql(query, self.params))
+
+    def group_measures(self) -> Iterator[Series]:
+        """Shares of groups: tied, of several prompts, of repeated prompts; wasted tokens; update in three rows."""
+        g = self.groups
+        if not len(g["step"]):
+            return
+        cells = {"step": g["step"]} | ({"source": g["source"]} if self.columns.has("source") else {})
+        pairs = {
+            "group/tie_share": ("several", "tied"),
+            "group/wasted_tokens": ("tokens", "tied_tokens"),
+            "group/mixed_prompts": ("several", "mixed"),
+            "group/repeated_prompts": ("groups", "repeated"),
+            "reward/unknown_share": ("rows_", "unknown"),
+        }
+        unknown = g["rows_"].astype(float) - g["known"].astype(float)
+        for name, (of, what) in pairs.items():
+            hits = unknown if what == "unknown" else g[what]
+            yield from self._of_cells(name, None, cells, np.nan_to_num(g[of].astype(float)), hits)
+        yield from (series for series in (self.top_rows, self.length_correlation) if series is not None)
+
+    @cached_property
+    def top_rows(self) -> Series | None:
+        """Share of the step's update that its three heaviest rows carry."""
+        if not self.columns.has("update_share"):
+            return None
+        query = f"""
+            select step, list_sum(max(update_share, 3)) / nullif(sum(update_share), 0) as top, count(update_share) as n
+            from rollouts where {self.scope} and update_share >= 0 group by step having n > 3 order by step"""
+        found = as_arrays(self.relations.sql(query, self.params))
+        top = found["top"].astype(float)
+        there = np.isfinite(top)
+        return Series(
+            "update/top3_share",
+            None,
+            None,
+            found["step"][there].astype(np.int64),
+            top[there],
+            top[there],
+            found["n"][there],
+        )
+
+    @cached_property
+    def length_correlation(self) -> Series | None:
+        """Correlation of reward and sampled tokens inside groups, pooled over the groups of a step."""
+        g = self.groups
+        at = np.searchsorted(self.steps, g["step"].astype(np.int64))
+        size = len(self.steps)
+        sxy, sxx, syy, freedom = (
+            np.bincount(at, np.nan_to_num(g[name].astype(float)), size)
+            for name in ("sxy", "sxx", "syy", "freedom")
+        )
+        there = (sxx > 0) & (syy > 0) & (freedom >= 8)
+        if not there.any():
+            return None
+        values = (sxy / np.sqrt(np.maximum(sxx * syy, 1e-300)))[there]
+        return Series(
+            "group/reward_corr_length", None, None, self.steps[there], values, values, freedom[there]
+        )
+
+    def component_spreads(self) -> Iterator[Series]:
+        """Standard deviation of each reward component over the rollouts of a step."""
+        names = [name for name in self.columns.numbers if name.startswith("component/")]
+        if not names:
+            return
+        parts = ", ".join(f"stddev_pop({known_number(name)}) as d{i}" for i, name in enumerate(names))
+        found = as_arrays(
+            self.relations.sql(
+                f"select step, {parts} from rollouts where {self.scope} group by step order by step",
+                self.params,
+            )
+        )
+        for i, name in enumerate(names):
+            values = found[f"d{i}"].astype(float)
+            there = np.isfinite(values)
+            yield Series(
+                name, None, None, found["step"][there].astype(np.int64), values[there], values[there]
+            )
+
+    @cached_property
+    def newest_versions(self) -> Series | None:
+        """The newest policy version of each step."""
+        if not self.columns.has("version_max"):
+            return None
+        query = f"select step, max(version_max) as v from rollouts where {self.scope} and version_max is not null group by step order by step"
+        found = as_arrays(self.relations.sql(query, self.params))
+        if not len(found["step"]):
+            return None
+        values = found["v"].astype(float)
+        return Series("version_max", None, None, found["step"].astype(np.int64), values, values)
+
+    @cached_property
+    def always_solved(self) -> Series | None:
+        """Share of a step's groups that ask a prompt which every rollout of two or more visits solved."""
+        c = self.columns
+        if not c.has("prompt_key", "success"):
+            return None
+        query = f"""
+            with visits as (
+                select step, prompt_key, {unit(c)} as unit, cast(bool_and(coalesce(success = 1, false)) as int) as solved
+                from rollouts where {self.scope} and prompt_key is not null group by 1, 2, 3),
+            told as (
+                select step, count(distinct step) over (partition by prompt_key) as visits,
+                    min(solved) over (partition by prompt_key) as always
+                from visits)
+            select step, count(*) as n, avg(cast(always = 1 and visits > 1 as int)) as share
+            from told group by step order by step"""
+        found = as_arrays(self.relations.sql(query, self.params))
+        if not len(found["step"]):
+            return None
+        values = found["share"].astype(float)
+        return Series(
+            "prompts/always_solved_share",
+            None,
+            None,
+            found["step"].astype(np.int64),
+            values,
+            values,
+            found["n"],
+        )
+
+
+def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
+    """The run's logged numbers, the last attempt's value where a step was logged twice.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        prefixes: leave out keys that begin with one of these.
+    """
+    query = """
+        select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
+        from metrics where run = ? and value is not null and isfinite(cast(value as double)) and step is not null
+        group by 1, 2, 3 order by 1, 2, 3"""
+    found = as_arrays(relations.sql(query, [run]))
+    if not len(found["step"]):
+        return []
+    names = np.asarray(
+        [
+            f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
+            for s, k in zip(found["split"], found["key"], strict=True)
+        ]
+    )
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+    series = []
+    for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
+        name = str(names[start])
+        if not name.startswith(tuple(prefixes)) or not prefixes:
+            values = found["value"][start:stop].astype(float)
+            series.append(
+                Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values)
+            )
+    return series
+
+
+def is_text_flag(name: Any) -> bool:
+    """Whether only a decoded rollout can carry a flag."""
+    from rollout_traces.flags import REGISTRY
+
+    return name in REGISTRY and REGISTRY[name].population is None
+
+
+def as_arrays(table: Any) -> dict[str, np.ndarray]:
+    """An Arrow table as arrays by column: numbers with NaN for unknown, texts as objects with None."""
+    import pyarrow as pa
+
+    arrays = {}
+    for name in table.column_names:
+        column = table.column(name)
+        kind = column.type
+        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+            column = column.cast(pa.float64())
+            kind = column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            arrays[name] = column.to_numpy()
+        else:
+            arrays[name] = np.asarray(column.to_pylist(), dtype=object)
+    return arrays
+
+
+def _most_frequent(found: dict[str, np.ndarray]) -> tuple[list[Any], dict[Any, float]]:
+    totals: dict[Any, float] = {}
+    for v, n in zip(found["v"].tolist(), found["n"].tolist(), strict=True):
+        totals[v] = totals.get(v, 0) + n
+    return sorted(totals, key=lambda v: (-totals[v], str(v)))[:MOST_VALUES], totals
+
+
+def _match(base: dict[str, np.ndarray], keys: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """float [C]: counts put into the cells of `base` with the same keys, 0 elsewhere."""
+    names = list(keys)
+    index = {row: i for i, row in enumerate(zip(*(base[name].tolist() for name in names), strict=True))}
+    hits = np.zeros(len(base["n"]))
+    for row, count in zip(
+        zip(*(keys[name].tolist() for name in names), strict=True), counts.tolist(), strict=True
+    ):
+        hits[index[row]] += count
+    return hits
+
+
+def _usual_level(sources: np.ndarray, n: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """float [C]: for each cell the mean over the run of its source."""
+    names, code = np.unique(np.asarray([str(s) for s in sources]), return_inverse=True)
+    counts = np.bincount(code, n, len(names))
+    return (np.bincount(code, total, len(names)) / np.maximum(counts, 1))[code]

@@ -1,0 +1,192 @@
+"""A and B read from `rollouts`: means of every number by group, sums of every share by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.compare import ClusterSums
+from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted, unit
+from rollout_traces.analysis.selections import Selection, sql_union
+from rollout_traces.analysis.series import as_arrays, is_text_flag
+
+MOST_VALUES = 200
+"""Values of a text column that are compared, the most frequent of both sides."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Both sides by group.
+
+    Attributes:
+        side: int [U], 0 for A and 1 for B.
+        step: int [U].
+        unit: object [U], run, split, step and group: the same on both sides where they share a group.
+        prompt: object [U], the prompt's key, None where unknown.
+        n: float [U], rollouts.
+        means: column -> float [U], NaN where the group knows none.
+        counts: column -> (rollouts of A, of B) that know it.
+        totals: column -> (mean over rollouts of A, of B).
+    """
+
+    side: np.ndarray
+    step: np.ndarray
+    unit: np.ndarray
+    prompt: np.ndarray
+    n: np.ndarray
+    means: dict[str, np.ndarray]
+    counts: dict[str, tuple[int, int]]
+    totals: dict[str, tuple[float, float]]
+
+
+def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> Groups:
+    """Every number of both sides by group."""
+    numbers = columns.numbers
+    key = (
+        "hash(run, split, step, " + unit(columns) + ")"
+        if columns.has("run", "split")
+        else f"hash(step, {unit(columns)})"
+    )
+    what = ", ".join(
+        [
+            f"step, {key} as unit, hash({columns.expression('prompt_key')}) as prompt, {columns.expression('prompt_key')} is null as keyless"
+        ]
+        + [
+            f"{known_number(name) if name in columns.floats else quoted(name)} as c{i}"
+            for i, name in enumerate(numbers)
+        ]
+    )
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    parts = [f"count(c{i}) as k{i}, avg(c{i}) as m{i}" for i in range(len(numbers))]
+    query = (
+        f"select side, step, unit, any_value(prompt) as prompt, bool_or(keyless) as keyless, count(*) as n"
+        f"{''.join(', ' + part for part in parts)} from ({union}) group by side, step, unit"
+    )
+    found = as_arrays(relations.sql(query, params))
+    side, n = found["side"].astype(int), found["n"].astype(float)
+    means, counts, totals = {}, {}, {}
+    for i, name in enumerate(numbers):
+        k, mean = found[f"k{i}"].astype(float), found[f"m{i}"].astype(float)
+        known = [float(k[side == s].sum()) for s in (0, 1)]
+        sums = [float((np.nan_to_num(mean) * k)[side == s].sum()) for s in (0, 1)]
+        means[name] = mean
+        counts[name] = (int(known[0]), int(known[1]))
+        totals[name] = (_ratio(sums[0], known[0]), _ratio(sums[1], known[1]))
+    prompt = np.where(found["keyless"].astype(bool), 0, found["prompt"])
+    step = np.nan_to_num(found["step"].astype(float), nan=-1).astype(np.int64)
+    return Groups(side, step, found["unit"], prompt, n, means, counts, totals)
+
+
+@dataclass(frozen=True, eq=False)
+class ShareSums:
+    """One value of a text column or tag on both sides.
+
+    Attributes:
+        column: the column.
+        value: the value.
+        a: sums over groups of A.
+        b: sums over groups of B.
+        rows_a: rollouts of A with the value, unweighted.
+        rows_b: rollouts of B with the value, unweighted.
+        steps: int [T], steps of both sides.
+        side: int [T].
+        shares: float [T], the share in each step.
+        groups: float [T], groups of each step.
+    """
+
+    column: str
+    value: str
+    a: ClusterSums
+    b: ClusterSums
+    rows_a: int
+    rows_b: int
+    known_a: int
+    known_b: int
+    steps: np.ndarray
+    side: np.ndarray
+    shares: np.ndarray
+    groups: np.ndarray
+
+
+def read_shares(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
+) -> Iterator[ShareSums]:
+    """Every value of every text column and tag on both sides."""
+    for name in (*columns.texts, *columns.tags):
+        if name == "flags" and columns.has("traced", "selected_by"):
+            yield from (s for s in _of(relations, columns, a, b, name, False) if not is_text_flag(s.value))
+            yield from (s for s in _of(relations, columns, a, b, name, True) if is_text_flag(s.value))
+        else:
+            texted = name in ("tool_names", "error_signatures") and columns.has("traced", "selected_by")
+            yield from _of(relations, columns, a, b, name, texted)
+
+
+def _of(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, name: str, texted: bool
+) -> Iterator[ShareSums]:
+    weighted = texted and columns.has("selected_probability")
+    weight = "1 / nullif(selected_probability, 0)" if weighted else "1"
+    condition = "v is not null" + (" and random" if texted else "")
+    random = "traced and selected_by = 'random'" if texted else "true"
+    key = (
+        f"hash(run, split, step, {unit(columns)})"
+        if columns.has("run", "split")
+        else f"hash(step, {unit(columns)})"
+    )
+    what = f"step, {key} as unit, {quoted(name)} as v, coalesce({weight}, 1) as w, {random} as random"
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    value = "unnest(list_distinct(v))" if name in columns.tags else "v"
+    query = f"""
+        with r as materialized (select * from ({union}) where {condition}),
+        base as (select side, step, unit, sum(w) as n, count(*) as k from r group by 1, 2, 3),
+        hit as (select side, step, unit, v, sum(w) as h, count(*) as k
+                from (select side, step, unit, {value} as v, w from r) group by 1, 2, 3, 4)
+        select side, step, null as v, sum(n) as h, sum(n * n) as h2, sum(n * n) as hn, count(*) as g, sum(k) as k
+        from base group by side, step
+        union all
+        select hit.side, hit.step, hit.v, sum(h), sum(h * h), sum(h * n), count(*), sum(hit.k)
+        from hit join base using (side, step, unit) where hit.v is not null group by 1, 2, 3"""
+    found = as_arrays(relations.sql(query, params))
+    if not len(found["side"]):
+        return
+    side, step = (
+        found["side"].astype(int),
+        np.nan_to_num(found["step"].astype(float), nan=-1).astype(np.int64),
+    )
+    whole = np.asarray([v is None for v in found["v"]])
+    code = step * 2 + side
+    known, index = np.unique(code, return_inverse=True)
+    t_side, t_step = known % 2, known // 2
+    size = len(known)
+    n, n2, g, k = (
+        np.bincount(index[whole], found[f][whole].astype(float), size) for f in ("h", "h2", "g", "k")
+    )
+    rows: dict[str, list[int]] = {}
+    for i in np.flatnonzero(~whole):
+        rows.setdefault(found["v"][i], []).append(i)
+    frequent = sorted(rows, key=lambda v: -float(found["k"][rows[v]].sum()))[:MOST_VALUES]
+    for v in frequent:
+        at = np.asarray(rows[v])
+        h, h2, hn, with_hits, hits = (
+            np.bincount(index[at], found[f][at].astype(float), size) for f in ("h", "h2", "hn", "g", "k")
+        )
+        sums = [
+            ClusterSums(
+                float(h[s].sum()), float(n[s].sum()), float(h2[s].sum()), float(hn[s].sum()), float(n2[s].sum()),
+                float(g[s].sum()), float(with_hits[s].sum()),
+            )
+            for s in (t_side == 0, t_side == 1)
+        ]  # fmt: skip
+        rows_a, rows_b = int(hits[t_side == 0].sum()), int(hits[t_side == 1].sum())
+        known_a, known_b = int(k[t_side == 0].sum()), int(k[t_side == 1].sum())
+        there = n > 0
+        yield ShareSums(
+            name, str(v), sums[0], sums[1], rows_a, rows_b, known_a, known_b,
+            t_step[there], t_side[there], h[there] / n[there], g[there],
+        )  # fmt: skip
+
+
+def _ratio(total: float, n: float) -> float:
+    return total / n if n else float("nan")

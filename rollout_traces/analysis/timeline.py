@@ -1,0 +1,113 @@
+"""A run as a timeline: first and last seen, change points, attempts, gaps in steps, engines, diagnoses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rollout_traces.analysis.diagnoses.base import Evidence, filter_of, literal, percent, told
+from rollout_traces.analysis.series import as_arrays
+
+Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap"]
+EARLY = 3
+"""What is first seen within so many steps of the run's start is how the run is, not an event."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a step.
+
+    Attributes:
+        step: when.
+        last: until when, None where it lasts or was a moment.
+        kind: what sort of event.
+        what: the column, flag, tool, engine or attempt.
+        sentence: what happened, in words.
+        where: a filter in the query language that leads to the rollouts; empty where there is none.
+    """
+
+    step: int
+    last: int | None
+    kind: Kind
+    what: str
+    sentence: str
+    where: str = ""
+
+
+def events(e: Evidence) -> list[Event]:
+    """The timeline of a run, steps ascending.
+
+    Args:
+        e: the run's evidence.
+    """
+    steps = e.run.steps
+    if not len(steps):
+        return []
+    found = [*_changes(e), *_seen(e, steps), *_attempts(e), *_gaps(steps)]
+    return sorted(found, key=lambda event: (event.step, event.kind, event.what))
+
+
+def _changes(e: Evidence) -> list[Event]:
+    return [
+        Event(
+            m.step,
+            m.last,
+            "change",
+            m.name,
+            f"{m.name}: {told(m, shares='share' in m.column)}",
+            filter_of(m),
+        )
+        for m in e.moved
+    ]
+
+
+def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
+    start = int(steps[min(EARLY, len(steps) - 1)])
+    found = []
+    for s in e.seen:
+        has = "has" if s.column in ("flags", "tool_names", "error_signatures") else "="
+        where = f"{s.column} {has} {literal(s.value)}"
+        if s.first > start:
+            whom = "of the traced rollouts" if s.traced_only else "of the rollouts"
+            text = (
+                f"{s.column} {s.value}: first seen at step {s.first}, {percent(s.share_since)} {whom} since"
+            )
+            found.append(
+                Event(
+                    s.first, s.last if s.stopped else None, "first seen", f"{s.column} {s.value}", text, where
+                )
+            )
+        if s.stopped:
+            text = f"{s.column} {s.value}: last seen at step {s.last}"
+            found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where))
+    return found
+
+
+def _attempts(e: Evidence) -> list[Event]:
+    if not e.run.columns.has("attempt"):
+        return []
+    query = "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null group by attempt order by attempt"
+    found = as_arrays(e.run.relations.sql(query, [e.run.run, e.run.split]))
+    return [
+        Event(int(first), None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {int(first)}")
+        for name, first in list(zip(found["attempt"], found["first"], strict=True))[1:]
+    ]
+
+
+def _gaps(steps: np.ndarray) -> list[Event]:
+    if len(steps) < 4:
+        return []
+    jumps = np.diff(steps)
+    usual = float(np.median(jumps))
+    return [
+        Event(
+            int(steps[i]),
+            int(steps[i + 1]),
+            "gap",
+            "steps",
+            f"no rollouts between step {steps[i]} and {steps[i + 1]}",
+        )
+        for i in np.flatnonzero(jumps > 3 * usual)
+    ]

@@ -1,0 +1,1 @@
+"""What crosses between ranks and nodes: rendezvous, connections, forwarding, receiving."""

@@ -1,0 +1,154 @@
+"""What the ranks of another node hand over, sent to rank 0's spools.
+
+One rank of each such node sends for all of its ranks. A record leaves its own spool when rank 0 has it in a
+spool; a `flush` or `finish` leaves when rank 0's worker has stored it, so that whoever waits for it waits for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from rollout_traces.capture.hand_over import Warnings
+from rollout_traces.cluster.connection import NodeConnection
+from rollout_traces.spool.folder import SpoolReader
+from rollout_traces.spool.record import RecordError, decode, n_bytes_of
+from rollout_traces.spool.run_folder import RunFolder
+
+PAUSE = 0.05
+"""Seconds between two looks at the spools."""
+BEAT = 2.0
+"""Seconds after which rank 0 hears that this node is still there."""
+MAX_BACKOFF = 30.0
+"""Seconds between two attempts to make a line, or to send what was refused, at most."""
+
+
+class NodeForwarder:
+    """Sends a node's spools to rank 0, on a thread.
+
+    Args:
+        folder: the node's own folder.
+        connect: makes a new line to rank 0.
+        warnings: where what happens is counted.
+    """
+
+    def __init__(self, folder: RunFolder, connect: Callable[[], NodeConnection], warnings: Warnings) -> None:
+        self._folder = folder
+        self._connect = connect
+        self._warnings = warnings
+        self._ended = threading.Event()
+        self._closing = threading.Event()
+        self._refused: dict[str, tuple[float, float]] = {}
+        self._waited_for: set[tuple[str, str]] = set()
+        self._said_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="rollout-traces-sender", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Lets the thread end once the other ranks of the node have, and nothing waits.
+
+        Args:
+            timeout: seconds after which it ends anyway; what waits stays in the node's spools.
+        """
+        deadline = time.monotonic() + timeout
+        self._closing.set()
+        while self._thread.is_alive() and not self._folder.is_done() and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(max(deadline - time.monotonic(), 1.0))
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._ended.is_set():
+            try:
+                with contextlib.closing(self._connect()) as link:
+                    failures = 0
+                    self._serve(link)
+            except Exception as error:  # noqa: BLE001  the thread must go on: a store or a line raises anything
+                self._warnings.count("links_lost", f"{error}; what is handed over waits on this node")
+                failures += 1
+                self._ended.wait(min(2.0**failures / 4, MAX_BACKOFF))
+
+    def _serve(self, link: NodeConnection) -> None:
+        self._say_who_is_there(link)
+        while not self._ended.is_set():
+            moved = self._send_waiting(link)
+            if time.monotonic() - self._said_at >= BEAT:
+                self._say_who_is_there(link)
+            if not moved:
+                self._ended.wait(PAUSE)
+        self._say_who_is_there(link)
+        link.ask({"say": "bye"})
+
+    def _say_who_is_there(self, link: NodeConnection) -> None:
+        living = [
+            reader.spool for reader in self._folder.readers() if reader.names() or not reader.owner_is_gone
+        ]
+        link.ask({"say": "here", "spools": living})
+        self._said_at = time.monotonic()
+
+    def _send_waiting(self, link: NodeConnection) -> bool:
+        """Sends the records that wait, oldest first.
+
+        Returns:
+            True when one was sent.
+        """
+        found = [(name, reader) for reader in self._folder.readers() for name in reader.names()]
+        moved = False
+        for name, reader in sorted(found, key=lambda item: item[0]):
+            if self._ended.is_set() or time.monotonic() - self._said_at >= BEAT:
+                break
+            if (reader.spool, name) in self._waited_for:
+                self._let_go_if_stored(link, reader, name)
+            elif not self._rests(reader.spool):
+                if self._send(link, reader, name):
+                    self._refused.pop(reader.spool, None)
+                    moved = True
+                else:
+                    self._rest(reader.spool)
+        return moved
+
+    def _rest(self, spool: str) -> None:
+        """Leaves a spool alone for a while, twice as long as the last time: rank 0 has no room."""
+        _, last = self._refused.get(spool, (0.0, 0.0))
+        self._refused[spool] = (time.monotonic(), min(2 * last, MAX_BACKOFF) or BEAT)
+
+    def _rests(self, spool: str) -> bool:
+        refused_at, pause = self._refused.get(spool, (0.0, 0.0))
+        if self._closing.is_set():
+            pause = min(pause, BEAT)
+        return time.monotonic() - refused_at < pause
+
+    def _send(self, link: NodeConnection, reader: SpoolReader, name: str) -> bool:
+        """Sends a record; False when rank 0 has no room for it."""
+        try:
+            data = reader.read_bytes(name)
+            kind = decode(data).kind
+        except FileNotFoundError:
+            return True
+        except RecordError as error:
+            self._warnings.count("records_damaged", error)
+            reader.set_aside(name)
+            return True
+        answer = link.ask({"say": "record", "spool": reader.spool, "name": name}, data[: n_bytes_of(data)])
+        if not answer.get("taken"):
+            self._warnings.count("records_refused", answer.get("why"))
+            return False
+        self._warnings.counters["records_sent"] += 1
+        if kind in ("flush", "finish"):
+            self._waited_for.add((reader.spool, name))
+        else:
+            reader.remove(name)
+        return True
+
+    def _let_go_if_stored(self, link: NodeConnection, reader: SpoolReader, name: str) -> None:
+        if link.ask({"say": "stored?", "spool": reader.spool, "name": name}).get("stored"):
+            self._waited_for.discard((reader.spool, name))
+            with contextlib.suppress(FileNotFoundError):
+                reader.remove(name)

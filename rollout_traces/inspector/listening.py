@@ -1,0 +1,77 @@
+"""How the server listens: limits on connections that uvicorn does not have by default."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rollout_traces.inspector.server import InspectorServer
+
+HEAD_SECONDS = 10.0
+"""How long the head of a request may take to arrive."""
+MOST_CONNECTIONS = 256
+MOST_HEAD_BYTES = 64 << 10
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 that closes a connection whose request does not arrive."""
+
+    _overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """A connection was opened: a request has to follow."""
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a request, or all of it."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._expect()
+        else:
+            self._arrived()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection was closed."""
+        self._arrived()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(HEAD_SECONDS, self._close)
+
+    def _arrived(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _close(self) -> None:
+        self._overdue = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def serve(server: InspectorServer, host: str, port: int) -> None:
+    """Serves until the process is told to stop.
+
+    Args:
+        server: what is served.
+        host: address to bind.
+        port: port to listen on.
+    """
+    uvicorn.run(
+        server.app,
+        host=host,
+        port=port,
+        http=TimedProtocol,
+        ws="none",
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+    )

@@ -1,0 +1,152 @@
+"""Every route that is served, and to whom; what is not listed here is not served."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Who = Literal["token", "write token"]
+Kind = Literal["page", "code", "data", "file"]
+
+_KIBI = 1 << 10
+_MEBI = 1 << 20
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One route, or several that are alike.
+
+    Attributes:
+        path: a regular expression of the whole path, the prefix of a proxy taken off.
+        method: `GET` (HEAD as well) or `POST`.
+        who: what a visitor has to show.
+        kind: `page` (HTML with scripts), `code` (files of the installed packages, which may be cached),
+            `data` or `file` (media of a project: shown, never run).
+        purpose: what it is for.
+        content_type: what a POST's body has to be.
+        max_body: bytes that a request's body may have.
+        body_seconds: seconds within which it has to arrive.
+    """
+
+    path: str
+    method: Literal["GET", "POST"]
+    who: Who
+    kind: Kind
+    purpose: str
+    content_type: str = "application/json"
+    max_body: int = 64 * _KIBI
+    body_seconds: float = 15.0
+
+    def covers(self, path: str, method: str) -> bool:
+        """True when the rule speaks of a request."""
+        return ((method == "HEAD" and self.method == "GET") or method == self.method) and bool(
+            re.fullmatch(self.path, path)
+        )
+
+
+NAME = r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*"
+PATH = rf"{NAME}(?:/{NAME})*"
+_PAGE = (
+    Rule("/", "GET", "token", "page", "the inspector's page"),
+    Rule(rf"/assets/{NAME}", "GET", "token", "code", "Gradio's scripts, styles and fonts"),
+    Rule(rf"/static/(?:js|fonts|img)/{PATH}", "GET", "token", "code", "Gradio's other files"),
+    Rule(rf"/static/trackio/{NAME}", "GET", "token", "code", "Trackio's images"),
+    Rule(r"/favicon\.ico", "GET", "token", "code", "Gradio's icon"),
+    Rule(r"/theme\.css", "GET", "token", "code", "Gradio's theme"),
+    Rule(rf"/inspector/{NAME}/{PATH}", "GET", "token", "code", "the inspector's scripts and styles"),
+    Rule("/config/?", "GET", "token", "data", "the components of the page"),
+    Rule("/gradio_api/component_server/?", "POST", "token", "data", "the pages' server functions"),
+)
+READS = (
+    "get_alerts",
+    "get_all_projects",
+    "get_artifact_consumers",
+    "get_artifact_lineage",
+    "get_artifact_manifest",
+    "get_artifacts",
+    "get_logs",
+    "get_logs_batch",
+    "get_metric_values",
+    "get_metrics_for_run",
+    "get_project_files",
+    "get_project_summary",
+    "get_run_artifact_counts",
+    "get_run_artifacts",
+    "get_run_configs",
+    "get_run_mutation_status",
+    "get_run_summary",
+    "get_runs_for_project",
+    "get_settings",
+    "get_snapshot",
+    "get_system_logs",
+    "get_system_logs_batch",
+    "get_system_metrics_for_run",
+    "get_tab_availability",
+    "get_trace_steps",
+    "get_traces",
+    "list_artifacts",
+)
+"""Trackio's functions that read a project on this machine, and ask nobody else."""
+WRITES = (
+    "artifact_log",
+    "bulk_alert",
+    "bulk_log",
+    "bulk_log_system",
+    "bulk_upload_artifact_blob",
+    "bulk_upload_media",
+    "check_artifact_blobs",
+    "log",
+    "log_artifact_use",
+)
+"""Trackio's functions by which a run sends what it logs; nothing that deletes or renames."""
+_DASHBOARD = (
+    Rule("/trackio", "GET", "token", "data", "leads to the dashboard"),
+    Rule("/trackio/", "GET", "token", "page", "Trackio's dashboard"),
+    Rule("/trackio/(?:metrics|system|traces|media|reports|runs|run|files|artifacts|artifact|settings)/?",
+         "GET", "token", "page", "its pages"),
+    Rule(rf"/trackio/(?:assets|static/trackio)/{NAME}", "GET", "token", "code", "its scripts and images"),
+    Rule(r"/trackio/config\.json", "GET", "token", "data", "that it is no static export"),
+    Rule("/trackio/version", "GET", "token", "data", "its version"),
+    Rule("/trackio/file", "GET", "token", "file", "media of a project"),
+    Rule(rf"/trackio/artifact_blob/{NAME}/{NAME}", "GET", "token", "file", "artifacts of a project"),
+    Rule(f"/trackio/api/(?:{'|'.join(READS)})", "POST", "token", "data", "its reading functions"),
+)  # fmt: skip
+_SQL = (
+    Rule("/trackio/api/query_project", "POST", "token", "data", "one SELECT (--trackio-sql)", max_body=_MEBI),
+)
+_WRITING = (
+    Rule("/trackio/version", "GET", "write token", "data", "its version"),
+    Rule(f"/trackio/api/(?:{'|'.join(WRITES)})", "POST", "write token", "data",
+         "what runs log (--receive-logs)", max_body=64 * _MEBI, body_seconds=300),
+    Rule("/trackio/api/upload", "POST", "write token", "data", "files of runs (--receive-logs)",
+         content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
+)  # fmt: skip
+
+
+def rules(*, trackio: bool, sql: bool = False, writes: bool = False) -> tuple[Rule, ...]:
+    """The rules of a server.
+
+    Args:
+        trackio: whether Trackio's dashboard is mounted.
+        sql: whether its SQL is open.
+        writes: whether runs may send what they log.
+    """
+    found: tuple[Rule, ...] = _PAGE
+    if trackio:
+        found += _DASHBOARD + (_SQL if sql else ()) + (_WRITING if writes else ())
+    return found
+
+
+def rule_of(known: tuple[Rule, ...], path: str, method: str, may_write: bool = False) -> Rule | None:
+    """The rule that speaks of a request; None where nothing is served.
+
+    Args:
+        known: the server's rules.
+        path: the request's path, the prefix taken off.
+        method: its method.
+        may_write: whether it carries the write token; where two rules speak of it, that one counts.
+    """
+    found = [rule for rule in known if rule.covers(path, method)]
+    wanted = "write token" if may_write else "token"
+    return next((rule for rule in found if rule.who == wanted), found[0] if found else None)

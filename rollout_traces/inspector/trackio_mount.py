@@ -1,0 +1,258 @@
+"""Trackio's dashboard under `/trackio/`, read only: its page and its reading functions, none of its own server.
+
+Trackio's server migrates every project when it starts, answers on the event loop, and has routes that write,
+delete and ask other machines. What is served here is put together from its parts instead: the files of its
+page, and those of its functions that `routes` lists.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import mimetypes
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from rollout_traces.inspector import trackio_reads
+from rollout_traces.inspector.routes import READS, WRITES
+from rollout_traces.inspector.trackio_reads import ReadRefused
+
+_LOG = logging.getLogger(__name__)
+_AT_ONCE = 4
+"""Calls of Trackio's functions at the same time; the others wait."""
+_COMPRESSED_FROM = 2_000
+"""Bytes of an answer from which compressing it is worth it."""
+
+
+@dataclass(frozen=True)
+class MountOptions:
+    """What of Trackio is served.
+
+    Attributes:
+        prefix: the path it is mounted below, a proxy's prefix included.
+        sql: its SQL, bounded.
+        writes: the functions by which runs send what they log; the guard lets the write token alone reach them.
+        projects: the projects that may be read; None for all.
+    """
+
+    prefix: str = ""
+    sql: bool = False
+    writes: bool = False
+    projects: Callable[[], list[str]] | None = None
+
+
+def trackio_app(options: MountOptions) -> Starlette:
+    """Builds what is mounted at `/trackio`.
+
+    Args:
+        options: what of Trackio is served.
+
+    Returns:
+        The application.
+
+    Raises:
+        Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
+    """
+    _name_logos(options.prefix)
+    page = _page(options.prefix)
+    calls = _Calls(options)
+    routes = [
+        Route("/version", calls.version, methods=["GET"]),
+        Route("/api/{name}", calls.answer, methods=["POST"]),
+        Route("/file", partial(_media, options), methods=["GET"]),
+        Route("/artifact_blob/{project}/{digest}", partial(_artifact, options), methods=["GET"]),
+        Route("/{path:path}", partial(_front, page), methods=["GET"]),
+    ]
+    if options.writes:
+        from trackio.asgi_app import upload_handler
+
+        routes.insert(1, Route("/api/upload", upload_handler, methods=["POST"]))
+    app = Starlette(routes=routes)
+    if options.writes:
+        _prepare_uploads(app)
+    return app
+
+
+class _Calls:
+    """Trackio's functions by name, each call in a thread of its own few."""
+
+    def __init__(self, options: MountOptions) -> None:
+        from trackio import server
+
+        registry = server._api_registry()
+        missing = [name for name in READS if name not in registry]
+        if missing:
+            raise RuntimeError(f"this Trackio has no {', '.join(missing)}")
+        self._options = options
+        self._reads = {name: registry[name] for name in READS}
+        self._reads["get_run_mutation_status"] = get_run_mutation_status
+        self._writes = {name: registry[name] for name in WRITES if options.writes}
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def version(self, request: Request) -> Response:
+        from trackio.asgi_app import version_handler
+
+        return await version_handler(request)
+
+    async def answer(self, request: Request) -> Response:
+        """One call; its answer is computed and written as JSON in a thread."""
+        name = request.path_params["name"]
+        body = await request.body()
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        status, data = await anyio.to_thread.run_sync(
+            self._answer, name, body, request, limiter=self._limiter
+        )
+        headers = {}
+        if len(data) >= _COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
+            data = await anyio.to_thread.run_sync(gzip.compress, data, 5, limiter=self._limiter)
+            headers["content-encoding"] = "gzip"
+        return Response(data, status, media_type="application/json", headers=headers)
+
+    def _answer(self, name: str, body: bytes, request: Request) -> tuple[int, bytes]:
+        try:
+            asked = json.loads(body or b"{}")
+            return 200, trackio_reads.as_json({"data": self._call(name, asked, request)})
+        except ReadRefused as error:
+            return 400, trackio_reads.as_json({"error": str(error)})
+        except Exception as error:  # noqa: BLE001 - the dashboard shows what happened, and the log keeps the trace
+            _LOG.warning("trackio: %s failed: %s", name, error)
+            return 500, trackio_reads.as_json({"error": f"{type(error).__name__}: {error}"[:500]})
+
+    def _call(self, name: str, asked: Any, request: Request) -> Any:
+        if name == "query_project" and self._options.sql:
+            return self._sql(asked)
+        if name in self._writes:
+            from trackio.asgi_app import _invoke_handler
+
+            args, kwargs = trackio_reads.arguments_of(asked)
+            return _invoke_handler(self._writes[name], request, args=args, kwargs=kwargs)
+        if name in self._reads:
+            return trackio_reads.call(self._reads[name], asked, request, self._options.projects)
+        raise ReadRefused(f"{name} is not served here.")
+
+    def _sql(self, asked: Any) -> dict[str, Any]:
+        from trackio.sqlite_storage import SQLiteStorage
+
+        args, kwargs = trackio_reads.arguments_of(asked)
+        given = dict(zip(("project", "query"), args, strict=False)) | kwargs
+        project = given.get("project")
+        if not isinstance(project, str):
+            raise ReadRefused("project: none named.")
+        _check_shown(self._options, project)
+        database = SQLiteStorage.get_project_db_path(project)
+        if not database.is_file():
+            raise ReadRefused(f"Project '{project}' not found.")
+        return {"project": project, **trackio_reads.select(database, given.get("query"))}  # type: ignore[arg-type]
+
+
+def get_run_mutation_status() -> dict[str, Any]:
+    """What the dashboard asks before it offers to delete or rename: never here."""
+    return {"spaces": False, "allowed": False, "auth": "none"}
+
+
+def _check_shown(options: MountOptions, project: str) -> None:
+    if options.projects is not None and project not in options.projects():
+        raise ReadRefused(f"project {project!r} is not shown here.")
+
+
+def _media(options: MountOptions, request: Request) -> Response:
+    """A file below Trackio's media folder, of a project that is shown."""
+    from trackio import utils
+
+    asked = request.query_params.get("path") or ""
+    root = Path(utils.MEDIA_DIR).resolve()
+    path = Path(asked).resolve()
+    if "\x00" in asked or not path.is_relative_to(root) or not path.is_file():
+        return Response("Not found", 404)
+    if path.is_relative_to(Path(utils.ARTIFACTS_DIR).resolve()):
+        return Response("Not found", 404)
+    if options.projects is not None:
+        shown = [utils.project_media_dir(name).resolve() for name in options.projects()]
+        if not any(path.is_relative_to(folder) for folder in shown):
+            return Response("Not found", 404)
+    return FileResponse(path)
+
+
+def _artifact(options: MountOptions, request: Request) -> Response:
+    from trackio import cas, server
+
+    try:
+        project = server._validate_project_name(request.path_params["project"])
+        digest = server._validate_sha256_digest(request.path_params["digest"])
+        _check_shown(options, project)
+    except (ReadRefused, server.TrackioAPIError):
+        return Response("Not found", 404)
+    blob = cas.blob_path(project, digest)
+    if not blob.is_file():
+        return Response("Not found", 404)
+    return FileResponse(blob, media_type="application/octet-stream", filename=digest)
+
+
+def _front(page: Mapping[str, tuple[bytes, str]], request: Request) -> Response:
+    """A file of the dashboard by its name in a table, else its page."""
+    path = request.path_params["path"]
+    if path == "config.json":
+        return JSONResponse({})
+    body, media_type = page.get(path) or page[""]
+    if media_type == "text/html":
+        return HTMLResponse(body)
+    caching = {"Cache-Control": "private, max-age=86400"}
+    return Response(body, media_type=media_type, headers=caching)
+
+
+@cache
+def _page(prefix: str) -> Mapping[str, tuple[bytes, str]]:
+    """The dashboard's files by their path, the page itself under the empty name."""
+    from trackio.frontend_config import resolve_frontend_dir
+    from trackio.frontend_server import ASSETS_DIR, _inject_base_script, _prefix_absolute_refs
+
+    root = Path(resolve_frontend_dir(None).path)
+    files = {
+        path.relative_to(root).as_posix(): (path.read_bytes(), _media_type(path))
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix != ".html"
+    }
+    images = {
+        f"static/trackio/{path.name}": (path.read_bytes(), _media_type(path))
+        for path in sorted(Path(ASSETS_DIR).iterdir())
+        if path.is_file()
+    }
+    base = f"{prefix}/trackio"
+    html = _inject_base_script(_prefix_absolute_refs((root / "index.html").read_text("utf-8"), base), base)
+    return {**files, **images, "": (html.encode(), "text/html")}
+
+
+def _media_type(path: Path) -> str:
+    return {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2"}.get(path.suffix) or (
+        mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    )
+
+
+def _name_logos(prefix: str) -> None:
+    """By default the page asks for its logo by a path of this machine, which is not served."""
+    for shade in ("light", "dark"):
+        logo = f"{prefix}/static/trackio/trackio_logo_type_{shade}_transparent.png"
+        os.environ.setdefault(f"TRACKIO_LOGO_{shade.upper()}_URL", logo)
+
+
+def _prepare_uploads(app: Starlette) -> None:
+    """What Trackio's upload handler and writing functions look for in the application."""
+    import threading
+
+    from trackio.server import assert_can_stage_upload
+
+    app.state.upload_authorizer = assert_can_stage_upload
+    app.state.uploaded_temp_files = set()
+    app.state.uploaded_temp_files_lock = threading.Lock()

@@ -1,0 +1,76 @@
+"""Which rewards are known, and which groups they tie: one rule for metrics, flags, selection and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.groups import GroupIndex
+
+TIE_TOLERANCE = 1e-6
+"""Rewards are equal within this times max(1, |reward|)."""
+
+
+def reward_failed(ledger: Ledger) -> np.ndarray:
+    """bool [B]: the reward function timed out or raised, so that the row's reward says nothing."""
+    statuses = ledger.get("reward_status").tolist()
+    return np.asarray([status not in (None, "ok") for status in statuses], bool)
+
+
+def known_rewards(ledger: Ledger) -> np.ndarray:
+    """float64 [B]: the rewards, NaN where unknown or where the reward function failed."""
+    return np.where(reward_failed(ledger), np.nan, ledger.get("reward"))
+
+
+def tied_groups(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """Which groups teach nothing, their rewards being equal.
+
+    A group of two or more is tied when all of its rewards are equal within 1e-6 x max(1, |reward|). Rows whose
+    reward function failed are left out of the comparison, which takes two known rewards; a group in which it
+    failed for every row is tied too. A group with any other unknown reward is not.
+
+    Args:
+        groups: K groups over B rows.
+        rewards: float64 [B], NaN where unknown or failed.
+        failed: bool [B]; the reward function failed.
+
+    Returns:
+        bool [K].
+    """
+    known = np.isfinite(rewards)
+    equal = _equal(groups.min(rewards), groups.max(rewards))
+    complete = groups.all(known | failed)
+    several = groups.count(known) >= 2
+    return (groups.sizes >= 2) & complete & ((several & equal) | groups.all(failed))
+
+
+def tie_decided(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """bool [K]: groups of two or more of which it is known whether they are tied; arguments as for `tied_groups`.
+
+    Either they are, or two of their known rewards differ.
+    """
+    low, high = groups.min(rewards), groups.max(rewards)
+    several = groups.count(np.isfinite(rewards)) >= 2
+    return tied_groups(groups, rewards, failed) | (several & ~_equal(low, high))
+
+
+def _equal(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return high - low <= TIE_TOLERANCE * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
+
+
+def tied(rewards: Sequence[float | None], failed: Sequence[bool] | None = None) -> bool:
+    """Whether the rewards of one group are tied, see `tied_groups`.
+
+    Args:
+        rewards: one a row, None where unknown.
+        failed: whether the reward function failed, one a row; None: for none.
+    """
+    values = np.asarray([np.nan if reward is None else reward for reward in rewards], np.float64)
+    lost = np.zeros(len(values), bool) if failed is None else np.asarray(failed, bool)
+    if not len(values):
+        return False
+    one = GroupIndex.of(np.zeros(len(values), np.int64))
+    return bool(tied_groups(one, np.where(lost, np.nan, values), lost)[0])

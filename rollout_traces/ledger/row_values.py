@@ -1,0 +1,78 @@
+"""What the trainer says of a row beside its tokens and rewards, as columns: engine, answers, extras, timings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.packed_batch import PackedBatch
+
+SHORT = 200
+"""Characters of a text that a column keeps; the trace of a row holds it whole."""
+MAX_NAMES = 32
+"""Names of extras, and of timings, that get a column in a step; further ones stay in the traces."""
+
+
+def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray]:
+    """The columns `engine`, `answer`, `ground_truth`, `extra/<name>` and `timing/<name>`.
+
+    An extra is a column of numbers where all of its values in the step are numbers, else of texts.
+
+    Args:
+        batch: B rollouts.
+
+    Returns:
+        Name -> float64 [B], or object [B] of str or None.
+    """
+    columns = {
+        "engine": text_column(batch, "engine_ids", str),
+        "answer": text_column(batch, "parsed_answers", short_text),
+        "ground_truth": text_column(batch, "ground_truths", short_text),
+    }
+    columns |= {f"extra/{name}": _mixed(values) for name, values in _by_name(batch, "extras").items()}
+    columns |= {f"timing/{name}": _numbers(values) for name, values in _by_name(batch, "timings").items()}
+    return columns
+
+
+def text_column(batch: PackedBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:
+    """object [B]: the values of a row list as texts, None where unknown."""
+    values = batch.row_lists.get(key) or [None] * batch.n_rows
+    return texts([None if value is None else read(value) for value in values])
+
+
+def texts(values: Sequence[str | None]) -> np.ndarray:
+    """object [B] of str or None."""
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def short_text(value: Any) -> str:
+    """A value as a text of at most `SHORT` characters, with an ellipsis where it was cut."""
+    text = str(value)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+
+
+def _by_name(batch: PackedBatch, key: str) -> dict[str, list[Any]]:
+    """Name -> its B values, None in rows without it."""
+    rows = [row if isinstance(row, Mapping) else {} for row in batch.row_lists.get(key) or ()]
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))[:MAX_NAMES]
+    plain = [{str(name): value for name, value in row.items()} for row in rows]
+    return {name: [row.get(name) for row in plain] for name in names}
+
+
+def _numbers(values: Sequence[Any]) -> np.ndarray:
+    return np.asarray([float(value) if _is_number(value) else math.nan for value in values], np.float64)
+
+
+def _mixed(values: Sequence[Any]) -> np.ndarray:
+    if all(value is None or _is_number(value) for value in values):
+        return _numbers(values)
+    return texts([None if value is None else short_text(value) for value in values])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1000)

@@ -1,0 +1,1 @@
+"""RolloutLogger and its pipeline: what a training loop holds."""

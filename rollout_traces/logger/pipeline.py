@@ -1,0 +1,444 @@
+"""One logger's way out of the trainer: the spool it writes to and the worker that empties it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.cluster.receiving import NodeReceiver
+from rollout_traces.cluster.rendezvous import Ranks, rank_spool
+from rollout_traces.decode.messages import MessagesDecoder
+from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.errors import StoreError
+from rollout_traces.logger.attempts import Attempts, attempts_of
+from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.spool.batch_record import ROLLOUTS
+from rollout_traces.spool.folder import SpoolReader, SpoolWriter
+from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.record import Record
+from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
+from rollout_traces.spool.tokenizer_files import save_tokenizer
+from rollout_traces.steps.processor import StepOptions, StepProcessor
+from rollout_traces.trace.sanitize import plain
+from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.recovery import find_left
+from rollout_traces.worker.runner import WorkerProcess, WorkerThread, config_as_plain
+
+log = logging.getLogger("rollout_traces")
+
+MAX_SPOOL_BYTES = 8 << 30
+"""Bytes that may wait on disk, by default."""
+MAX_MEMORY_BYTES = 1 << 30
+"""Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
+LINGER = 20.0
+"""Seconds that a rank which is finished waits for those that hand over through it, at most."""
+PAUSE = 0.05
+"""Seconds between two looks at the other ranks' spools, once finished."""
+WATCH_EVERY = 0.5
+"""Seconds between two looks at the worker and at what is kept in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineOptions:
+    """What a logger wants of its pipeline.
+
+    Attributes:
+        steps: the step processor's settings.
+        in_process: work in a process of its own where that can be.
+        tokenizer: the policy's, or None.
+        decoding: what rollouts are decoded with beside the tokenizer.
+        redact: see `RolloutLogger`.
+        space_id: Hugging Face Space.
+        server_url: self-hosted server, perhaps with its write token.
+        private: whether a Space that has to be created is private.
+        max_bytes: budget of one hand-over.
+        max_spool_bytes: bytes that may wait on disk.
+    """
+
+    steps: StepOptions
+    in_process: bool
+    tokenizer: Any
+    decoding: DecodeSettings
+    redact: Callable[[Mapping[str, Any]], Sequence[str]] | None
+    space_id: str | None
+    server_url: str | None
+    private: bool | None
+    max_bytes: int
+    max_spool_bytes: int
+
+
+class SpoolClient:
+    """Where a logger hands over, and how it learns that it was stored.
+
+    Args:
+        spool: what is written to.
+        warnings: where what happens is counted.
+        max_bytes: budget of one hand-over.
+        attempts: the run's.
+    """
+
+    def __init__(
+        self, spool: SpoolWriter | MemorySpool, warnings: Warnings, max_bytes: int, attempts: Attempts
+    ) -> None:
+        self.attempts = attempts
+        self._writer = spool
+        self._warnings = warnings
+        self._stopped = threading.Event()
+        self._started = False
+        self._last_counters: Counter[str] = Counter()
+        self.reader = spool if isinstance(spool, MemorySpool) else SpoolReader(spool.folder)
+        self.hand_over = HandOver(spool, warnings, max_bytes)
+
+    @property
+    def dies_with_process(self) -> bool:
+        """True when what waits is processed, or sent on, by this process alone."""
+        return False
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True when what waits outlives this process."""
+        return isinstance(self._writer, SpoolWriter)
+
+    def start(self) -> None:
+        """Starts what works in the background; nothing happens when it runs."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._watch, name="rollout-traces-watch", daemon=True).start()
+
+    def counters(self) -> Counter[str]:
+        """What the worker counted, and what waits."""
+        if not self._stopped.is_set():
+            self._last_counters = self._worker_counts()
+        waiting = len(self.reader.names())
+        return Counter(self._last_counters) + Counter({"spooled": waiting})
+
+    def wait_spooled(self, timeout: float) -> bool:
+        """Waits until everything handed over is in the spool; no step is closed.
+
+        Returns:
+            False when the time was not enough.
+        """
+        deadline = time.monotonic() + timeout
+        if not self.hand_over.wait_for_device(timeout):
+            return False
+        self.start()
+        while not self.hand_over.retry():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def wait_stored(self, kind: str, timeout: float) -> bool:
+        """Hands over a `flush` or `finish` and waits until all up to it is stored.
+
+        Returns:
+            False when the time was not enough.
+        """
+        deadline = time.monotonic() + timeout
+        if self._stopped.is_set():
+            return not self.reader.names()
+        if kind == "finish" and not self._started and not self.reader.names():
+            return True
+        if not self.hand_over.wait_for_device(timeout):
+            return False
+        mark = self.hand_over.put(Record(kind, {}))
+        self.start()
+        pause = 0.01
+        while True:
+            if self.hand_over.retry():
+                mark = mark or self.hand_over.last_name
+                names = self.reader.names()
+                if not names or names[0] > mark:
+                    return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+
+    def _end_writing(self) -> None:
+        """No more is handed over; what no disk would take by now is counted as lost."""
+        try:
+            self.hand_over.retry()
+        except Exception as error:  # noqa: BLE001  finishing never raises into training; counted and warned
+            self._warnings.count("watch_errors", error)
+        self.hand_over.drop_kept()
+        self.counters()
+        self._stopped.set()
+        self._writer.close()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self._look_after()
+                self.hand_over.retry()
+                self._writer.keep_ahead()
+            except Exception as error:  # noqa: BLE001  the watch must go on; counted and warned
+                self._warnings.count("watch_errors", error)
+            if self._stopped.wait(WATCH_EVERY):
+                return
+
+    def _look_after(self) -> None:
+        """What has to be done from time to time."""
+
+    def _worker_counts(self) -> Counter[str]:
+        return Counter()
+
+
+class LoggerPipeline(SpoolClient):
+    """Spool and host of one logger.
+
+    Args:
+        sink: the run, as this process holds it.
+        plan: what is wanted.
+        warnings: where what happens is counted.
+        ranks: this rank 0 among the others that share the run; None where there are none.
+    """
+
+    def __init__(
+        self, sink: TrackioSink, plan: PipelineOptions, warnings: Warnings, ranks: Ranks | None = None
+    ) -> None:
+        self._sink = sink
+        self._plan = plan
+        self._ranks = ranks
+        self._receiver: NodeReceiver | None = None
+        self._folder: RunFolder | None = None
+        self._worker_counters: Counter[str] = Counter()
+        self._named = NamedTargets()
+        spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
+        super().__init__(spool, warnings, plan.max_bytes, attempts_of(sink.run.id))
+        self._worker: WorkerThread | WorkerProcess = self._make_worker()
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run's spools; None where they lie in memory."""
+        return self._folder
+
+    @property
+    def dies_with_process(self) -> bool:
+        """True when what waits is processed, or sent on, by this process alone."""
+        return self._worker.kind == "thread" or (self._receiver is not None and self._receiver.has_lines)
+
+    def take_from(self, receiver: NodeReceiver) -> None:
+        """Has the ranks of other nodes hand over to this run too."""
+        self._receiver = receiver
+        receiver.start()
+
+    @property
+    def kind(self) -> str:
+        """Where the worker runs: `process` or `thread`."""
+        return self._worker.kind
+
+    @property
+    def run(self) -> Any:
+        """The `trackio.Run`."""
+        return self._sink.run
+
+    def close(self, timeout: float, *, stored: bool) -> None:
+        """Ends: no more is handed over. A worker goes on by itself where something waits."""
+        deadline = time.monotonic() + min(timeout, LINGER)
+        if self._receiver is not None:
+            self._receiver.close(deadline - time.monotonic())
+        self._end_writing()
+        self._wait_for_ranks(deadline)
+        self._worker.stop(min(timeout, 10.0) if stored else 0.1)
+        if isinstance(self._writer, MemorySpool):
+            self._count_lost(self._writer.take_all())
+            self._last_counters = self._worker_counts()
+        if self._folder is not None and isinstance(self._worker, WorkerThread):
+            self._folder.worker_lock.release()
+            self._folder.remove_if_done()
+        self._sink.finish()
+
+    def _count_lost(self, records: Sequence[Record]) -> None:
+        """A spool in memory ends with its logger: what was not seen stored by then is said."""
+        why = "not stored when the logger finished, and the spool lies in memory"
+        for record in records:
+            if record.kind == ROLLOUTS:
+                self._warnings.count("rollouts_dropped", why, len(record.arrays["lengths"]))
+            elif record.kind not in ("flush", "finish"):
+                self._warnings.count("records_dropped", why)
+
+    def _wait_for_ranks(self, deadline: float) -> None:
+        """Processes for the other ranks until they have finished, where that takes this process."""
+        if self._folder is None or self._ranks is None or not isinstance(self._worker, WorkerThread):
+            return
+        self._worker.start()
+        while not self._folder.is_done():
+            if self._worker.failure is not None or time.monotonic() >= deadline:
+                self._warnings.count(
+                    "ranks_left", "not all ranks have finished or are stored; the rest waits"
+                )
+                break
+            time.sleep(PAUSE)
+        self._last_counters = self._worker_counts()
+
+    def _spool_in_memory(self) -> MemorySpool:
+        log.warning(
+            "redact: the spool lies in memory alone, %d MB at most; what is not stored is lost with this process.",
+            MAX_MEMORY_BYTES >> 20,
+        )
+        return MemorySpool(MAX_MEMORY_BYTES)
+
+    def _spool_on_disk(self) -> SpoolWriter:
+        import trackio.utils
+
+        run = self._sink.run
+        trackio_folder = Path(trackio.utils.TRACKIO_DIR)
+        self._folder = take_run_folder(trackio_folder, run.project, run.id)
+        if not self._folder.path.is_relative_to(trackio_folder):
+            log.warning(
+                "%s is a network mount or has another user's spools: ours lies in %s, and what a crash leaves there "
+                "can be recovered from this node only.",
+                trackio_folder,
+                self._folder.path,
+            )
+        name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
+        writer = self._folder.writer_folder(name)
+        return SpoolWriter(writer, self._plan.max_spool_bytes)
+
+    def _make_worker(self) -> WorkerThread | WorkerProcess:
+        if self._folder is None:
+            return self._thread_worker()
+        saved = self._plan.tokenizer is None or save_tokenizer(self._plan.tokenizer, self._folder.tokenizer)
+        self._declare(self._folder, self._manifest(has_tokenizer=saved))
+        self._named = NamedTargets.of(self._folder.manifest())
+        reason = self._why_not_a_process(tokenizer_saved=saved)
+        if not self._plan.in_process:
+            return self._thread_worker()
+        if reason is not None:
+            log.info("the worker runs in a thread: %s", reason)
+            return self._thread_worker()
+        return WorkerProcess(self._folder, self._named, self._secrets(), self._fall_back)
+
+    def _declare(self, folder: RunFolder, manifest: RunManifest) -> None:
+        """Writes what the worker reads, unless another logger of this run did and still hands over."""
+        mine = self.reader.spool
+        others = [
+            reader
+            for reader in folder.readers()
+            if reader.spool != mine and not reader.spool.startswith(RANK_SPOOL) and not reader.owner_is_gone
+        ]
+        try:
+            held = folder.manifest().as_plain() if others else None
+        except StoreError as error:  # the other is just beginning, or its manifest is damaged
+            log.info("%s", error)
+            held = None
+        if held is None:
+            folder.write_manifest(manifest)
+            return
+        wanted = RunManifest.from_plain(orjson.loads(manifest.as_json())).as_plain()
+        differ = [key for key in ("options", "decoding", "has_tokenizer") if held[key] != wanted[key]]
+        if differ:
+            log.warning(
+                "another logger writes to run %s with other settings (%s): its settings hold for both.",
+                manifest.run_name,
+                ", ".join(differ),
+            )
+
+    def _why_not_a_process(self, *, tokenizer_saved: bool) -> str | None:
+        """Why what the worker needs cannot cross to another process; None when it can."""
+        if callable(self._plan.steps.selection):
+            return "a callable selection stays in this process"
+        if self._plan.decoding.as_plain() is None:
+            return "a dialect or template arguments that JSON cannot hold stay in this process"
+        return None if tokenizer_saved else "the tokenizer does not survive save_pretrained"
+
+    def _manifest(self, *, has_tokenizer: bool) -> RunManifest:
+        run, steps = self._sink.run, self._plan.steps
+        if callable(steps.selection):
+            steps = StepOptions(**{**steps.__dict__, "selection": "portfolio"})
+        config = {key: value for key, value in dict(run.config or {}).items() if not key.startswith("_")}
+        return RunManifest(
+            project=run.project,
+            run_name=run.name,
+            run_id=run.id,
+            group=getattr(run, "group", None),
+            config=plain(config),
+            space_id=self._plan.space_id or getattr(run, "_space_id", None),
+            server_url=(self._plan.server_url or "").split("?")[0] or run_server(run),
+            private=self._plan.private,
+            options=config_as_plain(steps),
+            decoding=self._plan.decoding.as_plain() or {},
+            has_tokenizer=has_tokenizer and self._plan.tokenizer is not None,
+        )
+
+    def _secrets(self) -> dict[str, str]:
+        """What must not lie on disk and goes to the worker through its environment."""
+        token = getattr(self._sink.run, "_write_token", None)
+        return {"TRACKIO_WRITE_TOKEN": token} if token else {}
+
+    def _thread_worker(self) -> WorkerThread:
+        return WorkerThread(self._open_loop, self._worker_counters)
+
+    def _open_loop(self) -> SpoolConsumer:
+        decoder = self._decoder()
+        while self._folder is not None and not self._folder.worker_lock.acquire():
+            if self._stopped.wait(0.2):
+                break
+        folder = self._folder
+        readers = folder.readers if folder is not None else lambda: [self.reader]
+        counters = self._worker_counters
+        return SpoolConsumer(
+            readers,
+            lambda: StepProcessor(self._sink, decoder, self._plan.steps, counters, redact=self._plan.redact),
+            self._sink,
+            counters,
+        )
+
+    def _decoder(self) -> Any:
+        if self._plan.tokenizer is None:
+            return MessagesDecoder()
+        return self._plan.decoding.decoder(self._plan.tokenizer)
+
+    def _fall_back(self, why: str) -> None:
+        self._warnings.count("workers_failed", why)
+        self._worker = self._thread_worker()
+        self._worker.start()
+
+    def _watch(self) -> None:
+        self._recover_others()
+        super()._watch()
+
+    def _look_after(self) -> None:
+        if isinstance(self._worker, WorkerThread):
+            self._worker.start()
+        else:
+            self._worker.watch()
+
+    def _worker_counts(self) -> Counter[str]:
+        return self._worker.counters()
+
+    def _recover_others(self) -> None:
+        """Has what earlier, killed trainers of the project left behind processed."""
+        if self._folder is None or not self._plan.in_process:
+            return
+        for left in find_left(self._sink.run.project, [self._folder.path.parent.parent]):
+            if left.folder.path == self._folder.path or left.in_use:
+                continue
+            if not self._named.has_remote(left.manifest):
+                log.info("%s goes to %s, and this run does not", left.folder.path, left.manifest.remote)
+                continue
+            secrets = self._secrets() if left.manifest.remote else {}
+            WorkerProcess(left.folder, self._named, secrets, log.warning).start_once()
+
+
+def unique() -> str:
+    """A name for a spool that no other process takes."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def run_server(run: Any) -> str | None:
+    """The self-hosted server a run writes to, without its write token."""
+    return getattr(run, "_server_base_url", None)

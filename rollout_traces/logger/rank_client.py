@@ -1,0 +1,224 @@
+"""Where a rank hands over whose run is rank 0's: into a spool beside rank 0's, or on its own node to be sent there."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollout_traces.capture.hand_over import Warnings
+from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, own_store
+from rollout_traces.cluster.forwarding import NodeForwarder
+from rollout_traces.cluster.receiving import NodeReceiver
+from rollout_traces.cluster.rendezvous import (
+    Announcement,
+    Ranks,
+    is_first_of_node,
+    publish_announcement,
+    publish_node_folder,
+    rank_spool,
+    wait_for_announcement,
+    wait_for_node_folder,
+)
+from rollout_traces.errors import StoreError
+from rollout_traces.logger.attempts import Attempts, attempts_of
+from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions, SpoolClient, unique
+from rollout_traces.spool.folder import SpoolWriter
+from rollout_traces.spool.run_folder import RunFolder, RunManifest, take_run_folder
+from rollout_traces.spool.tokenizer_files import save_tokenizer
+
+log = logging.getLogger("rollout_traces")
+
+
+class RankClient(SpoolClient):
+    """The client of a rank that hands over into a folder which another rank looks after.
+
+    Args:
+        folder: the folder: of rank 0's run, or of this node.
+        rank: this rank.
+        plan: what is wanted.
+        warnings: where what happens is counted.
+        attempts: the run's.
+    """
+
+    kind = "rank 0"
+    run: Any = None
+
+    def __init__(
+        self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
+    ) -> None:
+        path = folder.writer_folder(rank_spool(rank, unique()))
+        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes, attempts)
+        self._folder = folder
+
+    def close(self, timeout: float, *, stored: bool) -> None:
+        """Ends: no more is handed over. What waits is the other rank's to store or to send."""
+        self._end_writing()
+
+    def _worker_counts(self) -> Counter[str]:
+        return Counter(self._folder.status().get("counters", {}))
+
+
+class NodeClient(RankClient):
+    """The client of the rank that sends for all ranks of its node.
+
+    Args:
+        folder: the node's folder; this process holds its worker's lock.
+        rank: this rank.
+        plan: what is wanted.
+        warnings: where what happens is counted.
+        attempts: the run's.
+        connect: makes a line to rank 0.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        rank: int,
+        plan: PipelineOptions,
+        warnings: Warnings,
+        attempts: Attempts,
+        connect: Callable[[], NodeConnection],
+    ) -> None:
+        super().__init__(folder, rank, plan, warnings, attempts)
+        self._sender = NodeForwarder(folder, connect, warnings)
+        self._sender.start()
+
+    @property
+    def dies_with_process(self) -> bool:
+        """What waits is sent by this process."""
+        return True
+
+    def close(self, timeout: float, *, stored: bool) -> None:
+        """Ends once the other ranks of the node have and all is sent, or the time is up."""
+        super().close(timeout, stored=stored)
+        self._sender.close(min(timeout, LINGER))
+        self._folder.worker_lock.release()
+        self._folder.remove_if_done()
+
+
+def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warnings) -> RankClient | None:
+    """The client of a rank that is not rank 0.
+
+    Args:
+        ranks: this process among the others.
+        key: where rank 0 says where its run is.
+        plan: what is wanted.
+        warnings: where what happens is counted.
+
+    Returns:
+        None when rank 0's run cannot be reached; the rank then logs a run of its own.
+    """
+    announcement = wait_for_announcement(ranks, key)
+    if announcement is None:
+        return None
+    if announcement.folder is not None and announcement.node == ranks.node:
+        return RankClient(
+            RunFolder(Path(announcement.folder)), ranks.rank, plan, warnings, _attempts(announcement)
+        )
+    reason = _why_no_line(ranks, announcement)
+    if reason is not None:
+        log.warning("rank %d logs a run of its own: %s", ranks.rank, reason)
+        return None
+    if not is_first_of_node(ranks, key):
+        folder = wait_for_node_folder(ranks, key)
+        return (
+            None
+            if folder is None
+            else RankClient(RunFolder(folder), ranks.rank, plan, warnings, _attempts(announcement))
+        )
+    return _node_client(ranks, key, announcement, plan, warnings)
+
+
+def share(
+    pipeline: LoggerPipeline, ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warnings
+) -> None:
+    """Lets the other ranks hand over to rank 0's run, and says so.
+
+    Args:
+        pipeline: rank 0's.
+        ranks: rank 0 among the others.
+        key: where the others listen.
+        plan: what is wanted.
+        warnings: where what happens is counted.
+    """
+    folder = pipeline.folder
+    started = pipeline.attempts.started
+    if folder is None:
+        publish_announcement(ranks, key, Announcement(ranks.node, attempt=started))
+        return
+    store = own_store(ranks.store)
+    if store is not None:
+        pipeline.take_from(
+            NodeReceiver(
+                folder,
+                lambda: int(store.add(f"{key}/lines", 0)),
+                lambda number: _line(ranks, key, number, side=0),
+                plan.max_spool_bytes,
+                warnings,
+            )
+        )
+    publish_announcement(
+        ranks,
+        key,
+        Announcement(ranks.node, str(folder.path), folder.manifest().as_plain(), store is not None, started),
+    )
+
+
+def _attempts(announcement: Announcement) -> Attempts:
+    return attempts_of(str((announcement.manifest or {}).get("run_id", "")), announcement.attempt)
+
+
+def _why_no_line(ranks: Ranks, announcement: Announcement) -> str | None:
+    if announcement.folder is None or announcement.manifest is None:
+        return "rank 0 keeps its spool in memory"
+    if not announcement.takes_lines or own_store(ranks.store) is None:
+        return "torch has no gloo here, or its store takes no second connection, so nodes cannot be joined"
+    return None
+
+
+def _node_client(
+    ranks: Ranks, key: str, announcement: Announcement, plan: PipelineOptions, warnings: Warnings
+) -> NodeClient | None:
+    try:
+        folder = _folder_of_node(ranks, announcement, plan)
+        client = NodeClient(
+            folder, ranks.rank, plan, warnings, _attempts(announcement), lambda: _next_line(ranks, key)
+        )
+    except (OSError, StoreError) as error:
+        publish_node_folder(ranks, key, None)
+        log.warning(
+            "rank %d logs a run of its own: its node has no place for a spool (%s)", ranks.rank, error
+        )
+        return None
+    publish_node_folder(ranks, key, folder.path)
+    return client
+
+
+def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOptions) -> RunFolder:
+    """The node's own folder, held by this process, with all that is needed to recover it on this node."""
+    import trackio.utils
+
+    manifest = RunManifest.from_plain(announcement.manifest or {})
+    run_id = f"{manifest.run_id}-on-{ranks.node}"
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), manifest.project, run_id)
+    if not folder.worker_lock.acquire():
+        raise OSError(f"another worker has {folder.path}")
+    saved = plan.tokenizer is not None and save_tokenizer(plan.tokenizer, folder.tokenizer)
+    folder.write_manifest(replace(manifest, has_tokenizer=saved))
+    return folder
+
+
+def _next_line(ranks: Ranks, key: str) -> NodeConnection:
+    store = own_store(ranks.store)
+    if store is None:
+        raise NodeConnectionError("the job's store is gone")
+    return _line(ranks, key, int(store.add(f"{key}/lines", 1)), side=1)
+
+
+def _line(ranks: Ranks, key: str, number: int, side: int) -> NodeConnection:
+    """A line of a number, over a connection of its own."""
+    return NodeConnection(own_store(ranks.store), f"{key}/line/{number}", side)

@@ -1,0 +1,145 @@
+"""Files and folders for this user alone, and whether those that are there already are.
+
+Spools, indexes and tokenizers hold rollouts, and a spool's manifest says where they are sent: another user of
+the machine must neither read them nor have put them there. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rollout_traces.errors import StoreError
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, with mode 0700.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = []
+    at = folder
+    while not os.path.lexists(at):
+        missing.append(at)
+        at = at.parent
+    for path in reversed(missing):
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def take_folder(folder: Path, top: Path) -> None:
+    """Makes a folder for this user alone, and closes those of its own on the way that others may enter.
+
+    Args:
+        folder: the folder.
+        top: the first folder on the way to it that has to be this user's; what lies above it is not looked at.
+
+    Raises:
+        StoreError: a folder on the way is a link or another user's.
+        OSError: the folder cannot be made.
+    """
+    for path in _way(folder, top):
+        make_folder(path)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
+                raise StoreError(_sentence(path, _why_foreign(os.lstat(path)) or "cannot be read")) from error
+            raise
+        try:
+            found = os.fstat(fd)
+            if found.st_uid != os.geteuid():
+                raise StoreError(_sentence(path, _why_foreign(found)))
+            if found.st_mode & 0o077:
+                os.fchmod(fd, FOLDER_MODE)
+        finally:
+            os.close(fd)
+
+
+def why_not_believed(folder: Path, top: Path, files: Iterable[Path] = ()) -> str | None:
+    """Why a folder may hold what another user wrote; None when only this user can have.
+
+    Args:
+        folder: the folder.
+        top: the first folder on the way to it that has to be this user's.
+        files: further files and folders in it to look at; those that are missing are passed over.
+
+    Returns:
+        One sentence that names the folder or file, its owner and its mode.
+    """
+    for path in (*_way(folder, top), *files):
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            if path in files:
+                continue
+            return _sentence(path, "is missing")
+        except OSError as error:
+            return _sentence(path, f"cannot be looked at ({error.strerror})")
+        reason = _why_foreign(found)
+        if reason is not None:
+            return _sentence(path, reason)
+    return None
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A file descriptor of a file that is made with mode 0600; a link in its place is refused.
+
+    Args:
+        path: the file.
+        flags: as of `os.open`; `O_CREAT`, `O_NOFOLLOW` and `O_CLOEXEC` are added.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a new file with mode 0600.
+
+    Raises:
+        OSError: it is there already, or cannot be written.
+    """
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
+        file.write(data)
+
+
+def close_files(folder: Path) -> None:
+    """Takes what is in a folder away from other users, as where a library wrote it with modes of its choice."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            with contextlib.suppress(FileNotFoundError):
+                path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
+
+
+def _way(folder: Path, top: Path) -> Iterator[Path]:
+    """The folders from `top` down to `folder`."""
+    path = top
+    yield path
+    for part in folder.relative_to(top).parts:
+        path /= part
+        yield path
+
+
+def _why_foreign(found: os.stat_result) -> str | None:
+    me = os.geteuid()
+    if stat.S_ISLNK(found.st_mode):
+        return "is a link"
+    if found.st_uid != me:
+        return f"belongs to user {found.st_uid}, and this is user {me}"
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        return f"may be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
+
+
+def _sentence(path: Path, reason: str | None) -> str:
+    return f"{path} {reason}: nothing in it is believed. Expected a folder of this user's, mode 0700."

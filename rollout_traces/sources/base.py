@@ -1,0 +1,192 @@
+"""What a format is: how a file is recognised as one of its, and how its rollouts are read."""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rollout_traces.sources.lines import first_object, head_of
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
+
+TRAIN = "rollout"
+EVAL = "eval-rollout"
+HEAD = 1 << 18
+"""Bytes of a file that recognition looks at."""
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]', re.DOTALL)
+_EVAL_WORD = re.compile(
+    r"(?:^|[_\-./])(?:eval|evals|val|valid|validation|test)(?:[_\-./]|\d|$)", re.IGNORECASE
+)
+
+
+class Head:
+    """The beginning of a file, as recognition sees it.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def raw(self) -> bytes:
+        """Its first bytes, uncompressed where it is gzip."""
+        return head_of(self.path, HEAD)
+
+    @cached_property
+    def record(self) -> dict[str, Any] | None:
+        """The first JSON object on a line, where the head holds all of it."""
+        return first_object(self.raw)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Keys of the first JSON object, as many as the head holds, also of one that it holds a part of."""
+        return frozenset(self.record) if self.record is not None else frozenset(top_keys(self.raw))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the folders above the file, the nearest first, and of the file itself first of all."""
+        return (self.path.name, *(parent.name for parent in self.path.parents))
+
+    def has(self, *keys: str) -> bool:
+        """True when the first object has all of these keys."""
+        return self.keys.issuperset(keys)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a format makes of a file.
+
+    Attributes:
+        root: the folder that its run is called after: files of one root are one run.
+        step: the step that all of its rollouts are of; None where its records tell.
+        split: the split that all of its rollouts are of.
+        lacks: what the file does not have, one phrase each: shown before and after an import.
+        order: sorts the files of one step.
+    """
+
+    root: Path
+    step: int | None = None
+    split: str = TRAIN
+    lacks: tuple[str, ...] = ()
+    order: str = ""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read.
+
+    Attributes:
+        trust_pickle: load files that can run code when they are loaded.
+        max_bytes: most bytes that one record of an archive may unpack to.
+    """
+
+    trust_pickle: bool = False
+    max_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that a format claimed.
+
+    Attributes:
+        path: the file.
+        format: the format.
+        claim: what it makes of the file.
+        size: its bytes when it was found.
+        mtime_ns: when it had been changed last.
+        beside: further files of its run that its reader looks at.
+    """
+
+    path: Path
+    format: Format
+    claim: Claim
+    size: int
+    mtime_ns: int
+    beside: tuple[Path, ...] = field(default=())
+
+
+class Format(abc.ABC):
+    """A way in which a tool writes its rollouts to disk. One instance for all files; it keeps nothing.
+
+    Attributes:
+        name: what `--format` calls it.
+        title: who writes it, for a person.
+        tokens: whether its rollouts have token ids: `yes`, `no`, or what it depends on.
+        lines: files are JSON Lines that a writer appends to, so that reading can go on where it ended.
+    """
+
+    name: str = ""
+    title: str = ""
+    tokens: str = "no"
+    lines: bool = True
+
+    @abc.abstractmethod
+    def claim(self, head: Head) -> Claim | None:
+        """What the format makes of a file; None when it is not its own.
+
+        Args:
+            head: the file's beginning. Looking at more of it than this is too slow.
+        """
+
+    @abc.abstractmethod
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        """Reads the rollouts of a file.
+
+        Args:
+            found: the file.
+            problems: where everything that cannot be read is noted.
+            options: how to read.
+            start: byte to begin at, in a format of lines.
+            line: lines before it.
+
+        Yields:
+            A rollout, the byte behind its record and the record's number; 0 and 0 where the format has no lines.
+        """
+
+
+def top_keys(raw: bytes) -> list[str]:
+    """Keys of the first JSON object in the text, which may be cut off anywhere.
+
+    Args:
+        raw: UTF-8 text that begins with an object.
+    """
+    if not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return []
+    depth, keys, text = 0, [], b""
+    for match in _TOKEN.finditer(raw):
+        token = match.group()
+        if token[:1] == b'"':
+            text = token
+        elif token in (b"{", b"["):
+            depth += 1
+        elif token in (b"}", b"]"):
+            depth -= 1
+            if depth <= 0:
+                break
+        elif token == b":" and depth == 1:
+            keys.append(text[1:-1].decode("utf-8", "replace"))
+    return keys
+
+
+def split_of(*names: str) -> str:
+    """`eval-rollout` where one of the names speaks of evaluation or validation, else `rollout`."""
+    return EVAL if any(_EVAL_WORD.search(name) for name in names) else TRAIN
+
+
+def number_in(pattern: str, *names: str) -> int | None:
+    """The number that a pattern's first group finds in the first of the names that it matches."""
+    for name in names:
+        match = re.search(pattern, name)
+        if match:
+            return int(match[1])
+    return None

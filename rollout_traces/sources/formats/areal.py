@@ -1,0 +1,76 @@
+"""AReaL: `{rollout,eval-rollout}/<newest version>/<task>.jsonl`, one line a rollout.
+
+Special tokens are kept in the text. `prompt_len` is the length less the sampled tokens, which is no prompt
+where a rollout has several turns, so it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.chat import messages_of_marked_text
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number
+
+
+class Areal(Format):
+    """`task_id, sample_idx, seqlen, prompt_len, head_version, tail_version, reward, prompt, completion`."""
+
+    name = "areal"
+    title = "AReaL, dumped trajectories"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("task_id", "seqlen", "reward") or not head.keys & {"completion", "segments"}:
+            return None
+        folder = head.path.parent
+        step = int(folder.name) if folder.name.lstrip("-").isdigit() else None
+        root = folder.parent if step is not None else folder
+        split = EVAL if root.name == EVAL or "eval" in root.name else TRAIN
+        root = root.parent if root.name in (TRAIN, EVAL) else root
+        lacks = ("token ids", "loss mask", "logprobs", "versions inside a rollout", "stop reasons")
+        return Claim(root, step, split, lacks, head.path.stem.zfill(12))
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            step = found.claim.step if found.claim.step is not None else value.get("tail_version")
+            if not isinstance(step, int):
+                text = "neither the folder nor tail_version says which step it is of; it is passed over."
+                problems.add(found.path, "rows_without_step", text, record.number)
+                continue
+            prompt, reply = _texts(value)
+            task = value.get("task_id")
+            metrics = {
+                "seqlen": number(value.get("seqlen")),
+                "head_version": number(value.get("head_version")),
+            }
+            yield (
+                RolloutRow(
+                    step=step,
+                    split=found.claim.split,
+                    line=record.number,
+                    prompt_text=prompt,
+                    reply_text=reply,
+                    messages=messages_of_marked_text(prompt, reply),
+                    reward=number(value.get("reward")),
+                    group=f"task {task}",
+                    sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",
+                    metrics={k: v for k, v in metrics.items() if v is not None},
+                ),
+                record.stop,
+                record.number,
+            )
+
+
+def _texts(value: dict) -> tuple[str | None, str | None]:
+    """Prompt and everything after it; a newer dump has segments in place of the two."""
+    segments = value.get("segments")
+    if isinstance(segments, list):
+        texts = [str(s.get("text", "")) for s in segments if isinstance(s, dict)]
+        return (texts[0] if texts else None), "".join(texts[1:])
+    prompt, reply = value.get("prompt"), value.get("completion")
+    return (prompt if isinstance(prompt, str) else None), (reply if isinstance(reply, str) else None)

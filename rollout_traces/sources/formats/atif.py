@@ -1,0 +1,128 @@
+"""ATIF (Harbor): `trajectory.json`, one agent run a file; with token ids where its agent recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.chat import messages_of, text_of
+from rollout_traces.sources.json_file import read_object
+from rollout_traces.sources.lines import loads
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+
+class Atif(Format):
+    """`schema_version: ATIF-v1.x, agent, steps: [{source, message, reasoning_content, tool_calls, observation, metrics}]`."""
+
+    name = "atif"
+    title = "ATIF, agent trajectory"
+    tokens = "where the agent recorded them"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("schema_version", "steps") or b'"ATIF-' not in head.raw:
+            return None
+        lacks = ["the training step (an agent run is step 0)"]
+        if not (head.path.parent / "reward.txt").exists() and not _result(head.path):
+            lacks.append("rewards")
+        if b'"completion_token_ids"' not in head.raw:
+            lacks += ["token ids", "loss mask", "logprobs"]
+        folder = head.path.parent
+        root = folder.parent.parent if folder.name == "agent" else folder
+        return Claim(root, 0, EVAL, tuple(lacks), str(head.path))
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        trajectory = read_object(found.path, problems, options)
+        if trajectory is not None:
+            for n, row in enumerate(_rows(trajectory, found, None), 1):
+                yield row, 0, n
+
+
+def _rows(trajectory: Mapping[str, Any], found: Found, parent: RolloutRow | None) -> Iterator[RolloutRow]:
+    steps = [step for step in trajectory.get("steps") or [] if isinstance(step, Mapping)]
+    agent = trajectory.get("agent") or {}
+    identity = str(trajectory.get("trajectory_id") or trajectory.get("session_id") or found.path.parent.name)
+    trial = _result(found.path)
+    final = trajectory.get("final_metrics") or {}
+    row = RolloutRow(
+        step=0,
+        split=EVAL,
+        messages=messages_of(_messages(steps)),
+        sample_id=identity,
+        parent=None if parent is None else str(parent.sample_id),
+        episode=str(trajectory.get("session_id") or identity) if parent is None else parent.episode,
+        reward=_reward(trial) if parent is None else None,
+        source=trial.get("task_name") or agent.get("name"),
+        group=trial.get("task_name"),
+        tools=agent.get("tool_definitions") or None,
+        metrics=numbers(final),
+        extras=scalars({"agent": agent.get("name"), "model": agent.get("model_name")}),
+    )
+    _add_tokens(row, steps)
+    yield row
+    for inner in trajectory.get("subagent_trajectories") or []:
+        if isinstance(inner, Mapping):
+            yield from _rows(inner, found, row)
+
+
+def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for step in steps:
+        role = {"agent": "assistant", "system": "system", "user": "user"}.get(str(step.get("source")), "user")
+        message: dict[str, Any] = {"role": role, "content": text_of(step.get("message"))}
+        if step.get("reasoning_content"):
+            message["reasoning_content"] = step["reasoning_content"]
+        if step.get("tool_calls"):
+            message["tool_calls"] = step["tool_calls"]
+        messages.append(message)
+        results = (step.get("observation") or {}).get("results") or []
+        for result in results:
+            if isinstance(result, Mapping):
+                tool: dict[str, Any] = {"role": "tool", "content": text_of(result.get("content"))}
+                if result.get("source_call_id"):
+                    tool["tool_call_id"] = result["source_call_id"]
+                messages.append(tool)
+    return messages
+
+
+def _add_tokens(row: RolloutRow, steps: Sequence[Mapping[str, Any]]) -> None:
+    """Ids of the last call's prompt and completion; earlier completions are found at their place in it."""
+    calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
+    if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
+        return
+    ids = [*calls[-1]["prompt_token_ids"], *calls[-1]["completion_token_ids"]]
+    mask = [0] * len(ids)
+    logprobs: list[float | None] = [None] * len(ids)
+    for call in calls:
+        completion, start = call["completion_token_ids"], len(call.get("prompt_token_ids") or [])
+        if ids[start : start + len(completion)] != completion:
+            continue  # the context was rewritten after this call: its tokens are not in the last one's prompt
+        mask[start : start + len(completion)] = [1] * len(completion)
+        given = call.get("logprobs")
+        if isinstance(given, list) and len(given) == len(completion):
+            logprobs[start : start + len(completion)] = given
+    row.input_ids, row.response_mask, row.loss_mask = ids, mask, mask
+    if any(value is not None for value in logprobs):
+        row.tracks["logprobs"] = logprobs
+
+
+def _result(path: Any) -> dict[str, Any]:
+    """Harbor's `result.json` of the trial, in the folder of the trajectory or one above."""
+    for folder in (path.parent, path.parent.parent):
+        try:
+            value = loads((folder / "result.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _reward(result: Mapping[str, Any]) -> float | None:
+    verifier = result.get("verifier_result") or {}
+    rewards = verifier.get("rewards") or {}
+    return number(rewards.get("reward")) if isinstance(rewards, Mapping) else number(verifier.get("reward"))

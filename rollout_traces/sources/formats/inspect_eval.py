@@ -1,0 +1,151 @@
+"""Inspect: `.eval` logs, an archive with one JSON file a sample. An evaluation is step 0; the epochs of a sample are a group."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.lines import loads
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, scalars
+
+MAX_RATIO = 500
+"""A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
+_GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+
+
+class InspectEval(Format):
+    """`EvalSample: id, epoch, input, target, messages, output, scores`."""
+
+    name = "inspect"
+    title = "Inspect AI, .eval log"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        if head.path.suffix != ".eval" or not head.raw.startswith(b"PK\x03\x04"):
+            return None
+        lacks = (
+            "token ids",
+            "loss mask",
+            "logprobs by token id",
+            "the training step (an evaluation is step 0)",
+        )
+        return Claim(head.path.with_suffix(""), 0, EVAL, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        try:
+            with zipfile.ZipFile(found.path) as archive:
+                names = [i for i in archive.infolist() if i.filename.startswith("samples/")]
+                header = _header(archive, options)
+                for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
+                    sample = _sample(archive, info, found, problems, options, n)
+                    if sample is not None:
+                        yield _row(sample, header, n), 0, n
+        except (zipfile.BadZipFile, OSError) as error:
+            text = f"is no whole archive ({error}); its writer may still be at it."
+            problems.add(found.path, "unreadable_files", text)
+
+
+def _sample(
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    found: Found,
+    problems: Problems,
+    options: ReadOptions,
+    n: int,
+) -> dict[str, Any] | None:
+    too_large = info.file_size > options.max_bytes
+    if too_large or (info.file_size > 16 << 20 and info.file_size > MAX_RATIO * max(info.compress_size, 1)):
+        text = f"{info.filename} unpacks from {info.compress_size:,} to {info.file_size:,} bytes: taken for a bomb, passed over."
+        problems.add(found.path, "bombs", text, n)
+        return None
+    try:
+        with archive.open(info) as file:
+            value = loads(file.read(info.file_size + 1))
+    except NotImplementedError:
+        text = f"{info.filename} is packed in a way that this Python cannot unpack; it is passed over."
+        problems.add(found.path, "unreadable_samples", text, n)
+        return None
+    except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+        problems.add(
+            found.path,
+            "unreadable_samples",
+            f"{info.filename} cannot be read ({error}); it is passed over.",
+            n,
+        )
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _header(archive: zipfile.ZipFile, options: ReadOptions) -> Mapping[str, Any]:
+    for name in ("header.json", "_journal/start.json"):
+        try:
+            info = archive.getinfo(name)
+            if info.file_size < options.max_bytes:
+                value = loads(archive.read(info))
+                return value.get("eval", value) if isinstance(value, dict) else {}
+        except (KeyError, ValueError, NotImplementedError, zipfile.BadZipFile):
+            continue
+    return {}
+
+
+def _row(sample: Mapping[str, Any], header: Mapping[str, Any], n: int) -> RolloutRow:
+    messages = messages_of(sample.get("messages")) or []
+    given = sample.get("input")
+    n_prompt = 1 if isinstance(given, str) else len(given or [])
+    if not messages:
+        messages = messages_of(given) or []
+    scores = {name: s for name, s in (sample.get("scores") or {}).items() if isinstance(s, Mapping)}
+    components = {name: value for name, s in scores.items() if (value := _score(s.get("value"))) is not None}
+    choices = (sample.get("output") or {}).get("choices") or []
+    stop = choices[0].get("stop_reason") if choices and isinstance(choices[0], Mapping) else None
+    limit = sample.get("limit")
+    extras: dict[str, Any] = {"epoch": sample.get("epoch"), "model": header.get("model")}
+    for name, s in scores.items():
+        if isinstance(s.get("explanation"), str):
+            extras[f"explanation/{name}"] = s["explanation"][:1000]
+    answers = [s.get("answer") for s in scores.values() if s.get("answer") is not None]
+    return RolloutRow(
+        step=0,
+        split=EVAL,
+        line=n,
+        messages=messages or None,
+        n_prompt_messages=n_prompt,
+        reward=next(iter(components.values()), None),
+        components=components,
+        group=f"sample {sample.get('id')}",
+        prompt_key=f"{header.get('task', '')}-{sample.get('id')}",
+        sample_id=f"{sample.get('id')}-{sample.get('epoch')}",
+        source=header.get("task"),
+        ground_truth=sample.get("target"),
+        parsed_answer=answers[0] if answers else None,
+        reward_status="error" if sample.get("error") else None,
+        stop_reason=str(limit["type"])
+        if isinstance(limit, Mapping) and "type" in limit
+        else _STOPS.get(str(stop), stop),
+        timings=_times(sample),
+        extras=scalars(sample.get("metadata")) | {k: v for k, v in extras.items() if v is not None},
+    )
+
+
+_STOPS = {"max_tokens": "length", "model_length": "length"}
+
+
+def _score(value: Any) -> float | None:
+    if isinstance(value, str):
+        return _GRADES.get(value)
+    return float(value) if isinstance(value, (bool, int, float)) else None
+
+
+def _times(sample: Mapping[str, Any]) -> dict[str, float] | None:
+    found = {
+        name: float(sample[f"{name}_time"])
+        for name in ("total", "working")
+        if isinstance(sample.get(f"{name}_time"), (int, float))
+    }
+    return found or None

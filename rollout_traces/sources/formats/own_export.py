@@ -1,0 +1,142 @@
+"""What `rollout-traces export` writes: JSONL and parquet, with or without token tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.lines import json_lines, loads
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number
+from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
+
+_MARK = ("run_id", "run", "split", "step")
+_PARTS = 256
+
+
+class OwnExport(Format):
+    """A record a rollout: `id, run_id, run, split, step`, its metadata, `messages`, and token columns if asked for."""
+
+    name = "export"
+    title = "rollout-traces export"
+    tokens = "where --tokens was given"
+    lines = True
+
+    def claim(self, head: Head) -> Claim | None:
+        if head.raw.startswith(b"PAR1"):
+            columns = _parquet_columns(head)
+            if not set(_MARK) <= columns:
+                return None
+        elif not head.has(*_MARK) or not head.keys & {"uid", "schema", "messages"}:
+            return None
+        else:
+            columns = set(head.keys)
+        lacks: tuple[str, ...] = (
+            () if "input_ids" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
+        )
+        if "messages" not in columns:
+            lacks += ("conversations (export traces for those)",)
+        return Claim(head.path.parent, None, TRAIN, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        if found.path.suffix == ".parquet":
+            for n, value in enumerate(_parquet(found, problems), 1):
+                yield row_of(value, n), 0, n
+            return
+        for record in json_lines(found.path, problems, start, line):
+            yield row_of(record.value, record.number), record.stop, record.number
+
+
+def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
+    """A rollout of an exported record.
+
+    Args:
+        value: the record.
+        line: its line or row.
+    """
+    extras = _under(value, "extra/")
+    row = RolloutRow(
+        step=int(value["step"]),
+        split=str(value["split"]),
+        line=line,
+        messages=_messages(value.get("messages")),
+        reward=number(value.get("reward")),
+        raw_reward=number(value.get("raw_reward")),
+        components={k: number(v) for k, v in _under(value, "component/").items()},
+        metrics={k: number(v) for k, v in _under(value, "sample/").items()},
+        group=value.get("group"),
+        prompt_key=value.get("prompt_key"),
+        episode=value.get("episode"),
+        parent=value.get("parent"),
+        sample_id=value.get("uid"),
+        source=value.get("source"),
+        engine=value.get("engine"),
+        success=None if value.get("success") is None else bool(value["success"]),
+        parsed_answer=value.get("parsed_answer", value.get("answer")),
+        ground_truth=value.get("ground_truth"),
+        reward_status=value.get("reward_status"),
+        stop_reason=value.get("stop_reason"),
+        discard_reason=value.get("discard_reason"),
+        timings={k: v for k, v in _under(value, "timing/").items() if isinstance(v, (int, float))} or None,
+        extras={k: v for k, v in extras.items() if isinstance(v, (str, int, float))},
+        train_version=value.get("train_version"),
+    )
+    if value.get("input_ids") is not None:
+        row.input_ids = value["input_ids"]
+        row.loss_mask = value.get("loss_mask")
+        if value.get("response_mask_from") != "loss_mask":
+            row.response_mask = value.get("response_mask")
+        row.tracks = {k: value[k] for k in (*INT_TRACKS, *FLOAT_TRACKS) if isinstance(value.get(k), list)}
+    if "advantages" not in row.tracks:
+        row.advantage = number(value.get("advantage"))
+    return row
+
+
+def _under(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): v for k, v in value.items() if k.startswith(prefix) and v is not None}
+
+
+def _messages(given: Any) -> list[dict[str, Any]] | None:
+    """Messages as they were stored; parquet has tool calls as JSON text and nulls for what is not there."""
+    if not isinstance(given, list):
+        return None
+    found = []
+    for item in given:
+        message = {key: value for key, value in item.items() if value is not None}
+        if isinstance(message.get("tool_calls"), str):
+            try:
+                message["tool_calls"] = loads(message["tool_calls"].encode())
+            except ValueError:
+                message.pop("tool_calls")
+        found.append(message)
+    return found
+
+
+def _parquet_columns(head: Head) -> set[str]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return set()
+    try:
+        return set(pq.read_schema(head.path).names)
+    except (pa.ArrowException, OSError):
+        return set()
+
+
+def _parquet(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ConfigError("reading parquet needs pyarrow: pip install 'rollout-traces[reading]'.") from error
+    try:
+        with pq.ParquetFile(found.path) as file:
+            for part in file.iter_batches(batch_size=_PARTS):
+                yield from part.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        problems.add(found.path, "unreadable_files", f"is no whole parquet file ({error}).")

@@ -1,0 +1,106 @@
+"""rLLM: `{train,val}_step_<N>_epoch_<E>/episode_*.json`, one episode a file, its trajectories step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.json_file import read_object
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+
+class Rllm(Format):
+    """`training_step, episode_id, task, is_correct, trajectories: [{steps: [{chat_completions, model_response, reward}]}]`."""
+
+    name = "rllm"
+    title = "rLLM, logged episodes"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.path.name.startswith("episode_") or not head.has("training_step", "episode_id"):
+            return None
+        folder = head.path.parent
+        step = number_in(r"_step_(\d+)", folder.name)
+        split = EVAL if folder.name.startswith(("val", "test", "eval")) else TRAIN
+        lacks = ("token ids", "loss mask", "logprobs", "advantages")
+        return Claim(folder.parent if step is not None else folder, step, split, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        episode = read_object(found.path, problems, options)
+        if episode is None:
+            return
+        trajectories = [t for t in episode.get("trajectories") or [] if isinstance(t, Mapping)]
+        n = 0
+        for trajectory in trajectories:
+            parent = None
+            for branch in _branches(trajectory):
+                n += 1
+                row = _row(episode, trajectory, branch, found, n)
+                row.parent = parent
+                parent = row.sample_id
+                yield row, 0, n
+
+
+def _branches(trajectory: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Runs of steps whose conversations grow; a step that does not continue the one before begins another."""
+    branches: list[list[Mapping[str, Any]]] = []
+    for step in trajectory.get("steps") or []:
+        chat = step.get("chat_completions") or []
+        before = branches[-1][-1].get("chat_completions") or [] if branches else None
+        if before is not None and chat[: len(before)] == before:
+            branches[-1].append(step)
+        else:
+            branches.append([step])
+    return branches
+
+
+def _row(
+    episode: Mapping[str, Any],
+    trajectory: Mapping[str, Any],
+    steps: list[Mapping[str, Any]],
+    found: Found,
+    n: int,
+) -> RolloutRow:
+    last = steps[-1]
+    chat = last.get("chat_completions") or []
+    messages = messages_of(chat) or []
+    response = last.get("model_response")
+    if isinstance(response, str) and response and (not messages or messages[-1]["role"] != "assistant"):
+        messages.append({"role": "assistant", "content": response})
+    reward = number(trajectory.get("reward"))
+    identity = str(episode.get("episode_id"))
+    termination = episode.get("termination_reason")
+    return RolloutRow(
+        step=int(episode.get("training_step") or found.claim.step or 0),
+        split=found.claim.split,
+        line=n,
+        messages=messages or None,
+        reward=reward if reward is not None else number(last.get("reward")),
+        success=episode.get("is_correct"),
+        metrics=numbers(episode.get("metrics")),
+        group=identity.rpartition(":")[0] or episode.get("task_hash"),
+        prompt_key=episode.get("task_hash"),
+        episode=identity,
+        sample_id=f"{identity}#{n}",
+        source=str(trajectory.get("name")) if trajectory.get("name") else None,
+        stop_reason=None
+        if termination is None
+        else _STOPS.get(str(termination).lower(), str(termination).lower()),
+        ground_truth=(episode.get("task") or {}).get("ground_truth")
+        if isinstance(episode.get("task"), Mapping)
+        else None,
+        timings=numbers(episode.get("timing")) or None,
+        extras=scalars(episode.get("metadata")),
+    )
+
+
+_STOPS = {
+    "env_done": "stop",
+    "max_response_length_exceeded": "length",
+    "max_prompt_length_exceeded": "length",
+}

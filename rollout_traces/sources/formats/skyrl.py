@@ -1,0 +1,143 @@
+"""SkyRL: `dumped_evals/global_step_N_evals/<data source>.jsonl`, and the pickled input of a training step."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.chat import messages_of_marked_text
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, scalars
+
+
+class SkyrlEvals(Format):
+    """`input_prompt, output_response, score, stop_reason, env_class, env_extras, data_source`."""
+
+    name = "skyrl-evals"
+    title = "SkyRL, dumped evaluations"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("input_prompt", "output_response", "score"):
+            return None
+        folder = head.path.parent
+        step = number_in(r"global_step_(\d+)", folder.name)
+        root = folder.parent if step is not None else folder
+        root = root.parent if root.name == "dumped_evals" else root
+        lacks = ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
+        return Claim(root, step if step is not None else 0, EVAL, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            prompt, reply, score = value.get("input_prompt"), value.get("output_response"), value.get("score")
+            truth = (
+                (value.get("env_extras") or {}).get("reward_spec")
+                if isinstance(value.get("env_extras"), dict)
+                else None
+            )
+            yield (
+                RolloutRow(
+                    step=found.claim.step or 0,
+                    split=EVAL,
+                    line=record.number,
+                    prompt_text=prompt if isinstance(prompt, str) else None,
+                    reply_text=reply if isinstance(reply, str) else None,
+                    messages=messages_of_marked_text(prompt, reply) if isinstance(prompt, str) else None,
+                    reward=float(np.sum(score)) if isinstance(score, list) else number(score),
+                    stop_reason=value.get("stop_reason"),
+                    source=value.get("data_source"),
+                    ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,
+                    extras={"env_class": value["env_class"], **scalars(value.get("env_extras"))}
+                    if isinstance(value.get("env_class"), str)
+                    else scalars(value.get("env_extras")),
+                ),
+                record.stop,
+                record.number,
+            )
+
+
+class SkyrlTraining(Format):
+    """`dumped_data/global_step_N_training_input.pkl`: left-padded tensors in a pickle."""
+
+    name = "skyrl-training"
+    title = "SkyRL, dumped training input (a pickle)"
+    tokens = "yes"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        step = number_in(r"^global_step_(\d+)_training_input\.pkl$", head.path.name)
+        if step is None:
+            return None
+        root = head.path.parent
+        root = root.parent if root.name == "dumped_data" else root
+        return Claim(root, step, TRAIN, ("conversations", "stop reasons", "policy versions"))
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        if not options.trust_pickle:
+            text = (
+                "is a pickle, which runs whatever code it holds when it is loaded; it is refused. "
+                "Give --trust-pickle for files that you wrote yourself."
+            )
+            problems.add(found.path, "pickles_refused", text)
+            return
+        import pickle
+
+        try:
+            with found.path.open("rb") as file:
+                data = pickle.load(file)
+        except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, zipfile.BadZipFile) as error:
+            text = f"cannot be unpickled ({error}); SkyRL has to be installed to read its classes."
+            problems.add(found.path, "unreadable_files", text)
+            return
+        for n, row in enumerate(_training_rows(data, found.claim.step or 0)):
+            yield row, 0, n + 1
+
+
+def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
+    """Rows of a batch whose responses are the last columns of its sequences."""
+    values = {key: _array(value) for key, value in dict(data).items() if value is not None}
+    metadata = getattr(data, "metadata", None) or {}
+    uids = metadata.get("uids") or [None] * len(values["sequences"])
+    for b, (ids, attended) in enumerate(zip(values["sequences"], values["attention_mask"] != 0, strict=True)):
+        tail = values["response_mask"].shape[1]
+        row = RolloutRow(step=step, split=TRAIN, input_ids=ids[attended], group=uids[b], sample_id=b)
+        row.response_mask = _at_end(values["response_mask"][b], ids, tail, 0)[attended]
+        loss = values.get("loss_mask", values["response_mask"])
+        row.loss_mask = _at_end(loss[b], ids, tail, 0)[attended]
+        for key, name in _SKYRL_TRACKS.items():
+            if key in values and values[key].ndim == 2:
+                row.tracks[name] = _at_end(values[key][b], ids, tail, np.nan)[attended]
+        if "rewards" in values:
+            row.reward = float(np.nansum(values["rewards"][b]))
+        yield row
+
+
+_SKYRL_TRACKS = {
+    "rollout_logprobs": "logprobs",
+    "action_log_probs": "prox_logprobs",
+    "base_action_log_probs": "ref_logprobs",
+    "advantages": "advantages",
+    "values": "values",
+}
+
+
+def _at_end(values: np.ndarray, ids: np.ndarray, n: int, fill: float) -> np.ndarray:
+    whole = np.full(len(ids), fill, np.float64)
+    whole[len(ids) - n :] = values
+    return whole
+
+
+def _array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().float() if "float" in str(value.dtype) else value.detach()
+        return value.cpu().numpy()
+    return np.asarray(value) if isinstance(value, (list, tuple, np.ndarray)) else np.zeros(0)

@@ -1,0 +1,143 @@
+"""slime: `rollout_data/<id>.pt`, torch's file of `{rollout_id, samples: [Sample.to_dict()]}`.
+
+Loaded with `weights_only=True`: a file that needs more than plain values and tensors is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.chat import messages_of, messages_of_marked_text
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+_ZIP = b"PK\x03\x04"
+
+
+class Slime(Format):
+    """Token ids, a loss mask over the response, logprobs and the versions of the engine's weights."""
+
+    name = "slime"
+    title = "slime, debug rollout data"
+    tokens = "yes"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        step = number_in(r"^(?:eval_)?(?:rollout_)?(\d+)\.pt$", head.path.name)
+        if step is None or not head.raw.startswith(_ZIP) or b"samples" not in head.raw:
+            return None
+        split = EVAL if head.path.name.startswith("eval_") else TRAIN
+        root = head.path.parent
+        root = root.parent if root.name == "rollout_data" else root
+        return Claim(root, step, split, ("advantages", "versions inside a turn"), head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        import torch
+
+        try:
+            data = torch.load(found.path, map_location="cpu", weights_only=not options.trust_pickle)
+        except (
+            pickle.UnpicklingError,
+            RuntimeError,
+            EOFError,
+            ImportError,
+            AttributeError,
+            ValueError,
+        ) as error:
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            text = (
+                f"holds more than plain values and tensors ({reason}), so that loading it could run code; it is "
+                "refused. Give --trust-pickle for files that you wrote yourself."
+            )
+            problems.add(found.path, "pickles_refused", text)
+            return
+        samples = data.get("samples") if isinstance(data, Mapping) else None
+        if not isinstance(samples, list):
+            problems.add(
+                found.path, "unreadable_files", "has no list of samples. Expected slime's rollout data."
+            )
+            return
+        for n, sample in enumerate(samples):
+            try:
+                row = _row(sample, found, n)
+            except (TypeError, ValueError, KeyError) as error:
+                problems.add(
+                    found.path, "rows_refused", f"cannot be understood ({error!r}); it is passed over.", n + 1
+                )
+                continue
+            yield row, 0, n + 1
+
+
+def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
+    tokens = _plain(sample.get("tokens")) or []
+    n_response = int(sample.get("response_length") or 0)
+    if n_response > len(tokens):
+        raise ValueError(f"response_length {n_response} of {len(tokens)} tokens")
+    before = len(tokens) - n_response
+    mask = _plain(sample.get("loss_mask"))
+    mask = [1] * n_response if mask is None else mask
+    if len(mask) != n_response:
+        raise ValueError(f"{len(mask)} values of loss_mask beside a response of {n_response}")
+    row = RolloutRow(
+        step=found.claim.step or 0,
+        split=found.claim.split,
+        line=n + 1,
+        group=sample.get("group_index"),
+        sample_id=sample.get("index", n),
+        episode=None if sample.get("rollout_id") is None else str(sample["rollout_id"]),
+        ground_truth=sample.get("label"),
+        stop_reason=_STOPS.get(str(sample.get("status")), sample.get("status")),
+        discard_reason="removed" if sample.get("remove_sample") else None,
+        extras=scalars(sample.get("metadata")),
+    )
+    if tokens:
+        row.input_ids = tokens
+        row.response_mask = [0] * before + mask
+        row.loss_mask = [0] * len(tokens) if sample.get("remove_sample") else row.response_mask
+    for key, name in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
+        values = _plain(sample.get(key))
+        if values is not None and len(values) == n_response:
+            row.tracks[name] = [None] * before + values
+    _add_versions(row, sample.get("weight_versions"))
+    _add_reward(row, sample.get("reward"))
+    prompt, reply = sample.get("prompt"), sample.get("response")
+    if isinstance(prompt, list):
+        row.messages = [*(messages_of(prompt) or []), {"role": "assistant", "content": str(reply or "")}]
+        row.n_prompt_messages = len(prompt)
+    elif isinstance(prompt, str):
+        row.prompt_text, row.reply_text = prompt, str(reply or "")
+        row.messages = messages_of_marked_text(prompt, row.reply_text)
+    return row
+
+
+_STOPS = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "error", "pending": None}
+
+
+def _add_reward(row: RolloutRow, reward: Any) -> None:
+    if isinstance(reward, Mapping):
+        row.components = numbers(reward)
+        named = next((key for key in ("score", "reward", "total") if key in row.components), None)
+        row.reward = row.components[named] if named else None
+    else:
+        row.reward = number(reward)
+
+
+def _add_versions(row: RolloutRow, versions: Any) -> None:
+    """Versions are known a call of the engine; where all are one number it is every sampled token's."""
+    known = {int(v) for v in versions or () if str(v).lstrip("-").isdigit()}
+    if len(known) == 1 and row.response_mask is not None:
+        version = known.pop()
+        row.tracks["versions"] = [version if sampled else -1 for sampled in row.response_mask]
+    elif known:
+        row.extras |= {"version_min": min(known), "version_max": max(known)}
+
+
+def _plain(values: Any) -> list[Any] | None:
+    if values is None:
+        return None
+    return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -1,0 +1,66 @@
+"""tinker-cookbook: `iteration_N/{train,eval_*}_rollout_summaries.jsonl`, lengths and rewards without any text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers
+
+
+class Tinker(Format):
+    """`split, iteration, group_idx, traj_idx, tags, total_reward, final_reward, trajectory_metrics, steps`."""
+
+    name = "tinker"
+    title = "tinker-cookbook, rollout summaries"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("group_idx", "traj_idx", "total_reward", "steps"):
+            return None
+        folder = head.path.parent
+        root = folder.parent if folder.name.startswith("iteration") else folder
+        lacks = ("text", "token ids", "loss mask", "logprobs", "stop reasons")
+        return Claim(root, None, split_of(head.path.name), lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            step, group = value.get("iteration"), value.get("group_idx")
+            if not isinstance(step, int):
+                text = f"iteration: seen {step!r}. Expected an integer; the row is passed over."
+                problems.add(found.path, "rows_without_step", text, record.number)
+                continue
+            steps = [s for s in value.get("steps") or [] if isinstance(s, dict)]
+            tags = [str(tag) for tag in value.get("tags") or []]
+            metrics = numbers(value.get("trajectory_metrics")) | {
+                "action_tokens": float(sum(s.get("ac_len") or 0 for s in steps)),
+                "observation_tokens": float(max((s.get("ob_len") or 0 for s in steps), default=0)),
+                "env_steps": float(len(steps)),
+            }
+            yield (
+                RolloutRow(
+                    step=step,
+                    split=TRAIN
+                    if value.get("split") == "train"
+                    else split_of(str(value.get("split")), "eval"),
+                    line=record.number,
+                    reward=number(value.get("total_reward")),
+                    components=_final(value),
+                    group=group,
+                    sample_id=f"{group}-{value.get('traj_idx')}",
+                    source=tags[0] if tags else None,
+                    metrics=metrics,
+                    train_version=value.get("sampling_client_step"),
+                ),
+                record.stop,
+                record.number,
+            )
+
+
+def _final(value: dict) -> dict[str, float | None]:
+    final = number(value.get("final_reward"))
+    return {} if final is None else {"final_reward": final}

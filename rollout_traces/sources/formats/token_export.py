@@ -1,0 +1,78 @@
+"""prime-rl token exports: `token_exports/step_N/rank_R.jsonl`, what the trainer's loss saw, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
+
+_TRACKS = {
+    "inference_logprobs": "logprobs",
+    "trainer_logprobs": "prox_logprobs",
+    "entropy": "entropies",
+    "advantages": "advantages",
+    "rl_weights": "loss_weights",
+}
+
+
+class TokenExport(Format):
+    """`token_ids, loss_mask, advantages, inference_logprobs, trainer_logprobs, entropy, mismatch_kl`."""
+
+    name = "token-export"
+    title = "prime-rl, token exports"
+    tokens = "yes"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("token_ids", "loss_mask", "inference_logprobs"):
+            return None
+        folder = head.path.parent
+        step = number_in(r"^step_(\d+)$", folder.name)
+        root = folder.parent if step is not None else folder
+        root = root.parent if root.name == "token_exports" else root
+        lacks = ("rewards", "groups", "conversations", "stop reasons", "which rollouts were not trained on")
+        return Claim(root, step, TRAIN, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            ids, mask = value.get("token_ids"), value.get("loss_mask")
+            step = value.get("step", found.claim.step)
+            if (
+                not isinstance(ids, list)
+                or not isinstance(mask, list)
+                or len(ids) != len(mask)
+                or not isinstance(step, int)
+            ):
+                text = "step, token_ids or loss_mask is missing, or they differ in length; the row is passed over."
+                problems.add(found.path, "rows_refused", text, record.number)
+                continue
+            tracks = {}
+            for key, name in _TRACKS.items():
+                values = value.get(key)
+                if (
+                    isinstance(values, list)
+                    and len(values) == len(ids)
+                    and any(v is not None for v in values)
+                ):
+                    tracks[name] = values
+            place = f"{value.get('rank', 0)}-{value.get('export_sequence_idx', record.number - 1)}"
+            yield (
+                RolloutRow(
+                    step=step,
+                    split=TRAIN,
+                    line=record.number,
+                    input_ids=ids,
+                    loss_mask=mask,
+                    tracks=tracks,
+                    sample_id=place,
+                    source=value.get("env_name"),
+                    group=-1,
+                ),
+                record.stop,
+                record.number,
+            )

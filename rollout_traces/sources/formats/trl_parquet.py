@@ -1,0 +1,108 @@
+"""TRL: `<output_dir>/completions/completions_<step>.parquet`, the last generation batch at each log.
+
+A column that is neither text nor one of TRL's own is a reward function or an extra. Which it was, and the
+weights of the rewards, are not in the file: their sum stands in for the reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number
+
+_OWN = ("step", "prompt", "completion", "advantage", "images", "__index_level_0__")
+ROWS = 256
+"""Rows in memory at once."""
+
+
+class TrlParquet(Format):
+    """`step, prompt, completion`, a column a reward function, extras, `advantage`."""
+
+    name = "trl"
+    title = "TRL, log_completions parquet"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        step = number_in(r"^completions_(\d+)\.parquet$", head.path.name)
+        if step is None or not head.raw.startswith(b"PAR1"):
+            return None
+        root = head.path.parent
+        root = root.parent if root.name == "completions" else root
+        lacks = (
+            "token ids", "loss mask", "logprobs", "weights of the rewards (their plain sum is the reward)",
+            "groups (equal prompts are one)", "whether it was training or evaluation",
+        )  # fmt: skip
+        return Claim(root, step, TRAIN, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise ConfigError(
+                "reading parquet needs pyarrow: pip install 'rollout-traces[reading]'."
+            ) from error
+        try:
+            with pq.ParquetFile(found.path) as file:
+                numeric = [f.name for f in file.schema_arrow if _is_number(f.type) and f.name not in _OWN]
+                n = 0
+                for part in file.iter_batches(batch_size=ROWS):
+                    for value in part.to_pylist():
+                        n += 1
+                        yield row_of(value, numeric, found.claim.step or 0, n), 0, n
+        except (pa.ArrowException, OSError) as error:
+            problems.add(found.path, "unreadable_files", f"is no whole parquet file ({error}).")
+
+
+def row_of(value: Mapping[str, Any], numeric: list[str], step: int, line: int) -> RolloutRow:
+    """A rollout of a row of TRL's completions table.
+
+    Args:
+        value: the row.
+        numeric: names of its columns of numbers that are not TRL's own.
+        step: the step where the row has none.
+        line: its number.
+    """
+    prompt, completion = value.get("prompt"), value.get("completion")
+    before = messages_of(_plain(prompt)) or []
+    after = _plain(completion)
+    reply = [{"role": "assistant", "content": after}] if isinstance(after, str) else messages_of(after) or []
+    components = {name: number(value.get(name)) for name in numeric}
+    known = [v for v in components.values() if v is not None and v == v]
+    return RolloutRow(
+        step=int(value["step"]) if value.get("step") is not None else step,
+        line=line,
+        messages=[*before, *reply] or None,
+        n_prompt_messages=len(before),
+        reward=sum(known) if known else None,
+        components=components,
+        advantage=number(value.get("advantage")),
+        extras={
+            name: item
+            for name, item in value.items()
+            if name not in _OWN and isinstance(item, (str, bool)) and name not in numeric
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Messages out of structs: fields that a message does not have are null there."""
+    if isinstance(value, list):
+        return [
+            {k: v for k, v in item.items() if v is not None} if isinstance(item, Mapping) else item
+            for item in value
+        ]
+    return value
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)

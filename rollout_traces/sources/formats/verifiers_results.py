@@ -1,0 +1,75 @@
+"""verifiers before v1: `results.jsonl` of an evaluation, one rollout a line, and `metadata.json` beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.lines import json_lines, loads
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+_FIELDS = (
+    "example_id", "prompt", "completion", "answer", "info", "reward", "timing", "is_truncated", "stop_condition",
+    "metrics", "tool_defs", "task", "id",
+)  # fmt: skip
+
+
+class VerifiersResults(Format):
+    """`example_id, prompt, completion, answer, info, reward, timing, is_truncated, stop_condition, metrics`."""
+
+    name = "verifiers-results"
+    title = "verifiers, results.jsonl of an evaluation"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("example_id", "prompt", "completion", "reward"):
+            return None
+        lacks = ("token ids", "loss mask", "logprobs", "the training step (an evaluation is step 0)")
+        return Claim(head.path.parent, 0, EVAL, lacks, head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            prompt = messages_of(value.get("prompt")) or []
+            reply = value.get("completion")
+            reply = (
+                [{"role": "assistant", "content": reply}]
+                if isinstance(reply, str)
+                else messages_of(reply) or []
+            )
+            named = value.get("metrics") if isinstance(value.get("metrics"), dict) else None
+            timing = value.get("timing")
+            yield (
+                RolloutRow(
+                    step=0,
+                    split=EVAL,
+                    line=record.number,
+                    messages=[*prompt, *reply] or None,
+                    n_prompt_messages=len(prompt),
+                    tools=_listed(value.get("tool_defs")),
+                    reward=number(value.get("reward")),
+                    metrics=numbers(named if named is not None else value, but=_FIELDS),
+                    group=f"example {value.get('example_id')}",
+                    prompt_key=f"example-{value.get('example_id')}",
+                    source=value.get("task") if isinstance(value.get("task"), str) else None,
+                    ground_truth=value.get("answer") or None,
+                    stop_reason="length" if value.get("is_truncated") else value.get("stop_condition"),
+                    timings=numbers(timing) or None if isinstance(timing, dict) else None,
+                    extras=scalars(value.get("info")),
+                ),
+                record.stop,
+                record.number,
+            )
+
+
+def _listed(value: Any) -> list[Any] | None:
+    if isinstance(value, str):
+        try:
+            value = loads(value.encode())
+        except ValueError:
+            return None
+    return value if isinstance(value, list) and value else None

@@ -1,0 +1,84 @@
+"""verl: `rollout_data_dir/<step>.jsonl` and `validation_data_dir/<step>.jsonl`.
+
+Prompts and responses were decoded with special tokens left out: roles inside the prompt are gone, and so is
+what was a token and what was masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
+from rollout_traces.sources.chat import messages_of_marked_text
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+_FIELDS = ("input", "output", "gts", "score", "step", "uid", "request_id")
+
+
+class Verl(Format):
+    """`input, output, gts, score, step` and whatever the reward function returned."""
+
+    name = "verl"
+    title = "verl, rollout_data_dir or validation_data_dir"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has("input", "output", "score") or head.keys & {"messages", "input_prompt"}:
+            return None
+        step = number_in(r"^(\d+)\.jsonl", head.path.name)
+        lacks = ["token ids", "loss mask", "logprobs", "roles inside the prompt", "stop reasons"]
+        if "uid" not in head.keys:
+            lacks.append("groups (equal prompts are one)")
+        split = split_of(*head.names[1:3])
+        return Claim(head.path.parent, step, split, tuple(lacks), head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            value = record.value
+            step = value.get("step", found.claim.step)
+            if not isinstance(step, int):
+                problems.add(
+                    found.path,
+                    "rows_without_step",
+                    f"step: seen {step!r}. Expected an integer.",
+                    record.number,
+                )
+                continue
+            prompt, reply = value.get("input"), value.get("output")
+            if not isinstance(prompt, str) or not isinstance(reply, str):
+                problems.add(
+                    found.path,
+                    "rows_without_text",
+                    "input and output: expected text; the row has its score alone.",
+                    record.number,
+                )
+            uid = value.get("uid")
+            row = RolloutRow(
+                step=step,
+                split=found.claim.split,
+                line=record.number,
+                prompt_text=prompt if isinstance(prompt, str) else None,
+                reply_text=reply if isinstance(reply, str) else None,
+                reward=number(value.get("score")),
+                group=_group_of(uid) if isinstance(uid, str) else None,
+                sample_id=uid if uid is not None else value.get("request_id"),
+                ground_truth=value.get("gts"),
+                source=value["data_source"] if isinstance(value.get("data_source"), str) else None,
+                metrics=numbers(value, but=(*_FIELDS, "acc")),
+                success=bool(value["acc"]) if isinstance(value.get("acc"), (bool, int, float)) else None,
+                parsed_answer=value.get("pred"),
+                extras={
+                    k: v for k, v in scalars(value, but=(*_FIELDS, "pred")).items() if isinstance(v, str)
+                },
+            )
+            row.messages = messages_of_marked_text(row.prompt_text, row.reply_text)
+            yield row, record.stop, record.number
+
+
+def _group_of(uid: str) -> str:
+    """The prompt's part of `<prompt>_<rollout>_<output>`; other uids are the group's as they are."""
+    parts = uid.rsplit("_", 2)
+    return parts[0] if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit() else uid

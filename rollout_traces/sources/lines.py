@@ -1,0 +1,156 @@
+"""The records of a JSON Lines file, one by one, whatever became of the file.
+
+A line is never longer in memory than `MAX_LINE`, a broken line never ends the file, and a last line
+without its line break is what a writer has not finished yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import orjson
+
+from rollout_traces.sources.problems import Problems
+
+MAX_LINE = 512 << 20
+"""Bytes of a line above which it is passed over."""
+MAX_RATIO = 200
+"""A compressed file that grows to more than this many times its size is taken for a bomb."""
+
+
+class Line(NamedTuple):
+    """One record.
+
+    Attributes:
+        number: 1-based line of the file.
+        offset: byte of the (uncompressed) file where the line begins.
+        stop: byte behind it.
+        value: the record.
+    """
+
+    number: int
+    offset: int
+    stop: int
+    value: dict[str, Any]
+
+
+def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) -> Iterator[Line]:
+    """Reads the objects of a JSON Lines file.
+
+    Args:
+        path: the file; `.gz` is read as gzip.
+        problems: where broken, overlong and unfinished lines are noted.
+        start: byte to begin at, the start of a line.
+        number: lines before it.
+
+    Yields:
+        Each line that holds an object.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(_opened(path))
+            if start:
+                file.seek(start)
+        except OSError as error:
+            problems.add(path, "unreadable_files", f"cannot be read ({error}).")
+            return
+        limit = path.stat().st_size * MAX_RATIO + MAX_LINE if path.suffix == ".gz" else None
+        offset = start
+        while True:
+            try:
+                raw = file.readline(MAX_LINE)
+            except (OSError, EOFError, zlib.error) as error:
+                text = f"cannot be read further ({error}); what came before is imported."
+                problems.add(path, "damaged_files", text, number + 1)
+                return
+            if not raw:
+                return
+            number += 1
+            length = len(raw)
+            if length == MAX_LINE and not raw.endswith(b"\n"):
+                length += _skip_line(file)
+                text = f"a line of {length:,} bytes, more than {MAX_LINE:,}; it is passed over."
+                problems.add(path, "overlong_lines", text, number)
+                raw = b""
+            if limit is not None and offset + length > limit:
+                text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
+                problems.add(path, "bombs", text, number)
+                return
+            value = _parsed(raw, path, number, problems) if raw.strip() else None
+            if value is not None:
+                yield Line(number, offset, offset + length, value)
+            offset += length
+
+
+def _parsed(raw: bytes, path: Path, number: int, problems: Problems) -> dict[str, Any] | None:
+    try:
+        value = loads(raw)
+    except ValueError as error:
+        if not raw.endswith(b"\n"):
+            text = "the last line is cut off: its writer may still be at it. It is read when it is complete."
+            problems.add(path, "unfinished_lines", text, number)
+        else:
+            problems.add(path, "broken_lines", f"is no JSON ({error}); it is passed over.", number)
+        return None
+    if not isinstance(value, dict):
+        text = f"holds a {type(value).__name__}. Expected a JSON object; it is passed over."
+        problems.add(path, "broken_lines", text, number)
+        return None
+    return value
+
+
+def loads(raw: bytes) -> Any:
+    """JSON, with the NaN and Infinity that Python's writer puts into it."""
+    try:
+        return orjson.loads(raw)
+    except ValueError:
+        if b"NaN" not in raw and b"Infinity" not in raw and b"\\ud" not in raw.lower():
+            raise
+        import json
+
+        try:
+            return json.loads(raw)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+
+def head_of(path: Path, size: int = 1 << 16) -> bytes:
+    """The first bytes of a file, uncompressed where it is gzip; empty where it cannot be read."""
+    try:
+        with _opened(path) as file:
+            return file.read(size)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def first_object(head: bytes) -> dict[str, Any] | None:
+    """The first JSON object among the whole lines of a head; None where there is none."""
+    for raw in head.split(b"\n")[:5]:
+        if raw.strip():
+            try:
+                value = loads(raw)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                return value
+    return None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _skip_line(file: IO[bytes]) -> int:
+    skipped = 0
+    while chunk := file.readline(1 << 20):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return skipped

@@ -1,0 +1,68 @@
+"""What could not be read, by file and line: said once, counted always, never in the way of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_KEPT = 200
+"""Sentences kept in all; further ones are only counted."""
+MAX_KEPT_PER_KIND = 20
+"""Sentences kept of one kind, so that a thousand broken lines do not hide a refused file."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that was not imported, or not as it was written.
+
+    Attributes:
+        path: the file or folder.
+        line: 1-based line or row of the file; None when it speaks of the whole file.
+        kind: what it is counted under, snake case.
+        text: one sentence: what was seen, what was expected, what was done about it.
+    """
+
+    path: Path
+    line: int | None
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        place = str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        return f"{place}: {self.text}"
+
+
+@dataclass
+class Problems:
+    """Collects problems.
+
+    Attributes:
+        kept: the first of each kind.
+        counts: how many there were of each kind.
+    """
+
+    kept: list[Problem] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, path: Path, kind: str, text: str, line: int | None = None) -> None:
+        """Notes a problem.
+
+        Args:
+            path: the file or folder.
+            kind: what it is counted under.
+            text: one sentence.
+            line: 1-based line or row of the file.
+        """
+        self.counts[kind] += 1
+        if self.counts[kind] <= MAX_KEPT_PER_KIND and len(self.kept) < MAX_KEPT:
+            self.kept.append(Problem(path, line, kind, text))
+
+    def once(self, path: Path, kind: str, text: str) -> None:
+        """Notes a problem of a file unless the same was noted of it before."""
+        if not any(p.path == path and p.kind == kind and p.text == text for p in self.kept):
+            self.add(path, kind, text)
+
+    def summary(self) -> str:
+        """How many there were of each kind, one line; empty when there were none."""
+        return ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.counts.most_common())

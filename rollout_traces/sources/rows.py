@@ -1,0 +1,271 @@
+"""One rollout as a dump has it, and how several become a `RolloutBatch`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
+
+RE_ENCODED = "re-encoded"
+"""What `extras["ids_from"]` says of ids that were made from text and may differ from those trained on."""
+
+
+@dataclass(eq=False)
+class RolloutRow:
+    """One rollout of a dump. Everything is optional but its step and split.
+
+    Attributes:
+        step: the trainer's global step.
+        split: `rollout` or `eval-rollout`.
+        line: 1-based line or row of the file, for messages.
+        input_ids: its n token ids; None where the dump has text alone.
+        loss_mask: n values, 1 where the token is in the loss; None: unknown, taken as the response mask.
+        response_mask: n values, 1 where the policy sampled the token; None: the loss mask.
+        tracks: further n values by canonical name (`logprobs`, `versions`, ...).
+        messages: OpenAI-style messages, None where the dump has none.
+        n_prompt_messages: how many of them are the prompt; None when unknown.
+        prompt_text: the prompt's text, where the dump has no messages.
+        reply_text: what was written after the prompt, where the dump has no messages.
+        tools: tool definitions.
+        reward: the reward.
+        raw_reward: the reward before shaping or scaling.
+        components: rewards by name.
+        metrics: the trainer's own numbers of the rollout by name.
+        advantage: one advantage for the whole row.
+        group: what rows that answer the same prompt share in this step; None: the prompt itself.
+        prompt_key: what makes rollouts of other steps answers to the same prompt; None: the prompt itself.
+        episode: what rows of one episode share.
+        parent: sample id of the row that this one branched off.
+        sample_id: the row's own id.
+        source: data set or environment.
+        engine: the engine that sampled it.
+        success: whether it solved its task.
+        parsed_answer: what was parsed as the answer.
+        ground_truth: the expected answer.
+        reward_status: `ok`, `timeout` or `error`.
+        stop_reason: why sampling stopped.
+        discard_reason: why it was not trained on.
+        timings: seconds by name.
+        extras: scalars to show beside it.
+        train_version: the policy version being trained.
+    """
+
+    step: int
+    split: str = "rollout"
+    line: int | None = None
+    input_ids: Any = None
+    loss_mask: Sequence[Any] | None = None
+    response_mask: Sequence[Any] | None = None
+    tracks: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] | None = None
+    n_prompt_messages: int | None = None
+    prompt_text: str | None = None
+    reply_text: str | None = None
+    tools: list[Any] | None = None
+    reward: float | None = None
+    raw_reward: float | None = None
+    components: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    advantage: float | None = None
+    group: Any = None
+    prompt_key: str | None = None
+    episode: str | None = None
+    parent: str | None = None
+    sample_id: Any = None
+    source: str | None = None
+    engine: str | None = None
+    success: bool | None = None
+    parsed_answer: Any = None
+    ground_truth: Any = None
+    reward_status: str | None = None
+    stop_reason: str | None = None
+    discard_reason: str | None = None
+    timings: dict[str, Any] | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+    train_version: int | None = None
+
+    def conversation(self) -> list[dict[str, Any]] | None:
+        """Its messages; prompt and reply as `user` and `assistant` where it has text alone."""
+        if self.messages is not None or (self.prompt_text is None and self.reply_text is None):
+            return self.messages
+        messages = [] if self.prompt_text is None else [{"role": "user", "content": self.prompt_text}]
+        if self.reply_text is not None:
+            messages.append({"role": "assistant", "content": self.reply_text})
+        return messages
+
+    def key_of_prompt(self) -> str | None:
+        """The prompt key given, else a hash of the prompt's text; None where only tokens tell."""
+        if self.prompt_key is not None:
+            return self.prompt_key
+        if self.prompt_text is not None:
+            return _hash(self.prompt_text.encode("utf-8", "surrogatepass"))
+        if not self.messages:
+            return None
+        n = self.n_prompt_messages
+        if n is None:
+            roles = [message.get("role") for message in self.messages]
+            n = roles.index("assistant") if "assistant" in roles else len(roles)
+        if n <= 0:
+            return None
+        prompt = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in self.messages[:n]]
+        return _hash(orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS))
+
+
+def number(value: Any) -> float | None:
+    """A float, None for what is no finite or infinite number (booleans are 0 and 1)."""
+    if value is None or isinstance(value, str):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found
+
+
+def numbers(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, float | None]:
+    """The entries of a mapping that are numbers."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {
+        str(key): float(value)
+        for key, value in values.items()
+        if isinstance(value, (int, float)) and key not in but
+    }
+
+
+def scalars(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, Any]:
+    """The entries of a mapping that are text, numbers or booleans."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {
+        str(key): value
+        for key, value in values.items()
+        if isinstance(value, (str, int, float)) and key not in but
+    }
+
+
+def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
+    """Rollouts of one step and split as a batch, right-padded.
+
+    A row without tokens has an attention mask of zeros, and its messages. Where a row has tokens and no
+    loss mask, its response mask stands in.
+
+    Args:
+        rows: at least one.
+
+    Returns:
+        The batch.
+    """
+    lengths = [0 if row.input_ids is None else len(row.input_ids) for row in rows]
+    shape = (len(rows), max(lengths, default=0))
+    ids = np.zeros(shape, np.int64)
+    attention = np.zeros(shape, bool)
+    loss = np.zeros(shape, bool)
+    response = np.zeros(shape, bool)
+    for b, (row, n) in enumerate(zip(rows, lengths, strict=True)):
+        if not n:
+            continue
+        ids[b, :n] = row.input_ids
+        attention[b, :n] = True
+        sampled = row.response_mask if row.response_mask is not None else row.loss_mask
+        trained = row.loss_mask if row.loss_mask is not None else row.response_mask
+        if sampled is not None and trained is not None:
+            response[b, :n] = np.asarray(sampled) != 0
+            loss[b, :n] = np.asarray(trained) != 0
+    given: dict[str, Any] = {
+        "input_ids": ids,
+        "attention_mask": attention,
+        "loss_mask": loss,
+        "response_mask": response if any(row.response_mask is not None for row in rows) else None,
+        **_tracks(rows, lengths, shape),
+    }
+    given |= {name: _floats(rows, attribute) for name, attribute in _ROW_FLOATS.items()}
+    if given.get("advantages") is None:
+        given["advantages"] = _floats(rows, "advantage")
+    given["reward_components"] = _named(rows, "components")
+    given["sample_metrics"] = _named(rows, "metrics")
+    given |= {name: _list(rows, attribute) for name, attribute in _ROW_LISTS.items()}
+    given["messages"] = _listed([row.conversation() for row in rows])
+    given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
+    given["group_ids"] = _groups(rows, given["prompt_keys"])
+    given["extras"] = _listed([row.extras or None for row in rows])
+    given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
+    return RolloutBatch(**{name: value for name, value in given.items() if value is not None})
+
+
+_ROW_FLOATS = {"rewards": "reward", "raw_rewards": "raw_reward"}
+_ROW_LISTS = {
+    "episode_ids": "episode",
+    "parents": "parent",
+    "sample_ids": "sample_id",
+    "sources": "source",
+    "engine_ids": "engine",
+    "successes": "success",
+    "parsed_answers": "parsed_answer",
+    "ground_truths": "ground_truth",
+    "reward_statuses": "reward_status",
+    "stop_reasons": "stop_reason",
+    "discard_reasons": "discard_reason",
+    "tools": "tools",
+    "timings": "timings",
+}
+
+
+def _tracks(rows: Sequence[RolloutRow], lengths: Sequence[int], shape: tuple[int, int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for row in rows for name in row.tracks):
+        if name in INT_TRACKS:
+            track: np.ndarray = np.full(shape, -1, np.int64)
+        elif name in FLOAT_TRACKS:
+            track = np.ma.masked_all(shape, np.float64)
+        else:
+            continue
+        for b, (row, n) in enumerate(zip(rows, lengths, strict=True)):
+            values = row.tracks.get(name)
+            if values is not None and n:
+                track[b, :n] = np.asarray(
+                    [np.nan if value is None else value for value in values]
+                    if isinstance(values, list)
+                    else values,
+                    track.dtype,
+                )
+        found[name] = track
+    return found
+
+
+def _floats(rows: Sequence[RolloutRow], attribute: str) -> Any:
+    values = [getattr(row, attribute) for row in rows]
+    return None if all(value is None for value in values) else values
+
+
+def _named(rows: Sequence[RolloutRow], attribute: str) -> dict[str, list[float | None]]:
+    names = dict.fromkeys(name for row in rows for name in getattr(row, attribute))
+    return {name: [getattr(row, attribute).get(name) for row in rows] for name in names}
+
+
+def _list(rows: Sequence[RolloutRow], attribute: str) -> list[Any] | None:
+    return _listed([getattr(row, attribute) for row in rows])
+
+
+def _listed(values: list[Any]) -> list[Any] | None:
+    return None if all(value is None for value in values) else values
+
+
+def _groups(rows: Sequence[RolloutRow], prompt_keys: Sequence[str | None] | None) -> list[Any]:
+    """The dump's groups, else one a prompt; -1 where neither is known, which the ledger finds by the tokens."""
+    found = []
+    for b, row in enumerate(rows):
+        key = None if prompt_keys is None else prompt_keys[b]
+        found.append(row.group if row.group is not None else f"prompt {key}" if key is not None else -1)
+    return found
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,201 @@
+"""What lies in files and folders: which files are rollouts, of which format, run, step and split."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.sources.base import Claim, Format, Found, Head
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.registry import format_named, formats
+
+MAX_FILES = 2_000_000
+"""Files looked at below one path."""
+_BESIDE = (
+    ".manifest.json",
+    "metadata.json",
+    "config.json",
+    "batch_summary.json",
+    "aggregated_results.jsonl",
+    ".md",
+    ".txt",
+    ".log",
+)
+"""Endings of files that lie beside rollouts and are none."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """The files of one run.
+
+    Attributes:
+        root: the folder or file that it is called after.
+        name: what it is called.
+        files: its files in the order in which they are imported: by step, then as their format sorts them.
+    """
+
+    root: Path
+    name: str
+    files: tuple[Found, ...]
+
+    @property
+    def formats(self) -> Mapping[str, int]:
+        """Files of each format, by title."""
+        return Counter(found.format.title for found in self.files)
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What some of its files do not have, each once."""
+        return tuple(dict.fromkeys(text for found in self.files for text in found.claim.lacks))
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """First and last step that names of files tell; None where only their records do."""
+        known = [found.claim.step for found in self.files if found.claim.step is not None]
+        return (min(known), max(known)) if known else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(found.size for found in self.files)
+
+
+def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -> list[FoundRun]:
+    """Looks into files and folders.
+
+    Args:
+        paths: what to look into.
+        problems: where files that cannot be read and folders without rollouts are noted.
+        file_format: a format's name where its recognition is not to be asked; `auto`: the first that claims a file.
+
+    Returns:
+        The runs, in the order of their folders.
+
+    Raises:
+        ConfigError: a path is not there, or the format is unknown.
+    """
+    asked = list(formats().values()) if file_format == "auto" else [format_named(file_format)]
+    runs: dict[Path, list[Found]] = {}
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file or folder.")
+        n_seen = n_found = 0
+        for file, info in files_below(path, problems):
+            n_seen += 1
+            found = recognise(file, asked, problems, info)
+            if found is not None:
+                n_found += 1
+                runs.setdefault(found.claim.root, []).append(found)
+        if not n_found:
+            what = (
+                "is empty"
+                if not n_seen
+                else f"holds {n_seen} files, none of them rollouts of a format that is known"
+            )
+            problems.add(path, "nothing_found", f"{what}. Known: {', '.join(formats())}.")
+    names = _names(list(runs), paths)
+    return [FoundRun(root, names[root], _ordered(files)) for root, files in sorted(runs.items())]
+
+
+def recognise(
+    path: Path,
+    asked: Iterable[Format] | None = None,
+    problems: Problems | None = None,
+    info: os.stat_result | None = None,
+) -> Found | None:
+    """What a file is: the first format that claims it.
+
+    Args:
+        path: the file.
+        asked: formats to show it to; all by default.
+        problems: where a format's failure is noted.
+        info: the file's status, where it is known.
+
+    Returns:
+        The file with its format, None where no format claims it. At most `base.HEAD` bytes of it are read.
+    """
+    head = Head(path)
+    for one in formats().values() if asked is None else asked:
+        try:
+            claim: Claim | None = one.claim(head)
+        except Exception as error:  # noqa: BLE001  a format of another package must not end the scan; it is said
+            if problems is not None:
+                problems.add(
+                    path, "formats_that_failed", f"the format {one.name} failed to look at it ({error!r})."
+                )
+            continue
+        if claim is not None:
+            info = info or path.stat()
+            return Found(path, one, claim, info.st_size, info.st_mtime_ns)
+    return None
+
+
+def files_below(path: Path, problems: Problems) -> Iterator[tuple[Path, os.stat_result]]:
+    """Regular files of a folder and all below it, sorted, each folder once however it is linked.
+
+    Args:
+        path: a file or a folder.
+        problems: where folders that cannot be read are noted.
+
+    Yields:
+        Each file that may hold rollouts, and its status.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [path]
+    n = 0
+    while waiting:
+        one = waiting.pop()
+        try:
+            info = one.stat()
+        except OSError as error:
+            problems.add(one, "unreadable_files", f"cannot be read ({error}).")
+            continue
+        if stat.S_ISREG(info.st_mode):
+            if one != path and one.name.endswith(_BESIDE):
+                continue
+            n += 1
+            if n > MAX_FILES:
+                problems.add(
+                    path, "too_many_files", f"more than {MAX_FILES:,} files; the rest is not looked at."
+                )
+                return
+            yield one, info
+        elif stat.S_ISDIR(info.st_mode):
+            place = (info.st_dev, info.st_ino)
+            if place in seen:
+                continue
+            seen.add(place)
+            try:
+                children = sorted(
+                    (child for child in one.iterdir() if not child.name.startswith(".")), reverse=True
+                )
+            except OSError as error:
+                problems.add(one, "unreadable_files", f"cannot be read ({error}).")
+                continue
+            waiting.extend(children)
+
+
+def _ordered(files: Sequence[Found]) -> tuple[Found, ...]:
+    def place(found: Found) -> tuple[int, str, str]:
+        step = found.claim.step
+        return (step if step is not None else -1, found.claim.split, found.claim.order or found.path.name)
+
+    return tuple(sorted(files, key=place))
+
+
+def _names(roots: Sequence[Path], paths: Sequence[Path]) -> dict[Path, str]:
+    """A name a run: its folder's, with as many folders above as it takes to tell it from others."""
+    names: dict[Path, str] = {}
+    for root in roots:
+        parts = root.resolve().parts
+        for n in range(1, len(parts) + 1):
+            name = "/".join(parts[-n:])
+            if not any(other != root and "/".join(other.resolve().parts[-n:]) == name for other in roots):
+                break
+        names[root] = name.lstrip("/") or "run"
+    return names

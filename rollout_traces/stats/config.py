@@ -1,0 +1,291 @@
+"""`stats_logger:` of a trainer's config, in AReaL's shape."""
+
+from __future__ import annotations
+
+import logging
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.typed_value import typed_value
+
+log = logging.getLogger("rollout_traces")
+
+SECTION = "stats_logger"
+
+Config = TypeVar("Config")
+
+
+@dataclass
+class TrackioConfig:
+    """Trackio, and the rollouts that become traces in it.
+
+    Attributes:
+        mode: `disabled`: nothing is logged to Trackio; `local`: to the local store, whatever `space_id` and
+            `server_url` say; `online`: to the Space or server where one is given, else to the local store.
+        project: Trackio project; the experiment's name when None.
+        name: run name; the trial's name when None.
+        space_id: Hugging Face Space to log to, `user/name`.
+        private: whether a Space that has to be created is private.
+        server_url: self-hosted Trackio server to log to.
+        max_rollout_traces_per_step: rollouts that become traces, per step and split; 0 or less: none.
+        selection: how that cap is spent: `portfolio`, `fixed_prompts`, `first`, `random`, `extremes`, `all`.
+        ledger: whether every step's ledger of all rows is kept.
+        reward_range: smallest and largest reward, for display.
+        metric_ranges: name -> min, max and perhaps invert, for display.
+        run_settings: what else the run declares, fields of `RunSettings`: clip bounds, a success threshold.
+        metric_keys: which metrics of a step are logged: `default`, `full`, or patterns.
+        flag_parameters: thresholds of flags by `<flag>.<parameter>`.
+        all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
+        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
+        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
+        chat_template_kwargs: further arguments of the template, as `enable_thinking: false`.
+    """
+
+    mode: str = "disabled"
+    project: str | None = None
+    name: str | None = None
+    space_id: str | None = None
+    private: bool = True
+    server_url: str | None = None
+    max_rollout_traces_per_step: int = 0
+    selection: str = "portfolio"
+    ledger: bool = True
+    reward_range: list[float] | None = None
+    metric_ranges: dict[str, Any] = field(default_factory=dict)
+    run_settings: dict[str, Any] = field(default_factory=dict)
+    metric_keys: Any = "default"
+    flag_parameters: dict[str, Any] = field(default_factory=dict)
+    all_rows_folder: str | None = None
+    max_disk_gb: float | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("trackio.mode", self.mode, ("disabled", "online", "local"))
+
+
+@dataclass
+class WandBConfig:
+    """Weights & Biases; needs the `trackers` extra unless disabled.
+
+    Attributes:
+        mode: `online`, `offline`, `shared` or `disabled`.
+        entity: user or team.
+        project: the experiment's name when None.
+        name: the trial's name when None.
+        job_type: as in `wandb.init`.
+        group: as in `wandb.init`.
+        notes: as in `wandb.init`.
+        tags: as in `wandb.init`.
+        id_suffix: ends the run's id, `<experiment>_<trial>_<suffix>`.
+        wandb_base_url: server; `WANDB_BASE_URL` when None.
+        wandb_api_key: for `online`; `WANDB_API_KEY` or an earlier login when None.
+    """
+
+    mode: str = "disabled"
+    entity: str | None = None
+    project: str | None = None
+    name: str | None = None
+    job_type: str | None = None
+    group: str | None = None
+    notes: str | None = None
+    tags: list[str] | None = None
+    id_suffix: str | None = "train"
+    wandb_base_url: str | None = None
+    wandb_api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _one_of("wandb.mode", self.mode, ("online", "offline", "shared", "disabled"))
+
+
+@dataclass
+class SwanlabConfig:
+    """SwanLab; needs the `trackers` extra unless disabled.
+
+    Attributes:
+        mode: `cloud`, `local`, `offline` or `disabled`.
+        project: the experiment's name when None.
+        name: `<trial>_train` when None.
+        logdir: where local and offline runs lie; the experiment's log folder when None.
+        api_key: for `cloud`; `SWANLAB_API_KEY` when None.
+    """
+
+    mode: str = "disabled"
+    project: str | None = None
+    name: str | None = None
+    logdir: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _one_of("swanlab.mode", self.mode, ("cloud", "local", "offline", "disabled"))
+
+
+@dataclass
+class TensorBoardConfig:
+    """TensorBoard; needs the `trackers` extra unless off.
+
+    Attributes:
+        path: folder of the event files; None: off.
+    """
+
+    path: str | None = None
+
+
+@dataclass
+class StatsLoggerConfig:
+    """Where a trainer's statistics go.
+
+    Attributes:
+        experiment_name: names projects that have no name of their own.
+        trial_name: names runs that have no name of their own.
+        fileroot: folder under which trackers keep their files.
+        wandb: Weights & Biases.
+        swanlab: SwanLab.
+        tensorboard: TensorBoard.
+        trackio: Trackio and its traces.
+        keys: which scalars are logged: `full`, `slim`, or patterns to keep (`loss/*`) and to leave out
+            (`!timeperf/*`).
+        every_n_steps: log every n-th commit, and the first; the others are averaged into the next.
+        console: print each commit as a table.
+        log_completions: rollouts printed per step and split; 0: none.
+    """
+
+    experiment_name: str = "rollouts"
+    trial_name: str = "run"
+    fileroot: str = "."
+    wandb: WandBConfig = field(default_factory=WandBConfig)
+    swanlab: SwanlabConfig = field(default_factory=SwanlabConfig)
+    tensorboard: TensorBoardConfig = field(default_factory=TensorBoardConfig)
+    trackio: TrackioConfig = field(default_factory=TrackioConfig)
+    keys: Any = "full"
+    every_n_steps: int = 1
+    console: bool = True
+    log_completions: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps < 1:
+            raise ConfigError(f"every_n_steps: seen {self.every_n_steps}. Expected 1 or more.")
+
+    @classmethod
+    def create(cls, config: Any = None, environment: Mapping[str, str] | None = None) -> StatsLoggerConfig:
+        """Reads a config from whatever a trainer has.
+
+        Args:
+            config: a `StatsLoggerConfig`; a mapping or a dataclass of its fields, or one that has them
+                under `stats_logger`; a path to a YAML file; None for the defaults.
+            environment: variables that override; the process's own when None.
+
+        Returns:
+            The config. The one given is not changed.
+
+        Raises:
+            ConfigError: something cannot be understood; the text names the field.
+        """
+        if isinstance(config, (str, Path)):
+            config = _read_yaml(Path(config))
+        values = _as_mapping(SECTION, config)
+        if SECTION in values:
+            values = _as_mapping(SECTION, values[SECTION])
+        read = _build(cls, SECTION, values)
+        overrides = read_environment(TrackioConfig, environment)
+        if overrides:
+            read.trackio = _build(TrackioConfig, "trackio", {**vars(read.trackio), **overrides})
+        return read
+
+
+def _build(kind: type[Config], where: str, values: Mapping[str, Any]) -> Config:
+    """A config dataclass from a mapping; fields of the trainer's own that it does not have are passed over.
+
+    One that looks like a field it has is warned about: a misspelt cap would otherwise mean no traces.
+    """
+    hints = typing.get_type_hints(kind)
+    for key in values:
+        meant = None if key in hints else _nearest(str(key), [name for name in hints if name not in values])
+        if meant is not None:
+            log.warning("%s.%s: no such setting, it is left out. Meant %s?", where, key, meant)
+    known: dict[str, Any] = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        if item.name not in values:
+            continue
+        value, hint = values[item.name], hints[item.name]
+        name = f"{where}.{item.name}"
+        if is_dataclass(hint):
+            known[item.name] = _build(typing.cast(type, hint), name, _as_mapping(name, value))
+        elif _is_missing(value):
+            continue
+        else:
+            known[item.name] = typed_value(name, value, hint)
+    return kind(**known)
+
+
+def _nearest(key: str, names: Sequence[str]) -> str | None:
+    return next(iter(get_close_matches(key, names, n=1, cutoff=0.85)), None)
+
+
+def _as_mapping(name: str, config: Any) -> Mapping[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return config
+    if is_dataclass(config) and not isinstance(config, type):
+        return {item.name: getattr(config, item.name) for item in fields(config)}
+    if hasattr(config, "__dict__"):
+        return vars(config)
+    raise ConfigError(f"{name}: seen {type(config).__name__}. Expected a mapping or a dataclass.")
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml
+
+    try:
+        read = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({error}).") from error
+    if not isinstance(read, Mapping):
+        raise ConfigError(
+            f"{path}: seen {type(read).__name__}. Expected a mapping, with a section {SECTION!r}."
+        )
+    return read
+
+
+def _is_missing(value: Any) -> bool:
+    """OmegaConf's mark of a field that was never set."""
+    return isinstance(value, str) and value == "???"
+
+
+def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}: seen {value!r}. Expected one of {', '.join(choices)}.")
+
+
+def plain_config(given: Any, read: StatsLoggerConfig) -> dict[str, Any]:
+    """The trainer's config as plain values, to be stored with the run; secrets are left out."""
+    whole = given if isinstance(given, Mapping) else None
+    if whole is None and hasattr(given, "__dataclass_fields__") and not isinstance(given, type):
+        whole = asdict(given)
+    return _plain(whole if whole is not None else asdict(read))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items() if not _is_secret(str(key))}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)
+
+
+def _is_secret(key: str) -> bool:
+    return any(
+        word in key.lower() for word in ("api_key", "token_secret", "password", "write_token", "secret")
+    )

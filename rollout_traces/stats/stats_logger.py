@@ -1,0 +1,343 @@
+"""StatsLogger: what a trainer's loop commits its statistics to, in AReaL's shape.
+
+logger = StatsLogger({"trackio": {"mode": "local", "project": "gsm8k", "max_rollout_traces_per_step": 32}})
+logger.log_rollout_traces(trajectories, split="rollout", global_step=step, tokenizer=tokenizer)
+logger.commit(epoch, step_in_epoch, global_step, stats_tracker.export_all())
+logger.close()
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rollout_traces.cluster.ranks import is_rank_zero
+from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.metrics import check_keys
+from rollout_traces.settings.run_settings import CONFIG_KEY
+from rollout_traces.stats.completion_printer import CompletionPrinter
+from rollout_traces.stats.config import (
+    StatsLoggerConfig,
+    SwanlabConfig,
+    TensorBoardConfig,
+    TrackioConfig,
+    WandBConfig,
+    plain_config,
+)
+from rollout_traces.stats.configured_sinks import sink_makers
+from rollout_traces.stats.console import print_scalars
+from rollout_traces.stats.key_filter import KeyFilter
+from rollout_traces.stats.sinks import MissingTracker, ScalarSink
+from rollout_traces.stats.step_rule import StepRule
+from rollout_traces.stats.windows import WindowedAverages
+
+__all__ = [
+    "StatsLogger",
+    "StatsLoggerConfig",
+    "SwanlabConfig",
+    "TensorBoardConfig",
+    "TrackioConfig",
+    "WandBConfig",
+]
+
+log = logging.getLogger("rollout_traces.stats.stats_logger")
+COUNT = "__count"
+HELD_COMMITS = 8
+"""Commits whose scalars wait for a tokenizer before the run is opened without one."""
+MAX_HELD_COMMITS = 1000
+"""Commits that are kept while the run cannot be opened; older ones are dropped and counted."""
+
+
+class StatsLogger:
+    """Commits scalars and rollouts to Trackio and other trackers.
+
+    Only rank 0 of a torch.distributed job writes, as AReaL's does: it is to be given the rollouts of all
+    ranks. On other ranks no call does anything, and rollouts given there are counted and said once. After
+    construction nothing raises into the caller: what fails is counted and warned about once a kind.
+
+    Args:
+        config: what `StatsLoggerConfig.create` reads: a dataclass, a mapping, a trainer's whole config with
+            a `stats_logger` section, or a YAML file.
+        ft_spec: AReaL's `FinetuneSpec`; its totals stand in the progress line.
+        tokenizer: the policy's; else the first one that `log_rollout_traces` is given.
+        sinks: further places for scalars.
+
+    Attributes:
+        config: the config that was read.
+        counters: commits, scalars left out, calls with rollouts that are not rank 0's, errors by sink.
+
+    Raises:
+        ConfigError: the config cannot be understood.
+    """
+
+    def __init__(
+        self, config: Any, ft_spec: Any = None, *, tokenizer: Any = None, sinks: Sequence[ScalarSink] = ()
+    ) -> None:
+        self.config = StatsLoggerConfig.create(config)
+        if self.config.trackio.mode != "disabled":
+            check_keys(self.config.trackio.metric_keys)
+            check_parameters(current_parameters(self.config.trackio.flag_parameters))
+        self.counters: Counter[str] = Counter()
+        self._stored_config = plain_config(config, self.config)
+        self._ft_spec = ft_spec
+        self._tokenizer = tokenizer
+        self._filter = KeyFilter(self.config.keys)
+        self._window = WindowedAverages()
+        self._steps = StepRule()
+        self._started = time.monotonic()
+        self._commits = 0
+        self._rollout_logger: RolloutLogger | None = None
+        self._decodes = False
+        self._held: deque[tuple[dict[str, float], int]] = deque()
+        self._printer: CompletionPrinter | None = None
+        self._sinks: list[ScalarSink] = []
+        self._closed = False
+        if is_rank_zero():
+            made = (self._opened(make) for make in sink_makers(self.config, self._stored_config))
+            self._sinks = [*sinks, *(sink for sink in made if sink is not None)]
+
+    def commit(
+        self, epoch: int, step: int, global_step: int, data: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Logs a step's statistics at `log_step(global_step)`; a list of dicts takes consecutive steps.
+
+        Args:
+            epoch: from 0.
+            step: in the epoch, from 0.
+            global_step: over the training, from 0.
+            data: numbers by key. Keys that end in `__count` are left out.
+        """
+        if not is_rank_zero():
+            return
+        try:
+            items = [data] if isinstance(data, Mapping) else list(data)
+            first = self._steps.commit(int(global_step), max(len(items), 1))
+            log.info("%s", self._progress(epoch, step, global_step))
+            for index, item in enumerate(items):
+                self._commit_one(item, first + index)
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._count_error("commit", error)
+
+    def add(self, data: Mapping[str, Any]) -> None:
+        """Adds numbers to the window of the next commit, which logs their averages."""
+        if is_rank_zero():
+            self.counters["scalars_nonfinite"] += self._window.add(self._numbers(data))
+
+    def log_rollout_traces(
+        self, trajectories: Any, *, split: str = "rollout", global_step: int, tokenizer: Any = None
+    ) -> RolloutHandle:
+        """Hands a step's rollouts over, to be logged at the step that `commit` of that global step uses.
+
+        Args:
+            trajectories: what `RolloutLogger.log_rollouts` takes; a list of dicts is one group a dict.
+            split: `rollout` or `eval-rollout`.
+            global_step: the trainer's global step.
+            tokenizer: the policy's, where it was not given before.
+
+        Returns:
+            A handle for what exists only later in the step; without id when nothing was handed over.
+        """
+        if self.config.trackio.mode == "disabled":
+            return RolloutHandle(None)
+        if not is_rank_zero():
+            self._leave_to_rank_zero()
+            return RolloutHandle(None)
+        try:
+            self._take_tokenizer(tokenizer)
+            step = self.log_step(global_step)
+            self._print_completions(trajectories, step, split)
+            return self._release().log_rollouts(trajectories, step=step, split=split)
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._count_error("log_rollout_traces", error)
+            return RolloutHandle(None)
+
+    def log_step(self, global_step: int) -> int:
+        """The step at which scalars and traces of a global step are logged.
+
+        It is `max(global_step, last + 1)`, fixed by whichever of `log_rollout_traces` and `commit` comes
+        first, and shared by the other.
+        """
+        return self._steps.log_step(int(global_step))
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Waits until what was handed over is stored; True when nothing is waiting any more."""
+        return self._rollout_logger is None or self._release().flush(timeout)
+
+    def close(self) -> None:
+        """Logs what a window still holds, stores what was handed over and closes every tracker."""
+        if self._closed or not is_rank_zero():
+            return
+        self._closed = True
+        remaining = self._filter.keep(self._window.flush())
+        if remaining:
+            self._write(remaining, self._steps.state_dict()["last_commit_step"])
+        if self._printer is not None:
+            self._printer.close()
+        if self._held:
+            self._guarded("trackio", self._release)
+        if self._rollout_logger is not None:
+            self._guarded("trackio", self._rollout_logger.finish)
+        for sink in self._sinks:
+            self._guarded(sink.name, sink.close)
+        log.info("training completes after %.1f s", time.monotonic() - self._started)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with the steps."""
+        return self._steps.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on after a checkpoint's last step."""
+        self._steps.load_state_dict(state_dict)
+
+    @property
+    def _last_commit_step(self) -> int:
+        """The name under which AReaL's code reads the last step."""
+        return int(self._steps.state_dict()["last_commit_step"])
+
+    def _commit_one(self, item: Mapping[str, Any], step: int) -> None:
+        self.counters["scalars_nonfinite"] += self._window.add(self._numbers(item))
+        due = self._commits % self.config.every_n_steps == 0
+        self._commits += 1
+        self.counters["commits"] += 1
+        if due:
+            self._write(self._filter.keep(self._window.flush()), step)
+
+    def _write(self, values: Mapping[str, float], step: int) -> None:
+        if self.config.console:
+            self._guarded("console", lambda: print_scalars(values, title=f"step {step}"))
+        if self.config.trackio.mode != "disabled":
+            self._guarded("trackio", partial(self._log_to_trackio, values, step))
+        for sink in self._sinks:
+            self._guarded(sink.name, partial(sink.log_scalars, values, step))
+
+    def _numbers(self, item: Mapping[str, Any]) -> dict[str, float]:
+        numbers = {}
+        for key, value in item.items():
+            if key.endswith(COUNT):
+                continue
+            try:
+                numbers[str(key)] = float(value)
+            except (TypeError, ValueError):
+                self.counters["scalars_not_numbers"] += 1
+        return numbers
+
+    def _log_to_trackio(self, values: Mapping[str, float], step: int) -> None:
+        """Logs scalars, or holds them while a tokenizer is still to come: the run's worker needs it."""
+        trackio = self.config.trackio
+        waits = self._tokenizer is None and trackio.max_rollout_traces_per_step > 0 and not self._closed
+        self._held.append((dict(values), step))
+        if len(self._held) > MAX_HELD_COMMITS:
+            self._held.popleft()
+            self.counters["commits_dropped"] += 1
+        if self._rollout_logger is not None or not waits or len(self._held) > HELD_COMMITS:
+            self._release()
+
+    def _release(self) -> RolloutLogger:
+        """The run's logger, made when it is first needed, with all held scalars handed to it."""
+        if self._rollout_logger is None:
+            self._rollout_logger = self._open_rollout_logger()
+        while self._held:
+            values, step = self._held.popleft()
+            self._rollout_logger.log_scalars(values, step=step)
+        return self._rollout_logger
+
+    def _open_rollout_logger(self) -> RolloutLogger:
+        trackio = self.config.trackio
+        remote = trackio.mode == "online"
+        self._decodes = self._tokenizer is not None
+        return RolloutLogger(
+            project=trackio.project or self.config.experiment_name,
+            name=trackio.name or self.config.trial_name,
+            tokenizer=self._tokenizer,
+            max_rollout_traces_per_step=trackio.max_rollout_traces_per_step,
+            selection=trackio.selection,
+            space_id=trackio.space_id if remote else None,
+            private=trackio.private,
+            server_url=trackio.server_url if remote else None,
+            config=self._run_config(),
+            ledger=trackio.ledger,
+            reward_range=tuple(trackio.reward_range) if trackio.reward_range else None,  # type: ignore[arg-type]
+            metric_ranges=trackio.metric_ranges or None,
+            metric_keys=trackio.metric_keys,
+            flag_parameters=trackio.flag_parameters,
+            all_rows_folder=trackio.all_rows_folder,
+            max_disk_gb=trackio.max_disk_gb,
+            chat_template=trackio.chat_template,
+            chat_template_kwargs=trackio.chat_template_kwargs,
+        )
+
+    def _run_config(self) -> dict[str, Any]:
+        declared = self._stored_config.get(CONFIG_KEY) or {}
+        return {**self._stored_config, CONFIG_KEY: {**declared, **self.config.trackio.run_settings}}
+
+    def _take_tokenizer(self, tokenizer: Any) -> None:
+        if tokenizer is None or self._tokenizer is not None:
+            return
+        self._tokenizer = tokenizer
+        if self._rollout_logger is not None and not self._decodes:
+            self.counters["tokenizer_too_late"] += 1
+            log.warning(
+                "the tokenizer came after %d commits without one: no rollout of this run becomes a trace. "
+                "Give it to StatsLogger(tokenizer=...).",
+                self.counters["commits"],
+            )
+
+    def _leave_to_rank_zero(self) -> None:
+        self.counters["rollouts_left_to_rank_zero"] += 1
+        if self.counters["rollouts_left_to_rank_zero"] == 1:
+            log.info(
+                "rollouts are taken from rank 0 alone, and not from this rank. Where ranks have rollouts of their "
+                "own, give rank 0 all of them, or hold a RolloutLogger on each."
+            )
+
+    def _print_completions(self, trajectories: Any, step: int, split: str) -> None:
+        if self.config.log_completions <= 0 or self._tokenizer is None:
+            return
+        if self._printer is None:
+            trackio = self.config.trackio
+            self._printer = CompletionPrinter(
+                self._tokenizer,
+                self.config.log_completions,
+                decoding=DecodeSettings(None, trackio.chat_template, trackio.chat_template_kwargs),
+            )
+        self._printer.show(trajectories, step=step, split=split)
+        self.counters["completions_skipped"] = self._printer.skipped
+
+    def _opened(self, make: Callable[[], ScalarSink]) -> ScalarSink | None:
+        try:
+            return make()
+        except MissingTracker as error:
+            self.counters["trackers_missing"] += 1
+            log.warning("%s Training goes on without it.", error)
+        except Exception as error:  # noqa: BLE001  a tracker that cannot start must not stop training
+            self._count_error("open", error)
+        return None
+
+    def _guarded(self, name: str, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  one tracker must not take the others with it; counted
+            self._count_error(name, error)
+
+    def _count_error(self, name: str, error: Exception) -> None:
+        self.counters[f"errors_{name}"] += 1
+        if self.counters[f"errors_{name}"] == 1:
+            log.warning("%s failed, training goes on; further errors are counted: %r", name, error)
+
+    def _progress(self, epoch: int, step: int, global_step: int) -> str:
+        totals = [
+            getattr(self._ft_spec, name, None)
+            for name in ("total_train_epochs", "steps_per_epoch", "total_train_steps")
+        ]
+        numbers = (epoch, step, global_step)
+        parts = [
+            f"{word} {number + 1}" + (f"/{total}" if total is not None else "")
+            for word, number, total in zip(("Epoch", "Step", "Train step"), numbers, totals, strict=True)
+        ]
+        return " ".join(parts) + " done."

@@ -1,0 +1,130 @@
+"""Exports of several workers as one, when there is no process group between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollout_traces.stats.tracker.record import Totals, smallest
+from rollout_traces.stats.tracker.reduce_type import ReduceType
+
+COUNT = "__count"
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How an exported key is merged with the same key of another worker.
+
+    Attributes:
+        reduce_type: AVG, SUM, MIN, MAX or SCALAR.
+        weight: what an average was taken over.
+    """
+
+    reduce_type: ReduceType
+    weight: float = 1.0
+
+
+class Export(dict[str, float]):
+    """Exported values by key; a plain dict, and beside it how each key merges.
+
+    Attributes:
+        rules: key -> its merge rule; travels with the export when it is pickled or copied.
+    """
+
+    def __init__(self, values: Mapping[str, float] | None = None, rules: Any = None) -> None:
+        super().__init__(values or {})
+        self.rules: dict[str, MergeRule] = dict(rules or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Export, (dict(self), self.rules)
+
+    def add(self, other: Export) -> None:
+        """Takes over the keys of another export."""
+        self.update(other)
+        self.rules |= other.rules
+
+
+def export_totals(key: str, total: Totals) -> Export:
+    """What a key's totals are exported as; empty when there was nothing under its mask."""
+    kind = total.reduce_type
+    mean = total.sum / total.count if total.count else None
+    least, largest = (total.min, total.max) if total.count else (None, None)
+    if kind is ReduceType.AVG_MIN_MAX:
+        values = {f"{key}/avg": mean, f"{key}/min": least, f"{key}/max": largest}
+        rules = {
+            f"{key}/avg": MergeRule(ReduceType.AVG, total.count),
+            f"{key}/min": MergeRule(ReduceType.MIN),
+            f"{key}/max": MergeRule(ReduceType.MAX),
+        }
+    elif kind is ReduceType.SCALAR:
+        values = {key: mean, f"{key}{COUNT}": int(total.count)}
+        rules = {
+            key: MergeRule(ReduceType.SCALAR, total.count),
+            f"{key}{COUNT}": MergeRule(ReduceType.SUM),
+        }
+    else:
+        values = {
+            key: {
+                ReduceType.AVG: mean,
+                ReduceType.SUM: total.sum,
+                ReduceType.MIN: least,
+                ReduceType.MAX: largest,
+            }[kind]
+        }
+        rules = {key: MergeRule(kind, total.count)}
+    known = {name: value for name, value in values.items() if value is not None}
+    return Export(known, {name: rules[name] for name in known})
+
+
+def merge_exports(exports: Iterable[Mapping[str, float]]) -> Export:
+    """Merges what several workers exported.
+
+    A key with a count beside it merges as `sum(value * count) / sum(count)`. Any other key merges by its
+    reduce type, averages by what they were taken over. For plain dicts, which have lost the types, keys
+    that end in `/min` and `/max` merge as such and the others as an average with equal weights. NaN of one
+    worker is NaN of all.
+
+    Args:
+        exports: what `export` or `export_all` gave on each worker.
+
+    Returns:
+        One export with the keys of all of them.
+    """
+    parts = list(exports)
+    merged = Export()
+    for key in dict.fromkeys(key for part in parts for key in part):
+        having = [part for part in parts if key in part]
+        rules = [_rule(part, key) for part in having]
+        merged.add(_merge_key(key, [float(part[key]) for part in having], rules))
+    return merged
+
+
+def _merge_key(key: str, values: list[float], rules: list[MergeRule]) -> Export:
+    kind = rules[0].reduce_type
+    if kind is ReduceType.SUM:
+        total = sum(values)
+        return Export({key: int(total) if key.endswith(COUNT) else total}, {key: MergeRule(kind)})
+    if kind in (ReduceType.MIN, ReduceType.MAX):
+        extreme = smallest(values) if kind is ReduceType.MIN else -smallest(-value for value in values)
+        return Export({key: extreme}, {key: MergeRule(kind)})
+    weight = sum(rule.weight for rule in rules)
+    if not weight:
+        return Export()
+    pairs = zip(values, rules, strict=True)
+    mean = sum(value * rule.weight for value, rule in pairs if rule.weight) / weight
+    return Export({key: mean}, {key: MergeRule(kind, weight)})
+
+
+def _rule(part: Mapping[str, float], key: str) -> MergeRule:
+    if isinstance(part, Export) and key in part.rules:
+        return part.rules[key]
+    if key.endswith(COUNT):
+        return MergeRule(ReduceType.SUM)
+    if key + COUNT in part:
+        return MergeRule(ReduceType.SCALAR, float(part[key + COUNT]))
+    if key.endswith("/min"):
+        return MergeRule(ReduceType.MIN)
+    if key.endswith("/max"):
+        return MergeRule(ReduceType.MAX)
+    return MergeRule(ReduceType.AVG)

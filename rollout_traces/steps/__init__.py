@@ -1,0 +1,1 @@
+"""One step: its rollouts to traces, a step summary and scalars."""

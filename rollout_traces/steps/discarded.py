@@ -1,0 +1,195 @@
+"""What the trainer dropped before training: a record of each rollout, a summary of the step, running totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.metrics.shapes import bounded
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.steps.sample_table import prompt_and_completion
+from rollout_traces.terminal_text import one_line
+from rollout_traces.transcript import Transcript
+
+PREVIEW = 120
+"""Characters of a prompt that are shown."""
+LONGEST = 5
+
+
+@dataclass(frozen=True)
+class FilteredTrajectory:
+    """A rollout that was dropped before training.
+
+    Attributes:
+        uid: its id.
+        reason: why it was dropped.
+        n_tokens: its tokens.
+        n_messages: turns of any role; None where it was not decoded.
+        n_assistant_turns: assistant turns.
+        n_tool_results: tool results; None where it was not decoded.
+        prompt_preview: the start of the first user turn, newlines spelled out; None where it was not decoded.
+    """
+
+    uid: str
+    reason: str
+    n_tokens: int
+    n_messages: int | None
+    n_assistant_turns: int | None
+    n_tool_results: int | None
+    prompt_preview: str | None
+
+
+@dataclass(frozen=True)
+class FilterSummary:
+    """What was dropped in one step.
+
+    Attributes:
+        step: the trainer's global step.
+        limit: tokens above which the trainer drops a rollout, where it says.
+        total: rollouts of the step.
+        kept: rollouts that were not dropped.
+        filtered: rollouts that were.
+        by_reason: dropped rollouts by reason.
+        tokens: `min`, `p50`, `p90` and `max` of the tokens of what was dropped; empty when nothing was.
+        longest: the five longest of them, longest first.
+    """
+
+    step: int
+    limit: int | None
+    total: int
+    kept: int
+    filtered: int
+    by_reason: Mapping[str, int]
+    tokens: Mapping[str, float]
+    longest: Sequence[FilteredTrajectory]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def filtered_trajectories(
+    batch: PackedBatch, ledger: Ledger, transcripts: Mapping[int, Transcript] | None = None
+) -> list[FilteredTrajectory]:
+    """A record of every rollout that was dropped.
+
+    Args:
+        batch: B rollouts.
+        ledger: their ledger.
+        transcripts: row -> its transcript, where it was decoded.
+
+    Returns:
+        One record a dropped rollout, in the order handed over.
+    """
+    reasons = ledger.get("discard_reason").tolist()
+    return [
+        _record(batch, ledger, row, reason, (transcripts or {}).get(row))
+        for row, reason in enumerate(reasons)
+        if reason is not None
+    ]
+
+
+def filter_summary(
+    batch: PackedBatch, dropped: Sequence[FilteredTrajectory], *, limit: int | None = None
+) -> FilterSummary:
+    """Sums a step's records up.
+
+    Args:
+        batch: all rollouts of the step.
+        dropped: what `filtered_trajectories` gave.
+        limit: tokens above which the trainer drops a rollout, where it is known.
+    """
+    lengths = np.asarray([record.n_tokens for record in dropped], np.float64)
+    tokens: dict[str, float] = {}
+    if len(lengths):
+        p50, p90 = np.quantile(lengths, [0.5, 0.9])
+        tokens = {
+            "min": float(lengths.min()),
+            "p50": float(p50),
+            "p90": float(p90),
+            "max": float(lengths.max()),
+        }
+    return FilterSummary(
+        step=batch.step,
+        limit=limit,
+        total=batch.n_rows,
+        kept=batch.n_rows - len(dropped),
+        filtered=len(dropped),
+        by_reason=dict(Counter(record.reason for record in dropped)),
+        tokens=tokens,
+        longest=sorted(dropped, key=lambda record: -record.n_tokens)[:LONGEST],
+    )
+
+
+@dataclass
+class RunningTotals:
+    """Counts over a run, beside those of a step.
+
+    Attributes:
+        rollouts: rollouts seen, by split.
+        filtered: rollouts dropped before training, by split and reason.
+    """
+
+    rollouts: Counter[str] = field(default_factory=Counter)
+    filtered: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @classmethod
+    def resumed(cls, stored: Mapping[str, float]) -> RunningTotals:
+        """Goes on from the totals that were stored last.
+
+        Args:
+            stored: what `add` gave last, of any number of splits.
+        """
+        totals = cls()
+        for key, value in stored.items():
+            split, _, name = key.partition("/total/")
+            if name == "samples":
+                totals.rollouts[split] = int(value)
+            elif name.startswith("filtered_"):
+                totals.filtered.setdefault(split, Counter())[name[len("filtered_") :]] = int(value)
+        return totals
+
+    def add(self, ledger: Ledger, split: str) -> dict[str, float]:
+        """Adds a step.
+
+        Args:
+            ledger: every row of the step.
+            split: `rollout` or `eval-rollout`.
+
+        Returns:
+            `<split>/total/{samples,filtered}` and `<split>/total/filtered_<reason>` so far.
+        """
+        reasons = [reason for reason in ledger.get("discard_reason").tolist() if reason is not None]
+        self.rollouts[split] += ledger.n_rows
+        filtered = self.filtered.setdefault(split, Counter())
+        filtered.update(reasons)
+        totals = {f"filtered_{name}": n for name, n in bounded(filtered).items()}
+        totals |= {"samples": self.rollouts[split], "filtered": sum(filtered.values())}
+        return {f"{split}/total/{name}": float(n) for name, n in totals.items()}
+
+
+def _record(
+    batch: PackedBatch, ledger: Ledger, row: int, reason: str, transcript: Transcript | None
+) -> FilteredTrajectory:
+    n_turns = int(ledger.get("n_turns")[row])
+    uid = ledger.get("uid")[row]
+    return FilteredTrajectory(
+        uid=batch.uid(row) if uid is None else uid,
+        reason=reason,
+        n_tokens=int(batch.n_tokens[row]),
+        n_messages=None if transcript is None else len(transcript.turns),
+        n_assistant_turns=None if n_turns == NULL_INT else n_turns,
+        n_tool_results=None if transcript is None else sum(turn.role == "tool" for turn in transcript.turns),
+        prompt_preview=None if transcript is None else prompt_preview(transcript),
+    )
+
+
+def prompt_preview(transcript: Transcript) -> str:
+    """The first 120 characters of the first user turn, else of the prompt, on one line."""
+    said = next((turn.content for turn in transcript.turns if turn.role == "user"), None)
+    return one_line(said if said is not None else prompt_and_completion(transcript)[0], PREVIEW)

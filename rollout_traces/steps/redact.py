@@ -1,0 +1,224 @@
+"""Hiding what must not be stored: pieces of text that the caller's hook names, and the tokens that wrote them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.transcript import ToolCall, Transcript, Turn
+
+Redact = Callable[[Mapping[str, Any]], Sequence[str]]
+"""Sees one message of a trace and returns the pieces of its text to hide. What is not part of the conversation
+(ground truths, answers, extras) it sees as messages of the role `metadata`."""
+HIDDEN = "█"
+"""Stands for each hidden character."""
+_LABELS = (
+    "sources",
+    "engine_ids",
+    "discard_reasons",
+    "stop_reasons",
+    "sample_ids",
+    "parsed_answers",
+    "ground_truths",
+    "extras",
+)
+
+
+class Redaction:
+    """Applies a hook to transcripts; what it cannot place exactly it hides widely.
+
+    Args:
+        hook: names what to hide.
+        counters: `messages_redacted`, `redactions_widened`, `redact_errors`.
+    """
+
+    def __init__(self, hook: Redact, counters: Counter[str]) -> None:
+        self._hook = hook
+        self._counters = counters
+
+    def apply(
+        self, transcript: Transcript
+    ) -> tuple[Transcript, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+        """Hides what the hook names.
+
+        A piece that is in a message but not in the raw text of its turn (it was unescaped, say) hides the
+        whole turn, and so does a hook that fails.
+
+        Args:
+            transcript: the rollout.
+
+        Returns:
+            The transcript with hidden characters as `HIDDEN` and their token ids as -1, and a function
+            that hides the same pieces in the fields that go with it.
+        """
+        pieces: set[str] = set()
+        turns = []
+        hidden: list[tuple[int, int]] = []
+        start = 0
+        for turn, message in zip(transcript.turns, transcript.messages(), strict=True):
+            wanted = self._pieces_of(message, turn)
+            pieces |= wanted
+            if wanted:
+                self._counters["messages_redacted"] += 1
+            spans = _spans(turn.raw, wanted)
+            hidden += [(start + a, start + b) for a, b in spans]
+            turns.append(_hide_turn(turn, wanted, spans))
+            start += len(turn.raw)
+        hide = _Hider(pieces)
+        tokens = replace(transcript.tokens, input_ids=_hide_ids(transcript, hidden))
+        given = transcript.given_messages
+        changed = replace(
+            transcript,
+            turns=tuple(turns),
+            tokens=tokens,
+            warnings=tuple(hide(list(transcript.warnings))),
+            tools=tuple(self._hide_beside(hide, list(transcript.tools))),
+            given_messages=None if given is None else tuple(self._hide_given(hide, one) for one in given),
+        )
+        return changed, lambda fields: self._hide_fields(hide, fields)
+
+    def labels(self, batch: PackedBatch) -> PackedBatch:
+        """Hides in what rows are named and sorted by.
+
+        Prompt keys given by the trainer, often the prompts, become step summaries: equal ones stay equal.
+
+        Args:
+            batch: the hand-over.
+        """
+        lists = dict(batch.row_lists)
+        for key in _LABELS:
+            if lists.get(key) is not None:
+                lists[key] = self._hide_beside(_Hider(set()), list(lists[key]))
+        if lists.get("prompt_keys") is not None:
+            lists["prompt_keys"] = [
+                None
+                if key is None
+                else hashlib.blake2b(str(key).encode("utf-8", "replace"), digest_size=8).hexdigest()
+                for key in lists["prompt_keys"]
+            ]
+        return replace(batch, row_lists=lists)
+
+    def _hide_fields(self, hide: _Hider, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Hides in a trace's own fields: their names are ours, but for what extras are called."""
+        hidden = {}
+        for name, value in fields.items():
+            ours, slash, theirs = name.partition("/")
+            named = ours + slash + (self._hide_beside(hide, theirs) if theirs else "")
+            hidden[named] = self._hide_beside(hide, value)
+        return hidden
+
+    def _hide_given(self, hide: _Hider, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Hides in a message as the trainer gave it: what the hook names in the whole of it, and in each text."""
+        content = message.get("content")
+        text = content if isinstance(content, str) else "" if content is None else str(content)
+        try:
+            named = {str(piece) for piece in self._hook({**message, "content": text}) if piece}
+        except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
+            self._counters["redact_errors"] += 1
+            return {"role": str(message.get("role")), "content": HIDDEN}
+        return dict(self._hide_beside(hide, _Hider(named)(dict(message))))
+
+    def _hide_beside(self, hide: _Hider, value: Any) -> Any:
+        """Hides in what goes with a rollout: the rollout's pieces, and what the hook names in it."""
+        if isinstance(value, str):
+            try:
+                named = {str(piece) for piece in self._hook({"role": "metadata", "content": value}) if piece}
+            except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
+                self._counters["redact_errors"] += 1
+                return HIDDEN * len(value)
+            return hide(_Hider(named)(value))
+        if isinstance(value, Mapping):
+            return {
+                self._hide_beside(hide, key): self._hide_beside(hide, item) for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self._hide_beside(hide, item) for item in value]
+        return value
+
+    def _pieces_of(self, message: Mapping[str, Any], turn: Turn) -> set[str]:
+        try:
+            wanted = {str(piece) for piece in self._hook(message) if piece}
+        except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
+            self._counters["redact_errors"] += 1
+            return {turn.raw, turn.content, *([turn.thinking] if turn.thinking else [])} - {""}
+        if all(piece in turn.raw or _escaped(piece) in turn.raw for piece in wanted):
+            return wanted
+        self._counters["redactions_widened"] += 1
+        return wanted | {turn.raw}
+
+
+class _Hider:
+    """Hides pieces in strings, and in strings inside lists and mappings."""
+
+    def __init__(self, pieces: set[str]) -> None:
+        self._pieces = sorted(
+            {form for piece in pieces for form in (piece, _escaped(piece))}, key=len, reverse=True
+        )
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for piece in self._pieces:
+                value = value.replace(piece, HIDDEN * len(piece))
+            return value
+        if isinstance(value, Mapping):
+            return {self(key): self(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(item) for item in value]
+        return value
+
+
+def _hide_turn(turn: Turn, pieces: set[str], spans: Sequence[tuple[int, int]]) -> Turn:
+    if not pieces:
+        return turn
+    hide = _Hider(pieces)
+    raw = list(turn.raw)
+    for a, b in spans:
+        raw[a:b] = HIDDEN * (b - a)
+    text = "".join(raw)
+    return replace(
+        turn,
+        raw=text,
+        raw_bytes=text.encode("utf-8", "replace"),
+        content=hide(turn.content),
+        thinking=hide(turn.thinking),
+        tool_calls=tuple(_hide_call(call, hide) for call in turn.tool_calls),
+        warnings=tuple(hide(list(turn.warnings))),
+    )
+
+
+def _hide_call(call: ToolCall, hide: _Hider) -> ToolCall:
+    return replace(call, name=hide(call.name), arguments=hide(call.arguments), raw=hide(call.raw))
+
+
+def _spans(text: str, pieces: set[str]) -> list[tuple[int, int]]:
+    """Where the pieces stand in a text, as they are and as JSON writes them."""
+    found = []
+    for piece in {form for wanted in pieces for form in (wanted, _escaped(wanted))}:
+        at = text.find(piece)
+        while at >= 0:
+            found.append((at, at + len(piece)))
+            at = text.find(piece, at + 1)
+    return found
+
+
+def _hide_ids(transcript: Transcript, hidden: Sequence[tuple[int, int]]) -> np.ndarray:
+    tokens = transcript.tokens
+    ids = tokens.input_ids.copy()
+    for a, b in hidden:
+        touches = (tokens.char_starts < b) & (tokens.char_stops > a)
+        inside = (
+            (tokens.char_starts == tokens.char_stops) & (tokens.char_starts >= a) & (tokens.char_starts <= b)
+        )
+        ids[touches | inside] = -1
+    return ids
+
+
+def _escaped(piece: str) -> str:
+    return json.dumps(piece, ensure_ascii=False)[1:-1]

@@ -1,0 +1,180 @@
+"""A step as a table of samples: one row a rollout with its text, rank and weights."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.transcript import Transcript
+
+COLUMNS = (
+    "step",
+    "prompt_index",
+    "completion_index",
+    "group_size",
+    "reward_rank_desc",
+    "prompt",
+    "completion",
+    "reward_total",
+    "advantage",
+)
+WEIGHTS = ("q_mass", "update_weight_raw", "update_mass_proxy")
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Rows of a step.
+
+    Attributes:
+        columns: names: `COLUMNS`, then `reward/<component>`, then those of `WEIGHTS` that are known.
+        data: one list a row, None where unknown.
+    """
+
+    columns: Sequence[str]
+    data: Sequence[Sequence[Any]]
+
+
+def sample_table(
+    ledger: Ledger,
+    transcripts: Mapping[int, Transcript],
+    *,
+    q_mass: Sequence[float] | None = None,
+    update_weight_raw: Sequence[float] | None = None,
+) -> SampleTable:
+    """The table of the rollouts that were decoded.
+
+    Args:
+        ledger: all B rows of the step; ranks and group sizes are over all of them.
+        transcripts: row -> its transcript; these rows stand in the table, in their order.
+        q_mass: [B] weights of the trainer's own distribution over a group.
+        update_weight_raw: [B] weights that the trainer gives each rollout's update; with them comes
+            `update_mass_proxy`.
+
+    Returns:
+        The table.
+    """
+    groups = GroupIndex.of(ledger.get("group"))
+    components = sorted(name for name in ledger.columns if name.startswith("component/"))
+    extra: dict[str, np.ndarray] = {}
+    if q_mass is not None:
+        extra["q_mass"] = np.asarray(q_mass, np.float64)
+    if update_weight_raw is not None:
+        extra["update_weight_raw"] = np.asarray(update_weight_raw, np.float64)
+        extra["update_mass_proxy"] = update_mass_proxies(extra["update_weight_raw"], groups)
+    prompt_index = _by_appearance(groups)
+    ranks = reward_ranks(ledger.get("reward"), groups)
+    data = []
+    for row in sorted(transcripts):
+        known = ledger.row(row)
+        prompt, completion = prompt_and_completion(transcripts[row])
+        data.append(
+            [
+                known.get("step"),
+                int(prompt_index[row]),
+                known.get("sample"),
+                int(groups.sizes[groups.codes[row]]),
+                ranks[row],
+                prompt,
+                completion,
+                known.get("reward"),
+                known.get("advantage"),
+                *(known[name] for name in components),
+                *(_finite(values[row]) for values in extra.values()),
+            ]
+        )
+    names = [f"reward/{name.removeprefix('component/')}" for name in components]
+    return SampleTable((*COLUMNS, *names, *extra), data)
+
+
+def reward_ranks(rewards: np.ndarray, groups: GroupIndex) -> list[int | None]:
+    """B ranks: 1 = best of its group, equal rewards in the order of the rows, None where unknown."""
+    ranks: list[int | None] = [None] * len(rewards)
+    for rows in groups.rows():
+        known = rows[np.isfinite(rewards[rows])]
+        for rank, row in enumerate(known[np.argsort(-rewards[known], kind="stable")].tolist(), start=1):
+            ranks[row] = rank
+    return ranks
+
+
+def update_mass_proxies(weights: np.ndarray, groups: GroupIndex) -> np.ndarray:
+    """float64 [B]: each rollout's part of its group's update, from the trainer's raw weights.
+
+    In a group with weights w of both signs `max(w, 0) / sum max(w, 0)`; with none negative and a positive
+    sum `w / sum w`; otherwise `|w| / sum |w|`. NaN where all are zero or one is not finite.
+    """
+    proxies = np.full(len(weights), np.nan)
+    for rows in groups.rows():
+        mine = weights[rows]
+        if not np.isfinite(mine).all():
+            continue
+        mass = np.maximum(mine, 0) if (mine > 0).any() else np.abs(mine)
+        total = mass.sum()
+        if total > 0:
+            proxies[rows] = mass / total
+    return proxies
+
+
+def prompt_and_completion(transcript: Transcript) -> tuple[str, str]:
+    """The rollout's text before its first sampled token, and from there on."""
+    sampled = np.flatnonzero(transcript.tokens.response_mask)
+    raw = transcript.raw
+    at = int(transcript.tokens.char_starts[sampled[0]]) if len(sampled) else len(raw)
+    return raw[:at], raw[at:]
+
+
+def write_table(path: str | Path, table: SampleTable) -> None:
+    """Writes a table as strict JSON, `{"columns": [...], "data": [[...]]}`, whole or not at all.
+
+    Args:
+        path: the file; its folder is made where it is missing.
+        table: what to write; values that are not finite become null.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    body = orjson.dumps(
+        {"columns": list(table.columns), "data": [[_storable(value) for value in row] for row in table.data]}
+    )
+    try:
+        with unfinished.open("wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def table_path(folder: str | Path, split: str, step: int) -> Path:
+    """Where the table of a step and split lies, in a folder of one run."""
+    return Path(folder) / split / f"{step:08d}.json"
+
+
+def _by_appearance(groups: GroupIndex) -> np.ndarray:
+    """int64 [B]: the number of each row's group, in the order in which groups first appear."""
+    _, first = np.unique(groups.codes, return_index=True)
+    number = np.empty(len(groups), np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(groups))
+    return number[groups.codes]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value

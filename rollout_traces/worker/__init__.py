@@ -1,0 +1,1 @@
+"""The process or thread that turns spooled records into stored traces."""

@@ -1,0 +1,206 @@
+"""The process that processes a run's spools beside the trainer: `python -m rollout_traces.worker.main FOLDER`.
+
+It ends by itself: once every writer is gone and nothing waits, or when another one processes already. It opens
+no port, sees no GPU, never imports torch, and works at a lower priority than the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollout_traces.decode.messages import MessagesDecoder
+from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.errors import StoreError
+from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.spool.run_folder import RunFolder, RunManifest
+from rollout_traces.steps.processor import StepOptions, StepProcessor
+from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
+from rollout_traces.worker.runner import config_from_plain, run_loop
+
+log = logging.getLogger("rollout_traces.worker.main")
+
+PUBLISH_EVERY = 0.2
+"""Seconds between two writes of the status."""
+OTHER_TARGETS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+"""Variables by which Trackio would send a run elsewhere than its manifest says."""
+LOCK_PATIENCE = 5.0
+"""Seconds to wait for another worker of the folder to let go."""
+NICENESS = 10
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the worker.
+
+    Args:
+        arguments: the run's folder, and what it may be sent to, as `parse_arguments` reads them.
+
+    Returns:
+        0 when nothing waits any more or another worker has; 1 when the folder cannot be processed.
+    """
+    path, named = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    os.environ["USE_TORCH"] = "0"
+    give_way()
+    try:
+        return process_folder(RunFolder(path), named)
+    except StoreError as error:
+        log.error("%s", error)
+        return 1
+
+
+def give_way() -> None:
+    """Lets the trainer go first wherever both want the processor.
+
+    A worker is a session of its own, and Linux may weigh whole sessions against each other: a process's
+    own niceness then counts only within its session.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        AUTOGROUP.write_text(str(NICENESS))
+
+
+def process_folder(folder: RunFolder, named: NamedTargets) -> int:
+    """Processes a run's folder until its writers are gone and nothing waits, then removes it.
+
+    Args:
+        folder: the folder.
+        named: what it may be sent to beside this machine.
+
+    Raises:
+        StoreError: the folder is not this user's, its manifest or tokenizer cannot be read, or it goes to a
+            server or Space that was not named.
+    """
+    reason = folder.why_not_believed()
+    if reason is not None:
+        raise StoreError(reason)
+    if not _take_lock(folder):
+        log.info("another worker has %s", folder.path)
+        return 0
+    try:
+        manifest = folder.manifest()
+        named.check_remote(manifest)
+        counters: Counter[str] = Counter(folder.status().get("counters", {}))
+        counters["workers_started"] += 1
+        sink = open_sink(manifest)
+        decoder = decoder_of(folder, manifest)
+        config = config_of(manifest, named, counters)
+        publish = Publisher(folder, counters)
+        loop = SpoolConsumer(
+            folder.readers,
+            lambda: StepProcessor(sink, decoder, config, counters),
+            sink,
+            counters,
+            publish.now,
+        )
+        log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
+        run_loop(loop, lambda: is_over(folder, loop), publish)
+        counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
+        publish.now()
+        sink.finish()
+        log.info("done: %s", dict(counters))
+        folder.remove_if_done()
+        return 0
+    finally:
+        folder.worker_lock.release()
+
+
+def config_of(manifest: RunManifest, named: NamedTargets, counters: Counter[str]) -> StepOptions:
+    """The worker's settings, without a folder for all rows where nobody named it."""
+    import trackio.utils
+
+    config = config_from_plain(manifest.options)
+    try:
+        folder = named.all_rows_folder(manifest.options, Path(trackio.utils.TRACKIO_DIR))
+    except StoreError as error:
+        counters["all_rows_folders_refused"] += 1
+        log.warning("%s", error)
+        folder = None
+    return replace(config, all_rows_folder=folder)
+
+
+def open_sink(manifest: RunManifest) -> TrackioSink:
+    """Joins the run that the trainer named, there and nowhere else."""
+    for variable in OTHER_TARGETS:
+        os.environ.pop(variable, None)
+    return TrackioSink.open(
+        project=manifest.project,
+        name=manifest.run_name,
+        run_id=manifest.run_id,
+        resume="allow",
+        space_id=manifest.space_id,
+        server_url=manifest.server_url,
+        private=manifest.private,
+        group=manifest.group,
+        config=manifest.config,
+    )
+
+
+def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
+    """The decoder of the run's tokenizer; without one, what reads rows that came with messages.
+
+    Raises:
+        StoreError: the tokenizer does not come back as it was.
+    """
+    if not manifest.has_tokenizer:
+        return MessagesDecoder()
+    from rollout_traces.spool.tokenizer_files import load_tokenizer
+
+    return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
+
+
+def is_over(folder: RunFolder, loop: SpoolConsumer) -> bool:
+    """True when no writer is left and nothing waits."""
+    return all(reader.owner_is_gone for reader in folder.readers()) and loop.n_waiting == 0
+
+
+class Publisher:
+    """Writes the status from time to time.
+
+    Args:
+        folder: the run's folder.
+        counters: what is written.
+    """
+
+    def __init__(self, folder: RunFolder, counters: Counter[str]) -> None:
+        self._folder = folder
+        self._counters = counters
+        self._last: dict[str, int] = {}
+        self._at = 0.0
+
+    def __call__(self) -> None:
+        """Writes when something changed and the last time is long enough ago."""
+        if time.monotonic() - self._at >= PUBLISH_EVERY and dict(self._counters) != self._last:
+            self.now()
+
+    def now(self) -> None:
+        """Writes."""
+        self._at = time.monotonic()
+        self._last = dict(self._counters)
+        self._folder.write_status({"counters": self._last, "pid": os.getpid(), "at": time.time()})
+
+
+def _take_lock(folder: RunFolder) -> bool:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while not folder.worker_lock.acquire():
+        if time.monotonic() > deadline or not folder.path.exists():
+            return False
+        time.sleep(0.1)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The table of routes in SECURITY.md, and what the application really answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rollout_traces.inspector import route_table
+from rollout_traces.inspector.routes import READS, rule_of, rules
+
+PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
+
+
+@pytest.fixture(scope="module")
+def server():
+    return route_table.whole_server()
+
+
+class TestTable:
+    def test_in_the_documentation_is_the_applications(self):
+        text = PAGE.read_text("utf-8")
+        [shown] = re.findall(f"{route_table.BEGIN}\n(.*?)\n{route_table.END}", text, re.DOTALL)
+        assert shown == route_table.table(), "python -m rollout_traces.inspector.route_table writes it anew"
+
+    def test_every_rule_has_a_route_that_answers(self, server):
+        app, known = server
+        for rule in known:
+            for path in route_table.samples(rule):
+                assert rule.covers(path, rule.method)
+                assert route_table.served_by(app, path, rule.method), path
+
+    def test_what_a_route_is_asked_for_is_decided_by_a_rule_alone(self, server):
+        """Every route of the application that no rule speaks of is answered by the guard."""
+        app, known = server
+        open_routes = set()
+        for path, methods, _ in route_table.walked(app):
+            example = re.sub(r"\{[^}]*\}", "x", path)
+            for method in methods.split():
+                if rule_of(known, example, method):
+                    open_routes.add(f"{method} {path}")
+        assert {route for route in open_routes if route.startswith("POST")} <= {
+            "POST /gradio_api/component_server",
+            "POST /gradio_api/component_server/",
+            "POST /trackio/api/upload",
+        }
+
+    def test_options_that_are_off_have_no_rows(self):
+        def paths(**options: bool) -> str:
+            return " ".join(rule.path for rule in rules(**options))
+
+        assert "trackio/api" not in paths(trackio=False, sql=True, writes=True)
+        assert "query_project" not in paths(trackio=True)
+        assert "query_project" in paths(trackio=True, sql=True)
+        assert "bulk_log" not in paths(trackio=True, sql=True)
+        assert "upload" in paths(trackio=True, writes=True)
+        assert all(name in paths(trackio=True) for name in READS)
+
+
+class TestDocument:
+    def test_every_test_that_it_names_exists(self):
+        root = PAGE.parent
+        text = PAGE.read_text("utf-8").split(route_table.BEGIN)[0]
+        last = ""
+        for name in re.findall(r"`((?:tests/[\w/]+\.py)?(?:::\w+)?)`", text):
+            path, _, test = name.partition("::")
+            last = path or last
+            assert (root / last).is_file(), name
+            assert f"class {test}" in (root / last).read_text("utf-8") or not test, name
+
+    def test_its_limits_are_the_codes(self):
+        from rollout_traces.inspector import listening, trackio_reads
+        from rollout_traces.store import http_source
+
+        limits = PAGE.read_text("utf-8").split("## Limits")[1].split("##")[0]
+        for said in (
+            f"{listening.MOST_HEAD_BYTES >> 10} KiB, within {listening.HEAD_SECONDS:g} s",
+            f"| connections | {listening.MOST_CONNECTIONS} |",
+            f"{trackio_reads.READ_SECONDS:g} s, four at once, {trackio_reads.MOST_TRACES:,} traces",
+            f"{trackio_reads.SQL_SECONDS:g} s, {trackio_reads.SQL_VALUE_BYTES >> 20} MiB a value, "
+            f"{trackio_reads.SQL_ROWS:,} rows, {trackio_reads.SQL_ANSWER_BYTES >> 20} MiB an answer",
+            f"{http_source.MOST_BYTES >> 20} MiB, {http_source.WHOLE_ANSWER:g} s",
+        ):
+            assert said in limits

@@ -1,0 +1,205 @@
+"""Trackio's dashboard as it is mounted: the real server, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.inspector.conftest import BEARER, ROOT, Served, environment, log_project
+
+WRITE_TOKEN = "the write token of the tests"
+
+
+def post(address: str, body: object, **headers: str) -> tuple[int, object]:
+    """Status and JSON of a call."""
+    sent = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(address, data=json.dumps(body).encode(), headers=sent)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        text = error.read()
+        return error.code, json.loads(text) if text[:1] == b"{" else text.decode()
+
+
+@pytest.fixture(scope="module")
+def open_to_sql(home) -> Iterator[Served]:
+    """With Trackio's SQL."""
+    server = Served(home, "--trackio-sql")
+    yield server
+    server.stop()
+
+
+class TestSql:
+    ENDLESS = "SELECT count(*) FROM traces a, traces b, traces c, traces d, traces e, traces f"
+
+    def test_is_answered_where_it_was_asked_for(self, open_to_sql):
+        body = {"project": "demo", "query": "SELECT count(*) AS n FROM traces"}
+        status, answer = post(f"{open_to_sql.address}/trackio/api/query_project", body, **BEARER)
+        assert status == 200
+        assert answer["data"]["rows"][0]["n"] > 0
+
+    def test_does_not_hold_up_the_pages(self, open_to_sql):
+        """While an endless statement runs, the pages answer as if it did not."""
+        answers = []
+
+        def endless() -> None:
+            body = {"project": "demo", "query": self.ENDLESS}
+            answers.append(post(f"{open_to_sql.address}/trackio/api/query_project", body, **BEARER))
+
+        running = threading.Thread(target=endless)
+        running.start()
+        asked = 0
+        while running.is_alive():
+            request = urllib.request.Request(f"{open_to_sql.address}/config", headers=BEARER)
+            with urllib.request.urlopen(request, timeout=20) as response:
+                asked += response.status == 200
+            time.sleep(0.05)
+        assert asked > 5
+        status, answer = answers[0]
+        assert status == 400
+        assert "stopped after 5 seconds" in answer["error"]
+
+
+class TestWhatIsNotServed:
+    @pytest.mark.parametrize(
+        "name",
+        ["force_sync", "delete_run", "rename_run", "log", "bulk_log", "upload", "get_registries",
+         "get_registry_details", "get_registry_buckets", "upload_db_to_space", "query_project", "nothing"],
+    )  # fmt: skip
+    def test_functions_that_write_or_ask_others(self, served, name):
+        status, _ = post(f"{served.address}/trackio/api/{name}", {"project": "demo"}, **BEARER)
+        assert status == 404
+
+    def test_its_page_never_offers_to_delete(self, served):
+        status, answer = post(f"{served.address}/trackio/api/get_run_mutation_status", {}, **BEARER)
+        assert (status, answer["data"]["allowed"]) == (200, False)
+
+    def test_files_outside_its_media(self, served, home):
+        for path in (
+            "/etc/passwd",
+            str(home / "demo.db"),
+            "../demo.db",
+            str(home / "media" / ".." / "demo.db"),
+        ):
+            request = urllib.request.Request(
+                f"{served.address}/trackio/file?path={quote(path)}", headers=BEARER
+            )
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(request, timeout=20)
+
+    def test_projects_that_were_not_named(self, home):
+        server = Served(home, "--project", "demo", "--trackio-sql")
+        try:
+            base = f"{server.address}/trackio/api"
+            assert post(f"{base}/get_all_projects", {}, **BEARER)[1]["data"] == ["demo"]
+            body = {"project": "hostile", "query": "SELECT 1"}
+            for name in ("get_runs_for_project", "get_traces", "query_project"):
+                status, answer = post(f"{base}/{name}", body, **BEARER)
+                assert (status, "not shown here" in answer["error"]) == (400, True)
+        finally:
+            server.stop()
+
+
+class TestAFolderThatTrackioCannotOpen:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        log_project(tmp_path, "--steps", "1")
+        (tmp_path / "broken.db").write_bytes(b"no database" * 1000)
+        return tmp_path
+
+    def pages_answer(self, server: Served) -> bool:
+        request = urllib.request.Request(f"{server.address}/", headers=BEARER)
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return b"gradio" in response.read()
+
+    @pytest.mark.parametrize("options", [(), ("--project", "demo"), ("--project", "broken")])
+    def test_a_damaged_project_does_not_keep_it_from_starting(self, folder, options):
+        server = Served(folder, *options)
+        try:
+            assert self.pages_answer(server)
+            if options != ("--project", "broken"):
+                base = f"{server.address}/trackio/api"
+                assert post(f"{base}/get_runs_for_project", {"project": "demo"}, **BEARER)[0] == 200
+            else:
+                assert "cannot be read" in server.output.read_text()
+        finally:
+            server.stop()
+
+    def test_looking_changes_no_project(self, folder):
+        before = {path.name: path.read_bytes() for path in folder.glob("*.db")}
+        server = Served(folder)
+        try:
+            base = f"{server.address}/trackio/api"
+            for project in ("demo", "broken"):
+                post(f"{base}/get_runs_for_project", {"project": project}, **BEARER)
+                post(f"{base}/get_traces", {"project": project}, **BEARER)
+        finally:
+            server.stop()
+        assert {path.name: path.read_bytes() for path in folder.glob("*.db")} == before
+
+    def test_a_trackio_that_cannot_be_served_is_said(self, folder, monkeypatch):
+        from rollout_traces.inspector import server as built
+        from rollout_traces.inspector.workspace import Workspace
+
+        def missing(options):
+            raise RuntimeError("this Trackio has no get_traces")
+
+        monkeypatch.setattr("rollout_traces.inspector.trackio_mount.trackio_app", missing)
+        made = built.build_server(Workspace(folder=folder))
+        assert made.no_dashboard == "RuntimeError: this Trackio has no get_traces"
+        assert not any("trackio/api" in rule.path for rule in made.rules)
+
+
+class TestWithoutIt:
+    def test_it_can_be_left_out(self, home):
+        server = Served(home, "--no-trackio")
+        try:
+            request = urllib.request.Request(f"{server.address}/trackio/", headers=BEARER)
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(request, timeout=20)
+            assert "Trackio" not in server.output.read_text()
+        finally:
+            server.stop()
+
+
+class TestReceivingLogs:
+    def test_a_run_logs_with_the_write_token_and_the_inspector_shows_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", WRITE_TOKEN)
+        folder, runs = tmp_path / "server", tmp_path / "runs"
+        folder.mkdir()
+        runs.mkdir()
+        server = Served(folder, "--receive-logs")
+        try:
+            script = (
+                "import trackio, sys\n"
+                "trackio.init(project='sent', name='r', server_url=sys.argv[1])\n"
+                "trackio.log({'loss': 0.5}, step=1)\n"
+                "trackio.finish()\n"
+            )
+            address = f"{server.address}/trackio/?write_token={quote(WRITE_TOKEN)}"
+            env = {**environment(runs), "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                [sys.executable, "-c", script, address], env=env, capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, done.stderr
+            assert (folder / "sent.db").is_file(), done.stdout + done.stderr
+            base = f"{server.address}/trackio/api"
+            shown = post(f"{base}/get_runs_for_project", {"project": "sent"}, **BEARER)[1]["data"]
+            assert [run["name"] for run in shown] == ["r"]
+            body = {"logs": [], "hf_token": None}
+            assert post(f"{base}/bulk_log", body, **BEARER)[0] == 401
+            assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": "wrong"})[0] == 401
+            assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
+        finally:
+            server.stop()

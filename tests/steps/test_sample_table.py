@@ -1,0 +1,100 @@
+"""The sample table and its file."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.steps.sample_table import (
+    COLUMNS,
+    SampleTable,
+    prompt_and_completion,
+    sample_table,
+    table_path,
+    update_mass_proxies,
+    write_table,
+)
+from tests.builders import make_transcript
+from tests.metrics.builders import make_ledger
+
+
+def hello(answer: str = "Hello!"):
+    return make_transcript([("user", "Hi"), ("assistant", answer)])
+
+
+class TestColumns:
+    ledger = make_ledger(
+        step=[7] * 5,
+        group=[30, 10, 30, 10, 30],
+        sample=[0, 0, 1, 1, 2],
+        reward=[0.5, 1.0, 2.0, None, 2.0],
+        advantage=[-1.0, 0.0, 1.0, None, 1.0],
+        component__format=[0.1, 0.2, 0.3, 0.4, 0.5],
+    )
+
+    def test_every_row_that_was_decoded_stands_in_it_with_ranks_over_all_rows(self):
+        table = sample_table(self.ledger, {row: hello() for row in (0, 2, 3, 4)})
+        assert table.columns == (*COLUMNS, "reward/format")
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.data]
+        assert [row["reward_rank_desc"] for row in rows] == [3, 1, None, 2]  # ties in the order of the rows
+        assert [row["prompt_index"] for row in rows] == [0, 0, 1, 0]
+        assert [row["completion_index"] for row in rows] == [0, 1, 1, 2]
+        assert [row["group_size"] for row in rows] == [3, 3, 2, 3]
+        assert rows[0]["step"] == 7 and rows[0]["reward_total"] == 0.5 and rows[0]["reward/format"] == 0.1
+        assert rows[2]["reward_total"] is None and rows[2]["advantage"] is None
+
+    def test_prompt_and_completion_are_the_whole_text_parted_at_the_first_sampled_token(self):
+        transcript = hello()
+        prompt, completion = prompt_and_completion(transcript)
+        assert prompt + completion == transcript.raw
+        assert prompt.endswith("<|assistant|>\n") and completion.startswith("Hello!")
+
+    def test_weights_stand_in_it_when_the_trainer_gives_them(self):
+        table = sample_table(
+            self.ledger, {0: hello()}, q_mass=[0.2] * 5, update_weight_raw=[2.0, 1.0, -1.0, 1.0, 1.0]
+        )
+        row = dict(zip(table.columns, table.data[0], strict=True))
+        assert row["q_mass"] == 0.2 and row["update_weight_raw"] == 2.0
+        assert row["update_mass_proxy"] == pytest.approx(2 / 3)
+
+
+class TestUpdateMassProxy:
+    @pytest.mark.parametrize(
+        ("weights", "proxies"),
+        [
+            ([2, -1, 1], [2 / 3, 0, 1 / 3]),
+            ([-1, -3], [0.25, 0.75]),
+            ([1, 3], [0.25, 0.75]),
+            ([0, -2], [0, 1]),
+            ([0, 5], [0, 1]),
+        ],
+    )
+    def test_by_hand(self, weights, proxies):
+        groups = GroupIndex.of(np.zeros(len(weights), np.int64))
+        assert update_mass_proxies(np.asarray(weights, float), groups) == pytest.approx(proxies)
+
+    def test_all_zero_or_not_finite_is_unknown_in_that_group_alone(self):
+        groups = GroupIndex.of(np.asarray([0, 0, 1, 1, 2]))
+        proxies = update_mass_proxies(np.asarray([0.0, 0.0, math.nan, 1.0, 4.0]), groups)
+        assert np.isnan(proxies[:4]).all() and proxies[4] == 1.0
+
+
+class TestFile:
+    def test_it_is_strict_json(self, tmp_path):
+        path = table_path(tmp_path, "rollout", 12)
+        write_table(path, SampleTable(("a", "b"), [[math.nan, "x\ud800\u2028"], [math.inf, None]]))
+        read = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+        assert read == {"columns": ["a", "b"], "data": [[None, "x?\u2028"], [None, None]]}
+
+    def test_it_replaces_an_older_one_and_leaves_nothing_half_written(self, tmp_path):
+        path = tmp_path / "t.json"
+        write_table(path, SampleTable(("a",), [[1]]))
+        with pytest.raises(TypeError):
+            write_table(path, SampleTable(("a",), [[object()]]))
+        write_table(path, SampleTable(("a",), [[2]]))
+        assert json.loads(path.read_text())["data"] == [[2]]
+        assert [item.name for item in tmp_path.iterdir()] == ["t.json"]

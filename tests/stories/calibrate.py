@@ -1,0 +1,146 @@
+"""Prints how the analysis does on stories: `python -m tests.stories.calibrate --seeds 8`.
+
+Thresholds are tuned on seeds from 1000 on (`--tuning`) and on the causes that are not in `HELD_OUT`; what is
+reported are the seeds below 1000 and all causes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
+from tests.stories.causes import CAUSES, HELD_OUT, Cause, both
+from tests.stories.relations import of_story
+from tests.stories.world import KINDS, Story, write_run
+
+PAIRS = (
+    ("one engine off", "tool breaks"),
+    ("mask leak", "reward function failing"),
+    ("weights frozen for ten steps", "length penalty switched on"),
+)
+"""Stories of two causes at once."""
+TUNING = 1000
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a planted cause was found.
+
+    Attributes:
+        rank: its place among the entries, from 1; None where it is not there.
+        off: steps between what was said and what was planted; None where none was said.
+        report: everything that was said.
+    """
+
+    rank: int | None
+    off: int | None
+    report: RunReport
+
+
+def names_it(entry: Diagnosis, cause: Cause) -> bool:
+    """Whether an entry speaks of a cause."""
+    return entry.kind in cause.said_by and all(word in entry.sentence for word in cause.words)
+
+
+def look(story: Story, cause: Cause, name: str) -> Found:
+    """Where a planted cause stands in what is said of its run."""
+    report = diagnose(of_story(story), story.run)
+    for rank, entry in enumerate(report.diagnoses, start=1):
+        if names_it(entry, cause):
+            off = (
+                None if entry.step is None or story.at is None else entry.step - first_visible(story.at, name)
+            )
+            return Found(rank, off, report)
+    return Found(None, None, report)
+
+
+def first_visible(at: int, name: str) -> int:
+    """The first step at which a cause can be seen: an evaluation's at the next evaluation."""
+    return -(-at // 10) * 10 if name.startswith("evaluation") else at
+
+
+def planted(name: str, seeds: Sequence[int], n_steps: int = 100) -> Iterator[tuple[Story, Cause]]:
+    """The runs with one cause, one a seed, of the kinds that it makes sense in."""
+    cause = CAUSES[name]
+    for seed in seeds:
+        yield (
+            write_run(seed, cause.kinds[seed % len(cause.kinds)], name, cause.changes, n_steps=n_steps),
+            cause,
+        )
+
+
+def table_of_causes(seeds: Sequence[int]) -> None:
+    first = three = near = total = 0
+    print(f"{'cause':42} {'first':>6} {'in 3':>6} {'step':>6}   rank and steps off, by seed")
+    for name in CAUSES:
+        found = [look(story, cause, name) for story, cause in planted(name, seeds)]
+        a = sum(f.rank == 1 for f in found)
+        b = sum(f.rank is not None and f.rank <= 3 for f in found)
+        c = sum(f.off is not None and abs(f.off) <= 2 for f in found)
+        first, three, near, total = first + a, three + b, near + c, total + len(found)
+        cells = " ".join(
+            "-" if f.rank is None else f"{f.rank}/{'?' if f.off is None else format(f.off, '+d')}"
+            for f in found
+        )
+        mark = "*" if name in HELD_OUT else " "
+        print(
+            f"{name:41}{mark} {a:>4}/{len(found)} {b:>4}/{len(found)} {c:>4}/{len(found)}   {cells}",
+            flush=True,
+        )
+    print(
+        f"{'all':42} {first / total:>6.1%} {three / total:>6.1%} {near / total:>6.1%}   of {total}; * never tuned on"
+    )
+
+
+def table_of_pairs(seeds: Sequence[int]) -> None:
+    for names in PAIRS:
+        hits = []
+        for seed in seeds:
+            story = write_run(seed, "mixed", " and ".join(names), both(*names))
+            entries = diagnose(of_story(story), story.run).diagnoses[:3]
+            hits.append(sum(any(names_it(entry, CAUSES[name]) for entry in entries) for name in names))
+        print(
+            f"two at once: {names[0]} + {names[1]}: both in the first three in {sum(h == 2 for h in hits)} of {len(hits)}"
+        )
+
+
+def table_of_healthy(seeds: Sequence[int]) -> None:
+    errors = warnings = runs = 0
+    most = 0
+    for kind in KINDS:
+        for seed in seeds:
+            report = diagnose(of_story(write_run(seed, kind)), "run")
+            told = [d for d in report.diagnoses if d.severity != "info"]
+            n_errors = sum(d.severity == "error" for d in told)
+            errors, warnings, runs = errors + n_errors, warnings + len(told) - n_errors, runs + 1
+            most = max(most, len(told) - n_errors)
+            for d in told:
+                print(f"  healthy {kind} {seed}: {d.severity} {d.kind}: {d.sentence}")
+    print(
+        f"healthy: {runs} runs of 100 steps, {errors} errors, {warnings} warnings, {warnings / runs:.2f} on average, {most} at most"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--tuning", action="store_true", help="the seeds that thresholds are tuned on")
+    parser.add_argument("--only", choices=["causes", "pairs", "healthy"])
+    asked = parser.parse_args()
+    start = TUNING if asked.tuning else 0
+    seeds = range(start, start + asked.seeds)
+    began = time.process_time()
+    if asked.only in (None, "causes"):
+        table_of_causes(seeds)
+    if asked.only in (None, "pairs"):
+        table_of_pairs(seeds)
+    if asked.only in (None, "healthy"):
+        table_of_healthy(range(start, start + max(asked.seeds // 2, 1)))
+    print(f"{time.process_time() - began:.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()

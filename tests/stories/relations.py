@@ -1,0 +1,51 @@
+"""The two relations over tables in memory, as the analysis asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tests.stories.world import Story
+
+
+class TableRelations:
+    """`rollouts` and `metrics` in a DuckDB of this process.
+
+    Args:
+        rollouts: one row a rollout.
+        metrics: logged numbers; none by default.
+    """
+
+    def __init__(self, rollouts: pa.Table, metrics: pa.Table | None = None) -> None:
+        self._connection = duckdb.connect(config={"threads": 2})
+        self._connection.execute("set preserve_insertion_order=false")
+        if metrics is None:
+            metrics = pa.table(
+                {
+                    "run": pa.array([], pa.string()),
+                    "split": pa.array([], pa.string()),
+                    "step": pa.array([], pa.int64()),
+                    "key": pa.array([], pa.string()),
+                    "value": pa.array([], pa.float64()),
+                    "attempt": pa.array([], pa.string()),
+                }
+            )
+        self._connection.register("given_rollouts", rollouts)
+        self._connection.register("given_metrics", metrics)
+        self._connection.execute("create table rollouts as select * from given_rollouts")
+        self._connection.execute("create table metrics as select * from given_metrics")
+
+    def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
+        """The rows of a query."""
+        return self._connection.sql(query, params=list(params)).to_arrow_table()
+
+
+def of_story(*stories: Story) -> TableRelations:
+    """The relations of one or more finished runs."""
+    return TableRelations(
+        pa.concat_tables([s.rollouts for s in stories], promote_options="default"),
+        pa.concat_tables([s.metrics for s in stories], promote_options="default"),
+    )

@@ -1,0 +1,109 @@
+"""What this package keeps is readable by its user alone, and what another user may have put there is not believed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rollout_traces.errors import StoreError
+from rollout_traces.private_files import (
+    close_files,
+    make_folder,
+    open_file,
+    take_folder,
+    why_not_believed,
+    write_file,
+)
+from tests.other_user import give_away
+
+
+@pytest.fixture(autouse=True)
+def open_to_all():
+    """A umask that takes nothing away."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+class TestWhatIsMade:
+    def test_every_missing_folder_on_the_way_is_closed_to_others(self, tmp_path):
+        make_folder(tmp_path / "a" / "b" / "c")
+        assert [mode(tmp_path / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+    def test_a_file_is_closed_to_others(self, tmp_path):
+        write_file(tmp_path / "file", b"text")
+        os.close(open_file(tmp_path / "log", os.O_WRONLY | os.O_APPEND))
+        assert mode(tmp_path / "file") == mode(tmp_path / "log") == 0o600
+        assert (tmp_path / "file").read_bytes() == b"text"
+
+    def test_no_file_is_written_through_a_link(self, tmp_path):
+        target = tmp_path / "target"
+        target.write_text("whole")
+        (tmp_path / "link").symlink_to(target)
+        with pytest.raises(OSError, match="link"):
+            write_file(tmp_path / "link", b"broken")
+        with pytest.raises(OSError, match="symbolic links"):
+            open_file(tmp_path / "link", os.O_WRONLY | os.O_TRUNC)
+        assert target.read_text() == "whole"
+
+    def test_what_a_library_wrote_is_closed_afterwards(self, tmp_path):
+        (tmp_path / "inner").mkdir()
+        (tmp_path / "inner" / "file").write_text("")
+        close_files(tmp_path)
+        assert (mode(tmp_path / "inner"), mode(tmp_path / "inner" / "file")) == (0o700, 0o600)
+
+
+class TestTakingAFolder:
+    def test_closes_ones_of_this_user_that_were_open(self, tmp_path):
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        take_folder(tmp_path / "a" / "b" / "c", tmp_path / "a")
+        assert [mode(tmp_path / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+    def test_refuses_a_link_on_the_way(self, tmp_path):
+        (tmp_path / "real").mkdir()
+        (tmp_path / "a").symlink_to(tmp_path / "real")
+        with pytest.raises(StoreError, match="is a link"):
+            take_folder(tmp_path / "a" / "b", tmp_path / "a")
+
+    @pytest.mark.parametrize("which", ["a", "a/b", "a/b/c"])
+    def test_makes_it_this_users_or_refuses(self, tmp_path, which):
+        make_folder(tmp_path / "a" / "b" / "c")
+        said = give_away(tmp_path / which)
+        if said.startswith("belongs"):
+            with pytest.raises(StoreError, match=said):
+                take_folder(tmp_path / "a" / "b" / "c", tmp_path / "a")
+        else:
+            take_folder(tmp_path / "a" / "b" / "c", tmp_path / "a")
+            assert mode(tmp_path / which) == 0o700
+
+
+class TestBelieving:
+    def test_takes_what_only_this_user_can_have_written(self, tmp_path):
+        make_folder(tmp_path / "a" / "b")
+        write_file(tmp_path / "a" / "b" / "file", b"")
+        assert why_not_believed(tmp_path / "a" / "b", tmp_path / "a", [tmp_path / "a" / "b" / "file"]) is None
+        assert why_not_believed(tmp_path / "a", tmp_path / "a", [tmp_path / "a" / "not there"]) is None
+
+    @pytest.mark.parametrize("which", ["a", "a/b", "a/b/file"])
+    def test_names_what_another_user_may_have_written(self, tmp_path, which):
+        make_folder(tmp_path / "a" / "b")
+        file = tmp_path / "a" / "b" / "file"
+        write_file(file, b"")
+        said = give_away(tmp_path / which)
+        reason = why_not_believed(tmp_path / "a" / "b", tmp_path / "a", [file])
+        assert reason is not None and reason.startswith(f"{tmp_path / which} {said}")
+
+    def test_does_not_follow_links(self, tmp_path):
+        make_folder(tmp_path / "real" / "b")
+        (tmp_path / "a").symlink_to(tmp_path / "real")
+        assert "is a link" in (why_not_believed(tmp_path / "a" / "b", tmp_path / "a") or "")
+
+    def test_says_that_a_folder_is_missing(self, tmp_path):
+        assert "is missing" in (why_not_believed(tmp_path / "a", tmp_path / "a") or "")

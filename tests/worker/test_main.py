@@ -1,0 +1,243 @@
+"""The worker as a process: light, alone, restarted, and gone when it should be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.spool.run_folder import run_folders
+from rollout_traces.worker.main import NICENESS
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.worker.readback import ledger_uids, trace_uids
+
+
+def make_batch():
+    return batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=3))
+
+
+def sidecars(folder: Path) -> list[psutil.Process]:
+    """Living worker processes of a Trackio folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "rollout_traces.worker.main" in command and any(str(folder) in part for part in command):
+            found.append(process)
+    return found
+
+
+def zombies() -> list[psutil.Process]:
+    """Children of this process that ended and were not waited for."""
+    return [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
+def wait_for(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def logger(trackio_dir):
+    logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=2)
+    yield logger
+    logger.finish(60)
+
+
+class TestLife:
+    def test_starts_with_the_first_hand_over_and_not_before(self, logger, trackio_dir):
+        time.sleep(0.3)
+        assert sidecars(trackio_dir) == []
+        logger.log_rollouts(make_batch(), step=1)
+        wait_for(lambda: len(sidecars(trackio_dir)) == 1)
+
+    def test_is_one_for_all_loggers_of_a_run(self, trackio_dir):
+        import trackio
+
+        run = trackio.init(project="p", name="shared", embed=False)
+        loggers = [rt.RolloutLogger("p", tokenizer=tiny_tokenizer()) for _ in range(2)]
+        for step, logger in enumerate(loggers):
+            logger.log_rollouts(make_batch(), step=step)
+        assert all(logger.flush(60) for logger in loggers)
+        wait_for(lambda: len(sidecars(trackio_dir)) == 1)
+        assert all(logger.finish(60) for logger in loggers)
+        run.finish()
+        assert sum(ledger_uids(trackio_dir).values()) == 6
+
+    def test_is_started_again_when_it_dies_and_nothing_is_lost(self, logger, trackio_dir):
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.flush(60)
+        [first] = sidecars(trackio_dir)
+        first.kill()
+        logger.log_rollouts(make_batch(), step=2)
+        assert logger.finish(60)
+        assert sum(ledger_uids(trackio_dir).values()) == 6
+        assert set(trace_uids(trackio_dir).values()) == {1}
+
+    def test_ends_by_itself_when_the_logger_is_finished_and_leaves_no_zombie(self, logger, trackio_dir):
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        wait_for(lambda: not sidecars(trackio_dir), 20)
+        assert zombies() == []
+
+    def test_outlives_a_killed_trainer_until_nothing_waits(self, trackio_dir):
+        code = (
+            "import time, rollout_traces as rt\n"
+            "from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer\n"
+            "logger = rt.RolloutLogger('p', 'run', tiny_tokenizer(), max_rollout_traces_per_step=2)\n"
+            "arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=3))\n"
+            "for step in range(5): logger.log_rollouts(arrays, step=step)\n"
+            "while logger._pipeline._worker.pid is None: time.sleep(0.01)\n"
+            "print('handed over', flush=True); time.sleep(60)\n"
+        )
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+        while "handed over" not in trainer.stdout.readline():
+            assert trainer.poll() is None
+        os.kill(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+        trainer.stdout.close()
+        wait_for(lambda: not sidecars(trackio_dir))
+        assert sum(ledger_uids(trackio_dir).values()) == 15
+        assert run_folders(trackio_dir / "rollout-traces" / "spool") == []
+
+
+class TestLightness:
+    def test_the_worker_needs_no_torch_and_no_gradio(self, trackio_dir):
+        logger = rt.RolloutLogger(
+            "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=2, worker="thread"
+        )
+        pipeline = logger._pipeline
+        pipeline.start = lambda: None
+        logger.log_rollouts(make_batch(), step=1)
+        pipeline._writer.close()
+        [folder] = run_folders(trackio_dir / "rollout-traces" / "spool")
+        code = (
+            "import sys\n"
+            "from rollout_traces.worker.main import main\n"
+            "assert main([sys.argv[1]]) == 0\n"
+            "heavy = {'torch', 'gradio', 'pandas'} & set(sys.modules)\n"
+            "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder.path)], check=False, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert sum(ledger_uids(trackio_dir).values()) == 3
+
+    def test_sees_no_gpu_and_holds_no_port(self, logger, trackio_dir):
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.flush(60)
+        [process] = sidecars(trackio_dir)
+        assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
+        assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
+
+    def test_lets_the_trainer_go_first(self, logger, trackio_dir):
+        logger.log_rollouts(make_batch(), step=1)
+        wait_for(lambda: sidecars(trackio_dir))
+        (sidecar,) = sidecars(trackio_dir)
+        wait_for(lambda: sidecar.nice() >= NICENESS)
+        session = Path(f"/proc/{sidecar.pid}/autogroup")
+        if session.exists():  # Linux may weigh sessions against each other
+            wait_for(lambda: session.read_text().split()[-1] == str(NICENESS))
+
+
+class TestFallingBack:
+    def test_to_a_thread_when_no_process_can_be_started(self, logger, trackio_dir, monkeypatch, caplog):
+        monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        assert logger.worker == "thread"
+        assert sum(ledger_uids(trackio_dir).values()) == 3
+        assert "no worker can be started" in caplog.text
+
+
+class TestRecovery:
+    def make_left(self, project="p", name="crashed"):
+        """A killed trainer's spool: everything handed over, nothing processed."""
+        logger = rt.RolloutLogger(project, name, tiny_tokenizer(), max_rollout_traces_per_step=2)
+        logger._pipeline.start = lambda: None
+        logger.log_rollouts(make_batch(), step=1)
+        logger._pipeline._writer.close()
+        logger.run.finish()
+        import trackio.context_vars
+
+        trackio.context_vars.current_run.set(None)
+
+    def test_by_the_next_logger_of_the_project(self, trackio_dir):
+        self.make_left()
+        logger = rt.RolloutLogger("p", "next", tiny_tokenizer())
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        wait_for(lambda: sum(ledger_uids(trackio_dir).values()) == 6)
+        wait_for(lambda: not sidecars(trackio_dir))
+        wait_for(lambda: not zombies())
+
+    def test_in_the_background_leaves_no_zombie(self, trackio_dir):
+        from rollout_traces.worker.recovery import recover_in_background
+
+        self.make_left()
+        assert len(recover_in_background("p")) == 1
+        wait_for(lambda: sum(ledger_uids(trackio_dir).values()) == 3)
+        wait_for(lambda: not sidecars(trackio_dir))
+        wait_for(lambda: not zombies())
+
+    def test_by_the_command_line_which_says_what_it_did(self, trackio_dir):
+        from typer.testing import CliRunner
+
+        from rollout_traces.cli import build_app
+
+        self.make_left()
+        app, runner = build_app(["recover", "last"]), CliRunner()
+        last = runner.invoke(app, ["last"])
+        assert last.exit_code == 0 and "crashed" in last.output
+        listed = runner.invoke(app, ["recover", "--list"])
+        assert "left behind" in listed.output and ledger_uids(trackio_dir) == {}
+        done = runner.invoke(app, ["recover"])
+        assert done.exit_code == 0 and "p/crashed: all stored" in done.output
+        assert sum(ledger_uids(trackio_dir).values()) == 3
+        assert "Nothing waits" in runner.invoke(app, ["recover"]).output
+
+    def test_what_waits_is_shown_longest_first(self, trackio_dir):
+        import json
+
+        from typer.testing import CliRunner
+
+        from rollout_traces.cli import build_app
+
+        self.make_left()
+        shown = CliRunner().invoke(build_app(["last"]), ["last", "--json", "-n", "2"])
+        lengths = [row["tokens"] for row in json.loads(shown.output)]
+        everything = sorted(make_batch()["attention_mask"].sum(1).tolist(), reverse=True)
+        assert lengths == everything[:2] and everything[0] > everything[-1]
+
+    def test_goes_on_beside_a_folder_that_is_damaged_and_names_it(self, trackio_dir, caplog):
+        from rollout_traces.worker.recovery import find_left
+
+        self.make_left(name="damaged")
+        [manifest] = (trackio_dir / "rollout-traces" / "spool").rglob("manifest.json")
+        manifest.write_text("{")
+        self.make_left(name="whole")
+        assert [left.run_name for left in find_left("p")] == ["whole"]
+        assert f"passed over: spool {manifest.parent}" in caplog.text
+
+    def test_leaves_alone_what_is_in_use(self, logger, trackio_dir):
+        from rollout_traces.worker.recovery import find_left, recover_in_background
+
+        logger._pipeline.start = lambda: None
+        logger.log_rollouts(make_batch(), step=1)
+        [left] = find_left("p", roots=[trackio_dir / "rollout-traces" / "spool"])
+        assert left.in_use and left.n_records == 1
+        assert recover_in_background("p") == []
