@@ -5,7 +5,6 @@ Never authoritative: every row can be read again from the source.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
@@ -188,8 +187,9 @@ class Index:
             self._ensure()
 
     def _open(self) -> sqlite3.Connection:
+        # only where it is new: closing any descriptor of a file lets go of the locks that SQLite holds on it
         with suppress(OSError):
-            os.close(open_file(self.path, os.O_RDWR))
+            os.close(open_file(self.path, os.O_RDWR | os.O_EXCL))
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")

@@ -21,6 +21,7 @@ HIDDEN = frozenset({"row", "place", "run_no", "doc", "late_part"})
 """Columns of the store's own, which SQL finds when it names them and `*` leaves out."""
 
 _STAR = re.compile(r"(?:^|[\s,.(])\*(?!\s*\))|\bcolumns\s*\(", re.IGNORECASE)
+_NO_ROWS = re.compile(r"\blimit\s+0\s*;?\s*$", re.IGNORECASE)
 _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 
 
@@ -70,8 +71,11 @@ class Table:
 
 
 def rollouts_for(asking: Asking, query: str) -> pa.Table:
-    """The columns of the table that a statement may name."""
-    return asking.rows.arrow(columns_in(query, asking.rows))
+    """The columns of the table that a statement may name; no rows where it wants none."""
+    names = columns_in(query, asking.rows)
+    if _NO_ROWS.search(query):
+        return asking.rows.nothing(names)
+    return asking.rows.arrow(names)
 
 
 def columns_in(query: str, rows: Rows) -> list[str]:

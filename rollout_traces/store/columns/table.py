@@ -83,6 +83,10 @@ class Rows:
             self._columns[name] = column
         return pa.table({name: self._column(name) for name in names})
 
+    def nothing(self, names: Sequence[str]) -> pa.Table:
+        """Some columns without rows, to tell their types; nothing is read."""
+        return pa.schema([(name, type_of(self.kinds[name])) for name in names]).empty_table()
+
     def take(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:
         """Some columns of some rows, in their order; what is not in memory is read around them alone.
 

@@ -251,7 +251,7 @@ class TestSearchBox:
         assert [node.phrase for node in parse_search(text)] == phrases
 
     def test_a_word_counts_once_and_a_hundred_are_the_most(self) -> None:
-        assert len(parse_search("again " * 5000)) == 1
+        assert len(parse_search("again " * 300)) == 1
         with pytest.raises(QueryError, match="more than 100 different words") as error:
             parse_search(" ".join(f"w{i}" for i in range(101)))
         assert error.value.text[error.value.start : error.value.stop] == "w100"
