@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test lint types unit slow test-trainers faults contract benchmarks format clean
+.PHONY: help locked demo test lint types unit slow test-trainers faults contract benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -53,6 +53,12 @@ format: .venv/.test ## ruff: format and sort
 
 clean: ## removes the environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
+
+locked: .venv/bin/python ## the environment of the tests from constraints-lock.txt, every file by its hash
+	$(PIP) torch
+	$(BIN)/python -m pip install -q --require-hashes --no-deps -r constraints-lock.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch .venv/.demo .venv/.test
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

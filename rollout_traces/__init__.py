@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+    from rollout_traces.preflight import CheckReport, check
+    from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CheckReport": "rollout_traces.preflight",
+    "check": "rollout_traces.preflight",
     "Flag": "rollout_traces.flags",
     "RolloutBatch": "rollout_traces.batch",
     "RolloutHandle": "rollout_traces.logger.rollout_logger",
@@ -36,6 +40,7 @@ _HOMES = {
     "Transcript": "rollout_traces.transcript",
     "TranscriptDecoder": "rollout_traces.decode",
     "Turn": "rollout_traces.transcript",
+    "import_rollouts": "rollout_traces.sources.importing",
     "open_store": "rollout_traces.store",
     "population_flag": "rollout_traces.flags",
     "row_flag": "rollout_traces.flags",
@@ -43,6 +48,7 @@ _HOMES = {
 _MODULES = {"metrics": "rollout_traces.metrics", "stats_tracker": "rollout_traces.stats.tracker"}
 
 __all__ = [
+    "CheckReport",
     "Flag",
     "RolloutBatch",
     "RolloutHandle",
@@ -56,6 +62,8 @@ __all__ = [
     "Transcript",
     "TranscriptDecoder",
     "Turn",
+    "check",
+    "import_rollouts",
     "metrics",
     "open_store",
     "population_flag",

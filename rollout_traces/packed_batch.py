@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,22 @@ PARTLY_GIVEN = ("parsed_answers", "successes")
 """Row lists in which None is an answer of its own: not the same as a row that came without the list."""
 ASSUMED_MASK = "response_mask"
 """In `PackedBatch.not_given`: the rows whose response mask is their loss mask while others' is known."""
+
+
+class StepKey(NamedTuple):
+    """Which step of a run.
+
+    Attributes:
+        attempt: the attempt's id; empty in data of version 0.1.
+        step: the trainer's global step.
+        split: `rollout` or `eval-rollout`.
+        late: 0; 1, 2, ... for what came after the step was closed.
+    """
+
+    attempt: str
+    step: int
+    split: str
+    late: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +143,11 @@ class PackedBatch:
         Returns:
             [B] sums, int64 for bool and integers, float64 otherwise; 0 for an empty row.
         """
-        dtype = np.int64 if values_N.dtype.kind in "biu" else np.float64
+        if values_N.dtype == bool:
+            edges = self.offsets.tolist()
+            rows = [np.count_nonzero(values_N[start:stop]) for start, stop in pairwise(edges)]
+            return np.asarray(rows, np.int64)
+        dtype = np.int64 if values_N.dtype.kind in "iu" else np.float64
         sums = np.concatenate([np.zeros(1, dtype), np.cumsum(values_N, dtype=dtype)])
         return sums[self.offsets[1:]] - sums[self.offsets[:-1]]
 

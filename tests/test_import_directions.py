@@ -25,13 +25,15 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
-    ("trace",),
+    ("alarms",),
+    ("trace", "preflight"),
     ("sink",),
     ("steps",),
     ("worker",),
     ("logger",),
-    ("stats", "integrations"),
+    ("stats",),
     ("sources",),
+    ("integrations",),
     ("store",),
     ("analysis",),
     ("export",),
@@ -58,10 +60,12 @@ READ_FROM = (
     "settings",
     "packed_batch",
     "ledger",
+    "metrics",
     "flags",
+    "alarms",
     "trace",
 )
-"""What the reading side takes from the writing side: plain data, and how it is packed."""
+"""What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }
@@ -94,6 +98,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
+    "sources.importing": {"trackio.utils.TRACKIO_DIR"},
 }
 """What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that
 writes, but for its own functions that take what runs send, behind a token of theirs."""

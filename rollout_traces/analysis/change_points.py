@@ -23,7 +23,7 @@ LEAST_STEPS = 10
 """Steps a series needs."""
 PENALTY = 3.0
 """PELT's penalty in units of ln n, on a series of variance 1 without autocorrelation."""
-LEARNED = (8, 14)
+LEARNED = (10, 16)
 """Steps on either side of a jump, beside a line, for what the policy learns and so drifts and bends."""
 GIVEN = (25,)
 """Steps on either side of a change of mean for what is given from outside: data, engines, failures."""

@@ -112,9 +112,9 @@ def by_component(
     union, params = sql_union(columns, [(0, a), (1, b)], what)
     known = " and ".join(["r is not null", *(f"c{i} is not null" for i in range(len(names)))])
     sums = ", ".join(
-        ["count(*) as n", "sum(r) as r", "sum(r * r) as rr"]
-        + [f"sum(c{i}) as c{i}, sum(c{i} * r) as cr{i}" for i in range(len(names))]
-        + [f"sum(c{i} * c{j}) as cc{i}_{j}" for i in range(len(names)) for j in range(i, len(names))]
+        ["count(*) as n", "sum(r) as r", "sum(r*r) as rr"]
+        + [f"sum(c{i}) as c{i}, sum(c{i}*r) as cr{i}" for i in range(len(names))]
+        + [f"sum(c{i}*c{j}) as cc{i}_{j}" for i in range(len(names)) for j in range(i, len(names))]
     )
     found = as_arrays(
         relations.sql(f"select side, {sums} from ({union}) where {known} group by side order by side", params)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
+from rollout_traces.analysis.relations import current, known_number, quoted
 from rollout_traces.analysis.series import RunSeries, Series, logged_series
 
 SAME = 3
@@ -18,6 +19,8 @@ WARM_UP_OF_VERSIONS = 12
 """Steps within which an asynchronous run takes up its staleness."""
 MOST_ELSEWHERE = 0.25
 """A change belongs to some parts alone where it is at most this much of theirs in every other part."""
+HEADLINES = frozenset({"reward", "success", "n_sampled", "mean_logprob", "group/tie_share"})
+"""The numbers that a run is read by; they share no chance of error with the many others."""
 NOT_FOLLOWED = ("time/", "timeperf/")
 """Logged numbers in which no change is looked for: seconds depend on the machine."""
 
@@ -105,22 +108,23 @@ def movements(run: RunSeries, level: float = 0.03) -> Movements:
 
     Args:
         run: the run.
-        level: chance of any false change over all series, half of it for those of all rollouts.
+        level: chance of any false change over all series, a third each for `HEADLINES`, all rollouts, and parts.
     """
     everything = [*run.numbers(), *run.shares(), *run.group_measures()]
     everything += [s for s in logged_series(run.relations, run.run, NOT_FOLLOWED) if not _repeats(s.column)]
     if run.always_solved is not None:
         everything.append(run.always_solved)
-    whole = [s for s in everything if s.segment is None]
+    first = [s for s in everything if s.segment is None and s.column in HEADLINES and s.value is None]
+    whole = [s for s in everything if s.segment is None and s not in first]
     parts = [s for s in everything if s.segment is not None]
     kept = []
-    for series in (whole, parts):
+    for series in (first, whole, parts):
         found = [change for each in series for change in change_points(each)]
-        kept += controlled(found, len(series), level / 2)
+        kept += controlled(found, len(series), level / 3)
     start = run.steps[min(WARM_UP, len(run.steps) - 1)] if len(run.steps) else 0
     kept = [change for change in kept if change.step > start and not _warms_up(change, run)]
     table = {(s.column, s.value, s.segment): s for s in everything}
-    moved = [_together(changes, table) for changes in _grouped(kept)]
+    moved = [_exact(run, _together(changes, table)) for changes in _grouped(kept)]
     return Movements(tuple(sorted(moved, key=lambda m: (m.step, m.p))), len(everything), table)
 
 
@@ -277,3 +281,63 @@ def _of_part(
 def _pooled(parts: Sequence[tuple[float, float, int]], which: int) -> float:
     known = [(part[which], max(part[2], 1)) for part in parts if np.isfinite(part[which])]
     return float(np.average([v for v, _ in known], weights=[n for _, n in known])) if known else float("nan")
+
+
+def recomputed(run: RunSeries, moved: Moved) -> str:
+    """A SELECT that gives the levels of a movement again, by `after` and `inside`; empty for a measure of groups.
+
+    Args:
+        run: where it was seen.
+        moved: the movement.
+    """
+    first, until, start, last = moved.compared
+    steps = f"(step between {first} and {until} or step between {start} and {last})"
+    if moved.column not in run.columns.names:
+        if moved.column.startswith(("group/", "update/", "prompts/", "reward/unknown")):
+            return ""
+        return (
+            f"select step >= {start} as after, true as inside, avg(value) as level, count(*) as rollouts from metrics "
+            f"where run = {sql_text(run.run)} and key = {sql_text(moved.column)} and {steps} group by 1 order by 1"
+        )
+    name = quoted(moved.column)
+    if moved.value is None:
+        what = f"avg({known_number(moved.column)})"
+        known = f"{known_number(moved.column)} is not null"
+    else:
+        holds = f"list_contains({name}, {sql_text(moved.value)})"
+        what = f"avg(cast({holds if moved.column in run.columns.tags else f'{name} = {sql_text(moved.value)}'} as int))"
+        known = f"{name} is not null"
+    parts = [f"run = {sql_text(run.run)}", f"split = {sql_text(run.split)}", known, current(run.columns)]
+    if moved.value is not None and run.needs_text(moved.column, moved.value):
+        parts.append("traced and selected_by = 'random'")
+    inside = "true"
+    if moved.part is not None:
+        inside = f"{moved.part.column} in ({', '.join(map(sql_text, moved.part.values))})"
+        parts.append(f"{moved.part.column} is not null")
+    return (
+        f"select step >= {start} as after, {inside} as inside, {what} as level, count(*) as rollouts from rollouts "
+        f"where {' and '.join(parts)} and {steps} group by 1, 2 order by 1, 2 desc"
+    )
+
+
+def _exact(run: RunSeries, moved: Moved) -> Moved:
+    """A movement with the levels that its own query gives."""
+    query = recomputed(run, moved)
+    if not query:
+        return moved
+    found = {(bool(r["after"]), bool(r["inside"])): r for r in run.relations.sql(query).to_pylist()}
+    before, after, other = found.get((False, True)), found.get((True, True)), found.get((True, False))
+    if after is None or (before is None and moved.value is None):
+        return moved
+    return replace(
+        moved,
+        before=float(before["level"]) if before is not None else 0.0,
+        after=float(after["level"]),
+        elsewhere=float(other["level"]) if other is not None else None,
+        rows=int(after["rollouts"]),
+    )
+
+
+def sql_text(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -137,7 +137,7 @@ def list_prompts(
     query = f"""
         with groups as (
             select prompt_key, step, coalesce(cast("group" as varchar), prompt_key) as unit, count(*) as n, count(r) as known, count(success) as tried_s,
-                sum(success) as solved, sum(r) as total, sum(r * r) as square, min(r) as low, max(r) as high,
+                sum(success) as solved, sum(r) as total, sum(r*r) as square, min(r) as low, max(r) as high,
                 sum(tokens) as tokens, any_value(source) as source, any_value(prompt) as prompt
             from (select prompt_key, step, "group", {reward} as r, success, tokens, source, prompt from
                 (select prompt_key, step, {c.expression("group")} as "group",
@@ -153,9 +153,11 @@ def list_prompts(
                 case when count(distinct step) > 1 then regr_slope(total / nullif(known, 0), step) end as trend,
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
-                sum(case when n >= 2 and known = n and high - low <= 1e-6 * greatest(1, abs(high)) then tokens else 0 end) as wasted
+                sum(case when n >= 2 and known = n and high - low <= 1e-6*greatest(1, abs(high)) then tokens else 0 end) as wasted
             from groups group by prompt_key)
-        select *, count(*) over () as total from of_prompt
+        select prompt_key, prompt, source, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
+            first_step, last_step, tokens, wasted, count(*) over () as total
+        from of_prompt
         order by {ORDERS[order]}, prompt_key limit {int(limit)} offset {int(offset)}"""
     rows = relations.sql(query, params).to_pylist()
     keyless = relations.sql(

@@ -94,7 +94,11 @@ EXPECTED = {
 
 
 class Relations(Protocol):
-    """Something that answers SQL over `rollouts` and `metrics`."""
+    """Something that answers SQL over `rollouts` and `metrics`.
+
+    It may load only the columns whose names occur in a statement, and take a free `*` for all of them: the
+    analysis names its columns, and writes products without spaces.
+    """
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
         """The rows of a SELECT, with `?` for each parameter."""

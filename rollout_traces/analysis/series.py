@@ -256,12 +256,12 @@ class RunSeries:
             select step, {by_source} as source, {unit(c)} as unit, count(*) as n,
                 count({reward}) as known, min({reward}) as low, max({reward}) as high,
                 sum({length}) as tokens,
-                covar_pop({reward}, {length}) * count({reward}) as sxy,
-                var_pop({reward}) * count({reward}) as syy, var_pop({length}) * count({length}) as sxx,
+                covar_pop({reward}, {length})*count({reward}) as sxy,
+                var_pop({reward})*count({reward}) as syy, var_pop({length})*count({length}) as sxx,
                 min({c.expression("prompt_key")}) as first_key,
                 cast(min({c.expression("prompt_key")}) <> max({c.expression("prompt_key")}) as int) as mixed
             from rollouts where {self.scope} group by 1, 2, 3"""
-        equal = "n >= 2 and known = n and high - low <= 1e-6 * greatest(1, abs(high))"
+        equal = "n >= 2 and known = n and high - low <= 1e-6*greatest(1, abs(high))"
         query = f"""
             select step, source, count(*) as groups, sum(cast(n >= 2 as int)) as several,
                 sum(cast({equal} as int)) as tied,

@@ -139,14 +139,14 @@ def _of(
     union, params = sql_union(columns, [(0, a), (1, b)], what)
     value = "unnest(list_distinct(v))" if name in columns.tags else "v"
     query = f"""
-        with r as materialized (select * from ({union}) where {condition}),
+        with r as materialized (select side, step, unit, v, w from ({union}) where {condition}),
         base as (select side, step, unit, sum(w) as n, count(*) as k from r group by 1, 2, 3),
         hit as (select side, step, unit, v, sum(w) as h, count(*) as k
                 from (select side, step, unit, {value} as v, w from r) group by 1, 2, 3, 4)
-        select side, step, null as v, sum(n) as h, sum(n * n) as h2, sum(n * n) as hn, count(*) as g, sum(k) as k
+        select side, step, null as v, sum(n) as h, sum(n*n) as h2, sum(n*n) as hn, count(*) as g, sum(k) as k
         from base group by side, step
         union all
-        select hit.side, hit.step, hit.v, sum(h), sum(h * h), sum(h * n), count(*), sum(hit.k)
+        select hit.side, hit.step, hit.v, sum(h), sum(h*h), sum(h*n), count(*), sum(hit.k)
         from hit join base using (side, step, unit) where hit.v is not null group by 1, 2, 3"""
     found = as_arrays(relations.sql(query, params))
     if not len(found["side"]):

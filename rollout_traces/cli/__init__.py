@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,9 @@ HELPERS = frozenset({"conversation", "opening", "options", "progress", "tables"}
 
 
 def commands() -> tuple[str, ...]:
-    """The commands' names, which are their modules' names."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in HELPERS))
+    """The commands' names, which are their modules' names; `import_` has its own because `import` can be none."""
+    found = (m.name.rstrip("_") for m in pkgutil.iter_modules(__path__) if m.name not in HELPERS)
+    return tuple(sorted(found))
 
 
 def build_app(names: Sequence[str] | None = None) -> typer.Typer:
@@ -36,7 +38,8 @@ def build_app(names: Sequence[str] | None = None) -> typer.Typer:
     )
     app.callback()(_group)
     for name in names if names is not None else commands():
-        importlib.import_module(f"{__name__}.{name}").register(app)
+        module = f"{name}_" if keyword.iskeyword(name) else name
+        importlib.import_module(f"{__name__}.{module}").register(app)
     return app
 
 

@@ -17,6 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files or folders: say what rollouts they hold, import nothing."),
+    ] = None,
     project: Annotated[
         str | None, typer.Option("--project", "-p", help="Look at this Trackio project too.")
     ] = None,
@@ -31,15 +35,17 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False,
 ) -> None:
-    """Check the installation: versions, storage, spool, trainers, tokenizer.
+    """Check the installation: versions, storage, spool, trainers, tokenizer; or say what a folder holds.
 
     Exits with 1 when something does not work.
 
     Example: rollout-traces doctor --tokenizer ./my-model
+    Example: rollout-traces doctor ./outputs/run-1
     """
     import orjson
 
     from rollout_traces.doctor import Examination, examine
+    from rollout_traces.doctor.dumps import look_into
 
     try:
         kwargs = dict(orjson.loads(chat_template_kwargs or "{}"))
@@ -47,9 +53,8 @@ def doctor(
         raise typer.BadParameter(
             f"--chat-template-kwargs: seen {chat_template_kwargs!r}. Expected a JSON object."
         ) from error
-    findings = examine(
-        Examination(project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs)
-    )
+    asked = Examination(project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs)
+    findings = look_into(paths) if paths else examine(asked)
     if as_json:
         plain = {name: [dataclasses.asdict(item) for item in items] for name, items in findings.items()}
         typer.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())

@@ -174,6 +174,21 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def run_name(store: Store, run: str | None) -> str:
+    """The name of the run that is meant: the one that is named, or the only one there is.
+
+    Raises:
+        StoreError: no such run.
+        typer.BadParameter: none was named where there are several.
+    """
+    if run is not None:
+        return store.run(run).name
+    names = [info.name for info in store.runs()]
+    if len(names) != 1:
+        raise typer.BadParameter(f"which run? {', '.join(names) or 'There is none yet'}.")
+    return names[0]
+
+
 def parse_steps(text: str | None) -> tuple[int | None, int | None]:
     """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
 

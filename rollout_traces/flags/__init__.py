@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from rollout_traces.flags.report import Alert, alerts, curves, describe_off, flag_metrics
 
-_FAMILIES = ("mask", "text", "policy", "rendering", "group")
+_FAMILIES = ("mask", "text", "loops", "policy", "sampler", "rendering", "headers", "group")
 _HOMES = {
     "REGISTRY": "registry",
     "Alert": "report",

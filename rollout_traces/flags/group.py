@@ -10,9 +10,46 @@ from rollout_traces.flags.base import Flag, Population
 from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
+from rollout_traces.metrics.prefixes import trajectories
 from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
-from rollout_traces.packed_batch import hash_ids
+from rollout_traces.packed_batch import PackedBatch, hash_ids
+
+
+@population_flag(
+    "group_prompt_mismatch",
+    family="group",
+    severity="warn",
+    meaning="the rollouts of a group answer different prompts, so that they are compared with strangers",
+    needs=("group_ids",),
+    splits=("rollout",),
+    alert_above=0.0,
+)
+def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
+    """Different prompt keys inside a group.
+
+    Where the trainer gives no keys, the tokens before the first sampled one are compared; a prompt that goes on
+    where the group's shortest one ends is a later call of the same rollout. Of an episode of several rows the
+    first one counts, and rows that left another one do not. An environment whose first message differs from
+    rollout to rollout wants `prompt_keys`.
+    """
+    found: dict[int, list[Flag]] = {}
+    keys, given = population.ledger.get("prompt_key"), population.batch.row_lists.get("prompt_keys")
+    several = [group for group in population.groups if len(set(keys[group])) > 1]
+    if not several:
+        return {}
+    opening, batch = _opening_rows(population), population.batch
+    lengths = batch.prompt_stops() - batch.offsets[:-1]
+    for group in several:
+        named = [row for row in group.tolist() if given is not None and given[row] is not None]
+        rows = named if len(named) == len(group) else [row for row in group.tolist() if lengths[row]]
+        rows = [row for row in rows if opening[row] and keys[row] is not None]
+        different = {keys[row] for row in rows}
+        if len(different) < 2 or (rows != named and _all_begin_alike(batch, rows, lengths)):
+            continue
+        text = f"The {len(rows)} rollouts of the group answer {len(different)} different prompts."
+        found |= {row: [make_flag("group_prompt_mismatch", text)] for row in rows}
+    return found
 
 
 @population_flag(
@@ -23,17 +60,17 @@ from rollout_traces.packed_batch import hash_ids
     needs=("rewards", "group_ids"),
     splits=("rollout",),
     alert_above=0.8,
+    of_group=True,
 )
 def tied_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
-    view = _view(population)
+    view = _view(population).episodes
     causes = tie_causes(view)
     found: dict[int, list[Flag]] = {}
     for code, rows in enumerate(view.groups.rows()):
-        if causes[code] is None:
-            continue
-        text = _tie_text(rows, view.rewards[rows], str(causes[code]))
-        found |= {int(row): [make_flag("tied_group", text)] for row in rows}
+        if causes[code] is not None:
+            text = _tie_text(rows, view.rewards[rows], str(causes[code]))
+            found |= _on_the_group(population, view, rows, make_flag("tied_group", text))
     return found
 
 
@@ -44,13 +81,14 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     meaning="the group's rewards differ by less than 1 % of the reward range, which normalisation blows up",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
+    of_group=True,
 )
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
 
     The range is the declared one, else what the step spans.
     """
-    view = _view(population)
+    view = _view(population).episodes
     low, high = view.reward_span
     noisy = noise_amplified(view, view.groups)
     found: dict[int, list[Flag]] = {}
@@ -64,7 +102,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
             f"The group's rewards have std {std:.3g}, {std / (high - low):.2%} of the range {low:.4g} to "
             f"{high:.4g}; divided by it the largest advantage is {largest:.1f}."
         )
-        found |= {int(row): [make_flag("noise_amplified_group", text)] for row in rows}
+        found |= _on_the_group(population, view, rows, make_flag("noise_amplified_group", text))
     return found
 
 
@@ -108,6 +146,7 @@ def reward_outlier(
     severity="warn",
     meaning="completions of the group are equal or nearly so",
     needs=("tokens", "group_ids"),
+    of_group=True,
 )
 def duplicate_completions(
     population: Population,
@@ -177,6 +216,37 @@ def _view(population: Population) -> StepView:
     return StepView(
         population.ledger, population.batch, population.settings, not_given=population.batch.not_given
     )
+
+
+def _on_the_group(
+    population: Population, view: StepView, rows: np.ndarray, flag: Flag
+) -> dict[int, list[Flag]]:
+    """A group's flag on all of its rows, of which `rows` of the view stand for one episode each."""
+    group = view.ledger.get("group")[rows[0]]
+    return {row: [flag] for row in np.flatnonzero(population.ledger.get("group") == group).tolist()}
+
+
+def _opening_rows(population: Population) -> list[bool]:
+    """Whether a row opens its rollout: the first of its episode or trajectory, and no branch of another row."""
+    ledger, batch = population.ledger, population.batch
+    parents, episodes, groups = (ledger.get(name).tolist() for name in ("parent", "episode", "group"))
+    later = {row for rows in trajectories(batch, ledger.get("group")) for row in rows[1:]}
+    seen: set[tuple[int, str]] = set()
+    opening = []
+    for row, (parent, episode, group) in enumerate(zip(parents, episodes, groups, strict=True)):
+        again = episode is not None and (group, episode) in seen
+        opening.append(parent is None and not again and row not in later)
+        if episode is not None:
+            seen.add((group, episode))
+    return opening
+
+
+def _all_begin_alike(batch: PackedBatch, rows: list[int], lengths: np.ndarray) -> bool:
+    """Whether every row begins with the shortest prompt among them; prompts have `lengths` [B] tokens."""
+    shortest = min(rows, key=lambda row: int(lengths[row]))
+    n = int(lengths[shortest])
+    prompt = batch.input_ids[batch.row(shortest)][:n]
+    return all(np.array_equal(batch.input_ids[batch.row(row)][:n], prompt) for row in rows)
 
 
 def _tie_text(rows: np.ndarray, rewards: np.ndarray, cause: str) -> str:

@@ -66,7 +66,7 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     transcript, tokens = row.transcript, row.transcript.tokens
     if transcript.source == "mask":
         return
-    leaked = tokens.loss_mask & ~_known_sampled(row)
+    leaked = tokens.loss_mask & ~known_sampled(row)
     runs_on = False
     for index, turn in enumerate(transcript.turns):
         inside = leaked[turn.start : turn.stop]
@@ -101,6 +101,8 @@ def untrained_sampled(
     """Response mask 1 and loss mask 0, in rows with some loss mask 1."""
     batch = population.batch
     left_out = batch.response_mask & ~batch.loss_mask
+    if not left_out.any():
+        return {}
     counts = batch.sum_rows(left_out)
     fires = (counts >= min_tokens) & (population.n_loss > 0)
     left_out &= np.repeat(fires, np.diff(batch.offsets))
@@ -161,6 +163,7 @@ def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     meaning="an assistant turn's end marker is left out of the loss while its body is trained, or the reverse",
     splits=("rollout",),
     needs=("tokens",),
+    explained_by=("mask_leak",),
 )
 def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     """Loss mask of the end marker against that of the body; not for rows cut by length.
@@ -200,6 +203,7 @@ def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     splits=("rollout",),
     alert_above=0.0,
     needs=("tokens",),
+    explained_by=("mask_leak",),
 )
 def mask_shifted(
     row: TracedRow, *, share: Annotated[float, "of the trained assistant turns that must be off"] = 0.5
@@ -318,7 +322,7 @@ def _one_flag_a_row(name: str, runs: Runs, what: str) -> dict[int, list[Flag]]:
     return found
 
 
-def _known_sampled(row: TracedRow) -> np.ndarray:
+def known_sampled(row: TracedRow) -> np.ndarray:
     tokens = row.transcript.tokens
     versions = tokens.tracks.get("versions")
     if versions is not None and (versions >= 0).any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
 from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
+from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import FLOAT_TRACKS
 
@@ -262,50 +262,16 @@ def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.
     alert_above=0.0,
 )
 def prefix_broken(population: Population) -> dict[int, list[Flag]]:
-    """Rows of one trajectory whose prompt does not begin with all tokens of the row before.
-
-    A trajectory is what the caller says it is: rows of one group with equal `extras["trajectory"]`, in
-    the order of `extras["call"]`, else in the order handed over. Nothing is guessed: sample ids may repeat
-    over the samples of a prompt.
-    """
+    """Rows of one trajectory whose prompt does not begin with all tokens of the row before, see `trajectories`."""
     batch = population.batch
-    stops = batch.prompt_stops()
     found = {}
-    for rows in _trajectories(population):
-        for number, (before, row) in enumerate(pairwise(rows), start=2):
-            past = batch.input_ids[batch.row(before)]
-            prompt = batch.input_ids[int(batch.offsets[row]) : int(stops[row])]
-            shared = _shared_prefix(past, prompt)
-            if shared == len(past):
-                continue
+    for rows in trajectories(batch, population.ledger.get("group")):
+        for broken in broken_prefixes(batch, rows):
             text = (
-                f"The prompt of call {number} departs from call {number - 1} at token {shared}: "
-                f"it repeats {shared} of its {len(past)} tokens."
+                f"The prompt of call {broken.call} departs from call {broken.call - 1} at token {broken.shared}: "
+                f"it repeats {broken.shared} of its {broken.past} tokens."
             )
-            last = min(max(len(prompt), shared + 1), int(batch.n_tokens[row]))
-            start = min(shared, last - 1)
-            found[row] = [make_flag("prefix_broken", text, start=start, stop=last)]
+            last = min(max(broken.prompt, broken.shared + 1), int(batch.n_tokens[broken.row]))
+            start = min(broken.shared, last - 1)
+            found[broken.row] = [make_flag("prefix_broken", text, start=start, stop=last)]
     return found
-
-
-def _trajectories(population: Population) -> Iterator[list[int]]:
-    """The rows of each trajectory of two calls or more, in order; rows without tokens are left out."""
-    batch, groups = population.batch, population.ledger.get("group")
-    calls: dict[tuple[int, str], list[tuple[Any, int]]] = {}
-    for row, extras in enumerate(batch.row_lists["extras"]):
-        if (
-            isinstance(extras, Mapping)
-            and extras.get("trajectory") is not None
-            and len(batch.input_ids[batch.row(row)])
-        ):
-            key = (int(groups[row]), repr(extras["trajectory"]))
-            calls.setdefault(key, []).append((extras.get("call"), row))
-    for rows in calls.values():
-        numbered = all(isinstance(call, (int, float)) for call, _ in rows)
-        yield [row for _, row in (sorted(rows) if numbered else rows)]
-
-
-def _shared_prefix(first: np.ndarray, second: np.ndarray) -> int:
-    n = min(len(first), len(second))
-    differs = first[:n] != second[:n]
-    return int(np.argmax(differs)) if differs.any() else n

@@ -4,7 +4,7 @@
     areal.attach(trainer, max_rollout_traces_per_step=32)
 
 or `stats_logger.trackio.max_rollout_traces_per_step: 32` in the config with `rollout-traces run`. What a batch
-is, and how its handles are resolved: `areal_batch`.
+is, and how its handles are resolved: `stats.trajectories`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.integrations.areal_batch import JOINED_KEYS, batch_of, batches_from, only, resolve
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -31,6 +30,7 @@ from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
 from rollout_traces.settings.environment import read_environment
+from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 

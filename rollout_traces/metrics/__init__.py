@@ -4,7 +4,12 @@ from rollout_traces.metrics import (
     by_turn,
     diversity,
     group_shapes,
+    importance,
+    learning,
+    mismatch_more,
+    outcomes,
     policy,
+    prefixes,
     repetition,
     rewards,
     shapes,
@@ -34,5 +39,21 @@ __all__ = [
     "tool_use",
 ]
 
-BUILT_IN = (rewards, shapes, tools, policy, ties, group_shapes, diversity, repetition, by_turn, update)
+BUILT_IN = (
+    rewards,
+    outcomes,
+    shapes,
+    tools,
+    learning,
+    policy,
+    importance,
+    mismatch_more,
+    ties,
+    group_shapes,
+    diversity,
+    repetition,
+    prefixes,
+    by_turn,
+    update,
+)
 """The modules whose families are registered on import."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 
 from rollout_traces.ledger.groups import GroupIndex
@@ -14,6 +16,8 @@ FIRST_TOKENS = 512
 """Sampled tokens of each rollout that are looked at."""
 VOCABULARY = 2**20
 """Token ids beyond this are renumbered, so that a damaged id cannot ask for memory."""
+COMPRESSED_FROM = 32
+"""Sampled tokens below which a rollout is too short for its compression to say anything."""
 PAIRWISE_ROLLOUTS = 64
 """Rollouts of a group that are compared pair by pair, in the order handed over."""
 
@@ -134,6 +138,30 @@ def sorted_unique(codes: np.ndarray) -> np.ndarray:
     """The different values of an integer array, ascending."""
     ordered = np.sort(codes)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+
+
+@family(
+    "compression",
+    reads="tokens",
+    source="Shaib et al. 2024",
+    keys=(
+        Key(
+            "diversity/compression_ratio",
+            "bytes of a rollout's first 512 sampled ids / their bytes after zlib; higher repeats itself more",
+        ),
+    ),
+)
+def compression(view: StepView) -> dict[str, float]:
+    """Mean over rollouts of 32 sampled tokens or more; ids take four bytes each."""
+    assert view.batch is not None
+    segments, positions = view.sampled.segments, view.sampled.positions
+    ratios = []
+    for row in np.flatnonzero(segments.counts >= COMPRESSED_FROM).tolist():
+        first = int(segments.starts[row])
+        at = positions[first : first + min(int(segments.counts[row]), FIRST_TOKENS)]
+        raw = view.batch.input_ids[at].astype("<i4").tobytes()
+        ratios.append(len(raw) / len(zlib.compress(raw, 6)))
+    return known("diversity/compression_ratio", np.mean(ratios) if ratios else None)
 
 
 @family(

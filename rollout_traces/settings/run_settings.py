@@ -44,9 +44,12 @@ class RunSettings:
         success_threshold: a reward of at least this is a success, where the trainer gives no
             `successes`; None = unknown.
         component_weights: reward component -> its weight in the reward; where none is declared they are
-            found from the step, if there are weights that reproduce its rewards.
+            found from the step, if there are weights that reproduce its rewards and no others do. A component
+            whose weight is neither declared nor found has no share.
         clip_low: PPO's lower clip bound e: ratios below 1 - e are clipped; None = unknown.
         clip_high: PPO's upper clip bound e: ratios above 1 + e are clipped; None = unknown.
+        importance_cap: importance weight above which the trainer truncates (TIS); None = it does not, or unknown.
+        importance_band: importance weights outside which the trainer masks a token (IcePop); None = likewise.
         tools: names of the declared tools; calls of others are counted as unknown.
         samples_per_prompt: rollouts asked for per prompt; None = unknown.
     """
@@ -57,6 +60,8 @@ class RunSettings:
     component_weights: Mapping[str, float] = field(default_factory=dict)
     clip_low: float | None = None
     clip_high: float | None = None
+    importance_cap: float | None = None
+    importance_band: Range | None = None
     tools: tuple[str, ...] = ()
     samples_per_prompt: int | None = None
 
@@ -90,6 +95,7 @@ class RunSettings:
             others["tools"] = tuple(str(name) for name in others["tools"])
         return cls(
             reward_range=parse_range("reward_range", reward_range),
+            importance_band=parse_range("importance_band", others.pop("importance_band", None)),
             metric_ranges={
                 str(name): span
                 for name, value in (metric_ranges or {}).items()

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 RE_ENCODED = "re-encoded"
@@ -30,6 +31,7 @@ class RolloutRow:
         response_mask: n values, 1 where the policy sampled the token; None: the loss mask.
         tracks: further n values by canonical name (`logprobs`, `versions`, ...).
         messages: OpenAI-style messages, None where the dump has none.
+        messages_are_given: they are the trainer's own; False: they were read from its tokens.
         n_prompt_messages: how many of them are the prompt; None when unknown.
         prompt_text: the prompt's text, where the dump has no messages.
         reply_text: what was written after the prompt, where the dump has no messages.
@@ -52,8 +54,10 @@ class RolloutRow:
         reward_status: `ok`, `timeout` or `error`.
         stop_reason: why sampling stopped.
         discard_reason: why it was not trained on.
+        run: name of its run, in a file of several.
         timings: seconds by name.
         extras: scalars to show beside it.
+        known_columns: numbers of the ledger that its tokens would tell (`n_sampled`, ...), by column.
         train_version: the policy version being trained.
     """
 
@@ -65,6 +69,7 @@ class RolloutRow:
     response_mask: Sequence[Any] | None = None
     tracks: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] | None = None
+    messages_are_given: bool = True
     n_prompt_messages: int | None = None
     prompt_text: str | None = None
     reply_text: str | None = None
@@ -87,14 +92,19 @@ class RolloutRow:
     reward_status: str | None = None
     stop_reason: str | None = None
     discard_reason: str | None = None
+    run: str | None = None
     timings: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
+    known_columns: dict[str, float] = field(default_factory=dict)
     train_version: int | None = None
 
     def conversation(self) -> list[dict[str, Any]] | None:
-        """Its messages; prompt and reply as `user` and `assistant` where it has text alone."""
+        """Its messages; where it has text alone those that its special tokens mark, else `user` and `assistant`."""
         if self.messages is not None or (self.prompt_text is None and self.reply_text is None):
             return self.messages
+        marked = messages_of_marked_text(self.prompt_text, self.reply_text)
+        if marked is not None:
+            return marked
         messages = [] if self.prompt_text is None else [{"role": "user", "content": self.prompt_text}]
         if self.reply_text is not None:
             messages.append({"role": "assistant", "content": self.reply_text})
@@ -151,7 +161,7 @@ def scalars(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[s
     }
 
 
-def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
+def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatch:
     """Rollouts of one step and split as a batch, right-padded.
 
     A row without tokens has an attention mask of zeros, and its messages. Where a row has tokens and no
@@ -159,6 +169,8 @@ def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
 
     Args:
         rows: at least one.
+        decodes_tokens: there is a tokenizer: text of rows with tokens comes from these, and messages go along
+            only where the dump has them structured.
 
     Returns:
         The batch.
@@ -192,10 +204,13 @@ def batch_of(rows: Sequence[RolloutRow]) -> RolloutBatch:
     given["reward_components"] = _named(rows, "components")
     given["sample_metrics"] = _named(rows, "metrics")
     given |= {name: _list(rows, attribute) for name, attribute in _ROW_LISTS.items()}
-    given["messages"] = _listed([row.conversation() for row in rows])
+    given["messages"] = _listed(
+        [_messages_of(row, n, decodes_tokens) for row, n in zip(rows, lengths, strict=True)]
+    )
     given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
     given["group_ids"] = _groups(rows, given["prompt_keys"])
     given["extras"] = _listed([row.extras or None for row in rows])
+    given["known_columns"] = _listed([row.known_columns or None for row in rows])
     given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
     return RolloutBatch(**{name: value for name, value in given.items() if value is not None})
 
@@ -216,6 +231,12 @@ _ROW_LISTS = {
     "tools": "tools",
     "timings": "timings",
 }
+
+
+def _messages_of(row: RolloutRow, n_tokens: int, decodes_tokens: bool) -> list[dict[str, Any]] | None:
+    if not n_tokens or not decodes_tokens:
+        return row.conversation()
+    return row.messages if row.messages_are_given else None
 
 
 def _tracks(rows: Sequence[RolloutRow], lengths: Sequence[int], shape: tuple[int, int]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from typing import Any
 
 from rollout_traces.cluster.ranks import is_rank_zero
 from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.vocabulary import check_tokenizer
+from rollout_traces.errors import ConfigError
 from rollout_traces.flags import check_parameters, current_parameters
 from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
 from rollout_traces.metrics import check_keys
@@ -35,6 +37,7 @@ from rollout_traces.stats.console import print_scalars
 from rollout_traces.stats.key_filter import KeyFilter
 from rollout_traces.stats.sinks import MissingTracker, ScalarSink
 from rollout_traces.stats.step_rule import StepRule
+from rollout_traces.stats.trajectories import canonical
 from rollout_traces.stats.windows import WindowedAverages
 
 __all__ = [
@@ -86,7 +89,7 @@ class StatsLogger:
         self.counters: Counter[str] = Counter()
         self._stored_config = plain_config(config, self.config)
         self._ft_spec = ft_spec
-        self._tokenizer = tokenizer
+        self._tokenizer = self._usable(tokenizer)
         self._filter = KeyFilter(self.config.keys)
         self._window = WindowedAverages()
         self._steps = StepRule()
@@ -135,7 +138,8 @@ class StatsLogger:
         """Hands a step's rollouts over, to be logged at the step that `commit` of that global step uses.
 
         Args:
-            trajectories: what `RolloutLogger.log_rollouts` takes; a list of dicts is one group a dict.
+            trajectories: what `RolloutLogger.log_rollouts` takes; a list of dicts is one group a dict. AReaL's
+                own keys and handles are understood.
             split: `rollout` or `eval-rollout`.
             global_step: the trainer's global step.
             tokenizer: the policy's, where it was not given before.
@@ -151,8 +155,9 @@ class StatsLogger:
         try:
             self._take_tokenizer(tokenizer)
             step = self.log_step(global_step)
-            self._print_completions(trajectories, step, split)
-            return self._release().log_rollouts(trajectories, step=step, split=split)
+            rollouts = canonical(trajectories)
+            self._print_completions(rollouts, step, split)
+            return self._release().log_rollouts(rollouts, step=step, split=split)
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._count_error("log_rollout_traces", error)
             return RolloutHandle(None)
@@ -279,7 +284,7 @@ class StatsLogger:
     def _take_tokenizer(self, tokenizer: Any) -> None:
         if tokenizer is None or self._tokenizer is not None:
             return
-        self._tokenizer = tokenizer
+        self._tokenizer = self._usable(tokenizer)
         if self._rollout_logger is not None and not self._decodes:
             self.counters["tokenizer_too_late"] += 1
             log.warning(
@@ -287,6 +292,17 @@ class StatsLogger:
                 "Give it to StatsLogger(tokenizer=...).",
                 self.counters["commits"],
             )
+
+    def _usable(self, tokenizer: Any) -> Any:
+        """The tokenizer, or None where rollouts cannot be decoded with it: scalars and ledgers are logged all the same."""
+        if tokenizer is None:
+            return None
+        try:
+            check_tokenizer(tokenizer)
+        except ConfigError as error:
+            self._count_error("tokenizer", error)
+            return None
+        return tokenizer
 
     def _leave_to_rank_zero(self) -> None:
         self.counters["rollouts_left_to_rank_zero"] += 1

@@ -53,6 +53,7 @@ class Fault:
         without: canonical keys that the hand-over lacks.
         parameters: thresholds that the flag needs.
         settings: what the run declares.
+        applies: whether a tokenizer can have the fault at all.
     """
 
     flag: str
@@ -61,6 +62,7 @@ class Fault:
     without: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     settings: RunSettings | None = None
+    applies: Callable[[Any], bool] = lambda tokenizer: True
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,15 @@ class Outcome:
     elsewhere: int
     range_right: bool
     message: str
+
+
+def _has_bos(tokenizer: Any) -> bool:
+    return tokenizer.bos_token_id is not None
+
+
+def _writes_bos(tokenizer: Any) -> bool:
+    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Aqq"}], tokenize=False)
+    return _has_bos(tokenizer) and rendered.startswith(tokenizer.bos_token)
 
 
 def carriers(fault: Fault, step: Step, decoder: TranscriptDecoder) -> set[int]:
@@ -372,6 +383,108 @@ def _dominates(step: Step) -> Planted:
     return Planted()
 
 
+def _other_prompt(step: Step) -> Planted:
+    step.rows[ROW].values["prompt_keys"] = "another task"
+    return Planted(rows=GROUP)
+
+
+def _scrambled_groups(step: Step) -> Planted:
+    for number, row in enumerate(step.rows):
+        row.values["group_ids"] = number % (len(step.rows) // 4)
+    return Planted(rows=tuple(range(len(step.rows))))
+
+
+def _positive_logprob(step: Step) -> Planted:
+    at = step.rows[ROW].runs()[1][0] + 2
+    step.rows[ROW].tracks["logprobs"][at] = 0.7
+    return Planted(start=at, stop=at + 1)
+
+
+def _zero_logprobs(step: Step) -> Planted:
+    step.rows[ROW].tracks["logprobs"][:] = 0
+    return Planted()
+
+
+def _foreign_turn(step: Step) -> Planted:
+    row = step.rows[ROW]
+    new, end = step.user_turn("And another question, please?"), row.runs()[-1][1] - 1
+    n_marker = next(n for n in range(1, len(new)) if new[n] in (new[:1] + step.header()[:1]) and n > 0)
+    row.splice(end, end + 1, new, sampled=True)
+    return Planted(start=end + n_marker, stop=end + len(new), slack=4)
+
+
+def _bare_header(step: Step) -> Planted:
+    row = step.rows[ROW]
+    start = row.runs()[1][0]
+    header, bare = step.header(), step.bare_header()
+    assert row.ids[start - len(header) : start].tolist() == header
+    row.splice(start - len(header), start, bare, sampled=False)
+    at = start - len(header)
+    return Planted(start=at, stop=at + len(bare), slack=1)
+
+
+def _doubled_bos(step: Step) -> Planted:
+    row, bos = step.rows[ROW], step.tokenizer.bos_token_id
+    n = 2 if row.ids[0] != bos else 1
+    row.splice(0, 0, [bos] * n, sampled=False)
+    return Planted(start=0, stop=2)
+
+
+def _missing_bos(step: Step) -> Planted:
+    step.rows[ROW].splice(0, 1, [], sampled=False)
+    return Planted(start=0, stop=1)
+
+
+def _older_later_turn(step: Step) -> Planted:
+    start, stop = step.rows[ROW].runs()[1]
+    step.rows[ROW].tracks["versions"][start:stop] = STEP - 1
+    return Planted(start=start, stop=start + 1)
+
+
+def _ahead(step: Step) -> Planted:
+    start = step.rows[ROW].runs()[0][0]
+    step.rows[ROW].tracks["versions"][step.rows[ROW].sampled] = STEP + 1
+    return Planted(start=start, stop=start + 1)
+
+
+def _padding(at_end: bool) -> Callable[[Step], Planted]:
+    def plant(step: Step) -> Planted:
+        row = step.rows[ROW]
+        at = len(row) if at_end else 0
+        row.splice(at, at, [step.pad_id] * 5, sampled=False)
+        row.tracks["loss_mask"][at : at + 5] = 0
+        return Planted(start=at, stop=at + 5, slack=1)
+
+    return plant
+
+
+def _loop(n_tokens: int, rounds: int) -> Callable[[Step], Planted]:
+    def plant(step: Step) -> Planted:
+        row = step.rows[ROW]
+        at = row.runs()[0][0] + 1
+        one_round = [int(x) for x in np.random.default_rng(3).permutation(200)[:n_tokens]]
+        new = [token + 300 for token in one_round] * rounds
+        last = row.runs()[-1][1] - 1
+        varied = [int(x) for x in 1000 + np.random.default_rng(4).permutation(300)]
+        row.splice(last, last, varied, sampled=True)
+        row.splice(at, at, new, sampled=True)
+        return Planted(start=at, stop=at + len(new), slack=2)
+
+    return plant
+
+
+ANY_TEMPLATE = (
+    "group_prompt_mismatch",
+    "logprob_out_of_range",
+    "sampled_foreign_turn",
+    "header_drift",
+    "bos_anomaly",
+    "version_order",
+    "pad_attended",
+    "loop",
+)
+"""Flags whose faults are planted whatever the chat template; the others are planted with Qwen's markers."""
+
 FAULTS = (
     Fault("mask_leak", "3 environment tokens in the loss", _leak_in_environment),
     Fault("mask_leak", "loss mask all ones", _leak_everywhere),
@@ -412,6 +525,25 @@ FAULTS = (
     Fault("retokenized", "a token written as two", _retokenized),
     Fault("template_drift", "the newline after an end marker dropped", _dropped_newline),
     Fault("prefix_broken", "token 40 of a call's prompt changed", _broken_prefix),
+    Fault("group_prompt_mismatch", "one rollout of another prompt", _other_prompt),
+    Fault("group_prompt_mismatch", "group ids scrambled over prompts", _scrambled_groups),
+    Fault("logprob_out_of_range", "a rollout logprob of 0.7", _positive_logprob),
+    Fault(
+        "logprob_out_of_range",
+        "rollout logprobs all 0, no prox",
+        _zero_logprobs,
+        without=("prox_logprobs",),
+    ),
+    Fault("sampled_foreign_turn", "the policy goes on with a user's turn", _foreign_turn),
+    Fault("header_drift", "the white space after an assistant header dropped", _bare_header),
+    Fault("bos_anomaly", "the beginning token doubled", _doubled_bos, applies=_has_bos),
+    Fault("bos_anomaly", "the beginning token dropped", _missing_bos, applies=_writes_bos),
+    Fault("version_order", "a later turn of an older version", _older_later_turn),
+    Fault("version_order", "a row of a version ahead of the trainer", _ahead),
+    Fault("pad_attended", "five padding tokens attended at the start", _padding(at_end=False)),
+    Fault("pad_attended", "five padding tokens attended at the end", _padding(at_end=True)),
+    Fault("loop", "150 tokens three times over, in the first turn", _loop(150, 3)),
+    Fault("loop", "3 tokens a hundred times over, in the first turn", _loop(3, 100)),
     Fault("tied_group", "one reward for a whole group", _rewards(0.5, 0.5, 0.5, 0.5)),
     Fault("noise_amplified_group", "three rewards 1.0 and one 0.999", _rewards(1.0, 1.0, 1.0, 0.999)),
     Fault("reward_outlier", "a reward of 9 in a group of 8", _outlier),
@@ -419,6 +551,12 @@ FAULTS = (
     Fault("duplicate_completions", "the same with one token changed", _nearly_duplicate),
     Fault("dominates_update", "a row's advantage times 200", _dominates),
 )
+
+
+def faults_for(tokenizer: Any) -> list[Fault]:
+    """The faults that can be planted in what a tokenizer writes."""
+    qwen = "<|im_start|>" in str(tokenizer.chat_template)
+    return [fault for fault in FAULTS if fault.applies(tokenizer) and (qwen or fault.flag in ANY_TEMPLATE)]
 
 
 def healthy_steps(tokenizer: Any) -> list[Step]:
@@ -441,7 +579,7 @@ def main(names: Sequence[str]) -> None:
         tokenizer = tiny_tokenizer("qwen3") if name == "tiny" else load_tokenizer(name)
         decoder = TranscriptDecoder(tokenizer)
         for step in healthy_steps(tokenizer):
-            for fault in FAULTS:
+            for fault in faults_for(tokenizer):
                 outcome = try_fault(fault, step, decoder)
                 table.add_row(
                     fault.flag,

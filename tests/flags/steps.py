@@ -89,6 +89,12 @@ class Step:
     group_size: int
     origin: str
 
+    @property
+    def pad_id(self) -> int | None:
+        """The tokenizer's padding token, else the one that ends a text, which trainers pad with then."""
+        pad = self.tokenizer.pad_token_id
+        return self.tokenizer.eos_token_id if pad is None else pad
+
     def copy(self) -> Step:
         """A step whose rows can be changed without changing this one's."""
         return Step(self.tokenizer, copy.deepcopy(self.rows), self.group_size, self.origin)
@@ -96,6 +102,34 @@ class Step:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def bare_header(self) -> list[int]:
+        """The generation prompt's tokens without the white space at its end."""
+        return self.encode(self._generation_prompt().rstrip())
+
+    def header(self) -> list[int]:
+        """The generation prompt's tokens."""
+        return self.encode(self._generation_prompt())
+
+    def user_turn(self, text: str) -> list[int]:
+        """What the template writes between an assistant's answer and the next one: a user's turn."""
+        written = self.tokenizer.apply_chat_template(
+            [
+                {"role": "user", "content": "Aqq"},
+                {"role": "assistant", "content": "Bqq"},
+                {"role": "user", "content": text},
+            ],
+            tokenize=False,
+        )
+        return self.encode(written.partition("Bqq")[2])
+
+    def _generation_prompt(self) -> str:
+        probe = [{"role": "user", "content": "Aqq"}]
+        without, with_it = (
+            self.tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=add)
+            for add in (False, True)
+        )
+        return with_it[len(without) :]
 
     def batch(self, *, without: Sequence[str] = (), train_version: int | None = STEP) -> PackedBatch:
         """The hand-over, left-padded and captured.
@@ -119,7 +153,8 @@ class Step:
             arrays[key] = np.asarray(column, float) if key in ("rewards", "raw_rewards") else column
         kept = {key: value for key, value in arrays.items() if key not in without}
         kept.setdefault("group_ids", np.arange(B) // self.group_size)
-        return capture([RolloutBatch(train_version=train_version, **kept)], step=STEP, split="rollout")
+        given = RolloutBatch(train_version=train_version, pad_id=self.pad_id, **kept)
+        return capture([given], step=STEP, split="rollout")
 
 
 def population_of(
@@ -215,7 +250,11 @@ def healthy_step(tokenizer: Any, conversations: Sequence[Conversation], origin: 
             "entropies": np.where(sampled, rng.gamma(1.0, 0.3, n), 0).astype(np.float32),
             "advantages": np.where(sampled, advantages[index], 0).astype(np.float32),
         }
-        values = {"rewards": float(rewards[index]), "stop_reasons": "stop"}
+        values = {
+            "rewards": float(rewards[index]),
+            "stop_reasons": "stop",
+            "prompt_keys": f"task {index // 4}",
+        }
         rows.append(Row(rollout.input_ids, sampled.copy(), tracks, rollout.messages, values))
     return Step(tokenizer, rows, 4, origin)
 

@@ -6,9 +6,11 @@ import pytest
 
 from rollout_traces.flags import REGISTRY
 from tests.flags.conftest import decoder_of, tiny_steps
-from tests.flags.planted import FAULTS, Fault, healthy_steps, try_fault
+from tests.flags.planted import ANY_TEMPLATE, FAULTS, Fault, faults_for, healthy_steps, try_fault
+from tests.generator import tiny_tokenizer
 
-NAMES = [f"{fault.flag}: {fault.what}" for fault in FAULTS]
+TINY = faults_for(tiny_tokenizer("qwen3"))
+NAMES = [f"{fault.flag}: {fault.what}" for fault in TINY]
 
 
 def check(fault: Fault, step, decoder) -> None:
@@ -25,20 +27,28 @@ class TestPlantedFaults:
         }
         assert built_in == {fault.flag for fault in FAULTS}
 
-    @pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+    @pytest.mark.parametrize("fault", TINY, ids=NAMES)
     def test_found_in_made_up_conversations(self, fault):
         check(fault, tiny_steps()["made up"], decoder_of("tiny"))
 
-    @pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+    @pytest.mark.parametrize("fault", TINY, ids=NAMES)
     def test_found_in_real_conversations(self, fault):
         if "real" not in tiny_steps():
             pytest.skip("the real conversations are not at hand")
         check(fault, tiny_steps()["real"], decoder_of("tiny"))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", ["qwen2_5", "qwen3"])
+    @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_2"])
     def test_found_with_real_tokenizers(self, name, real_tokenizer):
         tokenizer = real_tokenizer(name)
         for step in healthy_steps(tokenizer):
-            for fault in FAULTS:
+            for fault in faults_for(tokenizer):
+                check(fault, step, decoder_of(name))
+
+    @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_2"])
+    def test_faults_of_any_template_are_found_with_real_tokenizers(self, name, real_tokenizer):
+        tokenizer = real_tokenizer(name)
+        step = healthy_steps(tokenizer)[-1]
+        for fault in faults_for(tokenizer):
+            if fault.flag in ANY_TEMPLATE:
                 check(fault, step, decoder_of(name))

@@ -6,6 +6,7 @@ Run as `python -m tests.inspector.make_project --standard`, with TRACKIO_DIR set
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class RunPlan:
         eval_every: steps between evaluations; 0 for none.
         hostile: log another tool's traces with hostile text first.
     repetitive: log another tool's traces of 100,000 repeated signs first.
+    agent: log another tool's trace of an agent first: long JSON, a traceback, Arabic.
     """
 
     project: str = "demo"
@@ -35,12 +37,13 @@ class RunPlan:
     eval_every: int = 3
     hostile: bool = False
     repetitive: bool = False
+    agent: bool = False
 
 
 STANDARD = (
     RunPlan(),
     RunPlan(run="run-b", steps=2, eval_every=0),
-    RunPlan(project="hostile", steps=1, groups=2, eval_every=0, hostile=True),
+    RunPlan(project="hostile", steps=1, groups=2, eval_every=0, hostile=True, agent=True),
     RunPlan(project="repetitive", steps=1, groups=2, eval_every=0, repetitive=True),
 )
 """What the tests of the pages read."""
@@ -82,6 +85,8 @@ def log_run(plan: RunPlan) -> None:
     )
     if plan.hostile:
         log_hostile()
+    if plan.agent:
+        log_agent()
     if plan.repetitive:
         log_repetitive()
     for step in range(plan.first_step, plan.first_step + plan.steps):
@@ -142,6 +147,30 @@ def log_hostile() -> None:
         for text in (HOSTILE, "long " * 1_000_000)
     ]
     run.log({"foreign": traces}, step=1)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "solve.py", line 3, in <module>
+    print(1 / 0)
+          ~~^~~
+ZeroDivisionError: division by zero"""
+
+
+def log_agent() -> None:
+    """A run of another tool's trace of an agent: a long JSON result, a traceback, Arabic."""
+    import trackio
+
+    rows = [{"id": row, "name": f"row {row}", "tags": ["a", "b"]} for row in range(2000)]
+    call = {"id": "1", "function": {"name": "search", "arguments": {"query": "x"}}}
+    messages = [
+        {"role": "user", "content": "\u0645\u0631\u062d\u0628\u0627, search"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": json.dumps({"rows": rows, "total": 2000}), "tool_call_id": "1"},
+        {"role": "assistant", "content": "I run it.\n" + TRACEBACK + "\nIt failed."},
+    ]
+    trackio.context_vars.current_run.get().log(
+        {"agent": [trackio.Trace(messages=messages, metadata={})]}, step=1
+    )
 
 
 REPEATED = {

@@ -22,6 +22,15 @@ class TestComparing:
         expect(visit.get("population")).to_contain_text("of 32 rollouts kept")
         visit.picture("compare")
 
+    def test_the_runs_are_named_and_flags_do_not_underline_every_word(self, visit):
+        visit.open(
+            tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2, mode="tokens"
+        )
+        expect(visit.get("compare-run-a")).to_contain_text("run-a")
+        expect(visit.get("compare-run-b")).to_contain_text("run-a")
+        expect(visit.get("token").first).to_be_visible()
+        expect(visit.page.locator(".rt-tokens .fl")).to_have_count(0)
+
     def test_the_first_divergent_token_is_marked_on_both_sides_and_differs(self, visit):
         visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)
         expect(visit.get("first-divergence").first).to_be_visible()

@@ -60,14 +60,30 @@ class TestTheTable:
 class TestHowAColumnIsSpread:
     def test_a_bar_of_the_histogram_narrows_the_filter(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", hist="n_sampled")
-        visit.get("histogram").locator("g").last.click()
+        visit.page.locator("[data-spread='n_sampled'] [data-testid='histogram'] g").last.click()
         expect(visit.get("filter-input").first).to_have_value(__import__("re").compile("n_sampled >= "))
         expect(rows(visit).first).to_be_visible()
 
+    def test_the_spreads_worth_seeing_are_a_panel_that_needs_no_hovering(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout")
+        expect(visit.page.locator("[data-spread='reward'] [data-testid='histogram']")).to_be_visible()
+        expect(visit.page.locator("[data-spread='flags'] [data-testid='facets']")).to_be_visible()
+        visit.get("toggle-spreads").click()
+        expect(visit.page.locator("[data-spread]")).to_have_count(0)
+
+    def test_a_column_that_is_added_is_in_sight(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout")
+        visit.get("choose-columns").click()
+        visit.get("columns-panel").locator("label", has_text="mismatch_k3").locator("input").check()
+        head = visit.page.locator(".rt-explore-table th", has_text="mismatch_k3")
+        expect(head).to_be_visible()
+        panel = visit.get("columns-panel").bounding_box()
+        assert head.bounding_box()["x"] + head.bounding_box()["width"] <= panel["x"]
+
     def test_facets_of_a_list_count_names(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", hist="flags")
-        expect(visit.get("facets")).to_contain_text("tied_group")
-        visit.get("facets").locator("button", has_text="tied_group").click()
+        facets = visit.page.locator("[data-spread='flags'] [data-testid='facets']")
+        facets.locator("button", has_text="tied_group").click()
         visit.page.wait_for_function(
             "new URLSearchParams(location.search).get('where') === \"flags has 'tied_group'\""
         )

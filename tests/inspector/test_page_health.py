@@ -14,7 +14,7 @@ class TestHealth:
         health = visit.get("health")
         for words in (
             "Tied groups",
-            "Wasted tokens",
+            "Tokens in tied groups",
             "Truncated",
             "Staleness",
             "Discarded",
@@ -44,6 +44,26 @@ class TestHealth:
         visit.open(**place, flag="flags:tied_group")
         expect(visit.page.locator(".rt-health-side:visible")).to_contain_text("of 32, ")
 
+    def test_the_worst_flags_come_first(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", split="rollout")
+        shown = visit.page.locator("button.rt-heat-name[class*='rt-sev-']").evaluate_all(
+            "all => all.map(node => ['error', 'warn', 'info', 'none'].findIndex(s => node.classList.contains('rt-sev-' + s)))"
+        )
+        assert shown[0] == 0
+        assert [rank for rank in shown if rank < 3] == sorted(rank for rank in shown if rank < 3)
+
+    def test_the_name_of_a_flag_lists_its_rollouts_of_all_steps(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", split="rollout")
+        visit.get("heat-name").first.click()
+        expect(visit.get("filter-input").first).to_have_value("flags has 'mask_leak'")
+        assert visit.state["scope"] == "all"
+        expect(visit.get("sample-card").first).to_be_visible()
+
+    def test_evaluation_is_not_measured_by_what_it_was_trained_on(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", split="eval-rollout")
+        expect(visit.get("health-card").first).to_be_visible()
+        expect(visit.get("health")).not_to_contain_text("Wasted tokens")
+
     def test_a_cell_of_the_flags_asks_for_its_step(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         visit.page.locator("[aria-label^='mask_leak at step 5']").click()
@@ -51,7 +71,9 @@ class TestHealth:
         assert visit.state["step"] == "5"
 
     def test_examples_can_be_listed_with_their_filter(self, visit):
-        visit.open(tab="health", project="demo", run="run-a", split="rollout", step=3, flag="measure:tied")
+        visit.open(
+            tab="health", project="demo", run="run-a", split="rollout", step=3, flag="measure:group/tie_share"
+        )
         visit.get("examples-open").click()
         expect(visit.get("filter-input").first).to_have_value("flags has 'tied_group'")
         expect(visit.get("group-card")).to_have_count(1)

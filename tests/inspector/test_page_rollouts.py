@@ -47,7 +47,7 @@ class TestReadingAStep:
             "staleness",
             "Kept as",
             "out of 32",
-            "ground truth",
+            "expected",
             "generation",
         ):
             expect(header).to_contain_text(words)
@@ -70,7 +70,7 @@ class TestMovingBetweenSteps:
         visit.get("step-input").fill("2")
         visit.get("step-input").press("Enter")
         expect(visit.get("population")).to_contain_text("at step 2")
-        visit.page.keyboard.press("End")
+        visit.page.keyboard.press("}")
         expect(visit.get("step-input")).to_have_value("6")
 
     def test_a_click_on_a_chart_goes_to_its_step(self, visit):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -19,6 +21,17 @@ class TestPagesAndProjects:
         visit.get("project-card").first.click()
         expect(visit.get("turn").first).to_be_visible()
         assert visit.state["project"] == "demo"
+
+    def test_a_project_says_when_it_was_last_written_and_how_its_reward_went(self, visit):
+        visit.open()
+        card = visit.get("project-card").first
+        expect(card).to_contain_text("run-b, step 2")
+        expect(card).to_contain_text(re.compile("just now|ago"))
+        expect(card.locator(".rt-chart-svg path")).to_be_visible()
+
+    def test_trackio_opens_on_the_same_project(self, visit):
+        visit.open(project="demo", run="run-a")
+        expect(visit.get("trackio-link")).to_have_attribute("href", "/trackio/?project=demo")
 
     def test_digits_open_the_pages(self, visit):
         visit.open(project="demo", run="run-a")
@@ -45,7 +58,7 @@ class TestKeyboard:
         expect(visit.get("turn").first).to_be_visible()
         visit.page.keyboard.press("?")
         expect(visit.get("help")).to_contain_text("Next rollout")
-        expect(visit.get("help")).to_contain_text("Next extreme or flagged token")
+        expect(visit.get("help")).to_contain_text("Next extreme of the overlay")
         visit.picture("help")
         visit.page.keyboard.press("Escape")
         expect(visit.get("help")).to_have_count(0)

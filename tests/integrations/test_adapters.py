@@ -10,7 +10,8 @@ import torch
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations import areal, areal_batch, openrlhf, slime, trl
+from rollout_traces.integrations import areal, openrlhf, slime, trl
+from rollout_traces.stats import trajectories
 
 
 def rows_of(batches):
@@ -174,7 +175,7 @@ class TestAreal:
             areal.batches_from([given])
 
     def test_a_dict_whose_tokens_were_left_out_keeps_its_rewards(self):
-        left = {"rewards": torch.tensor([1.0, 0.5]), areal_batch.TOKENS_LEFT_OUT: True}
+        left = {"rewards": torch.tensor([1.0, 0.5]), trajectories.TOKENS_LEFT_OUT: True}
         host, rows = rows_of(areal.batches_from([left]))
         assert rows == [([], [], [])] * 2
         assert host.row_floats["rewards"].tolist() == [1.0, 0.5]

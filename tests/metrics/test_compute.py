@@ -23,12 +23,18 @@ from rollout_traces.metrics import (
 )
 from rollout_traces.metrics.patterns import as_globs
 from rollout_traces.metrics.registry import family
-from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger
 
 SETTINGS = RunSettings(
-    clip_low=0.2, clip_high=0.2, tools=("search",), samples_per_prompt=8, component_weights={"a": 1.0}
+    clip_low=0.2,
+    clip_high=0.2,
+    importance_cap=2.0,
+    importance_band=Range(0.5, 2.0),
+    tools=("search",),
+    samples_per_prompt=8,
+    component_weights={"a": 1.0},
 )
 
 
@@ -50,6 +56,8 @@ def full_batch() -> RolloutBatch:
         new_logprobs=logprobs,
         ref_logprobs=logprobs - 0.1,
         entropies=rng.random((B, T)),
+        values=rng.random((B, T)),
+        extras=[{"trajectory": b // 2, "call": b % 2} for b in range(B)],
         advantages=rng.normal(size=(B, T)),
         rewards=rng.integers(0, 2, B).astype(float),
         reward_components={"a": rng.random(B)},
@@ -169,7 +177,7 @@ class TestRegistry:
             view.ledger.with_columns(n_thinking=np.arange(32)), view.batch, SETTINGS, uses, {"own": [1.0] * 4}
         )
         for spec in FAMILIES.values():
-            if spec.name == "nll_estimate":  # stands in where entropies are missing
+            if spec.name in ("nll_estimate", "compression"):  # no row is without entropies, or long enough
                 continue
             assert missing_for(spec, view) == (), spec.name
             found = spec.function(view)

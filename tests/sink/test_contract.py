@@ -150,7 +150,7 @@ class TestTheVersion:
 
     def test_that_is_oldest_is_the_one_that_is_required(self):
         project = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
-        [bound] = re.findall(r'"trackio>=([\d.]+)"', project)
+        [bound] = re.findall(r'"trackio>=([\d.]+)[,"]', project)
         assert OLDEST.startswith(bound)
 
 

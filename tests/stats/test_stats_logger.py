@@ -176,6 +176,23 @@ class TestNothingRaises:
         logger.close()
         assert handle.batch_id is None
 
+    def test_a_tokenizer_that_cannot_decode_rollouts_leaves_the_scalars(self, trackio_dir, caplog):
+        from rollout_traces.store import open_store
+
+        class OnlyDecodes:
+            def decode(self, ids):
+                return "x"
+
+        logger = StatsLogger(
+            {"trackio": {"mode": "local", "project": "p", "name": "r", "max_rollout_traces_per_step": 4}},
+            tokenizer=OnlyDecodes(),
+        )
+        logger.commit(0, 0, 0, {"loss": 0.5})
+        logger.close()
+        assert logger.counters["errors_tokenizer"] == 1
+        assert "Expected a tokenizer, with `decode` and `get_vocab`" in caplog.text
+        assert "loss" in open_store(project="p").metrics("r")
+
     def test_a_tracker_that_is_not_installed_is_said_and_training_goes_on(self, monkeypatch, caplog):
         monkeypatch.setitem(__import__("sys").modules, "swanlab", None)
         logger = StatsLogger(quiet(swanlab={"mode": "local"}))

@@ -15,12 +15,10 @@ from rollout_traces.analysis.diagnoses.base import (
     figures,
     filter_of,
     percent,
-    recomputed,
     since,
-    sql_text,
     told,
 )
-from rollout_traces.analysis.moved import Moved
+from rollout_traces.analysis.moved import Moved, recomputed, sql_text
 from rollout_traces.analysis.relations import current
 from rollout_traces.analysis.series import as_arrays
 
@@ -62,14 +60,26 @@ def mask_or_template(e: Evidence) -> list[Diagnosis]:
         text = f"{first.value}: {told(first)}"
         if others:
             text += f"; with it {', '.join(f'{m.value} {percent(m.after)}' for m in others)}"
+        step = _surest_step(e, [first, *others])
         grave = any(severity_of(m.value) == "error" or m.after >= 0.2 for m in (first, *others))
         found.append(
             Diagnosis(
-                "mask_or_template", text + ".", "error" if grave else "warn", DATA, first.step, first.last, first.part,
+                "mask_or_template", text + ".", "error" if grave else "warn", DATA, step, first.last, first.part,
                 figures(first), filter_of(first), recomputed(e.run, first), ADVICE_MASK,
             )
         )  # fmt: skip
     return found
+
+
+def _surest_step(e: Evidence, incident: Sequence[Moved]) -> int:
+    """The step of the surest movement: flags of the text are known for few rollouts, logprobs for all."""
+    first = incident[0]
+    near = [
+        m
+        for m in e.of("mismatch_k3", "mismatch_abs_max", "mismatch_k1")
+        if m.part == first.part and abs(m.step - first.step) <= 4
+    ]
+    return min([*incident, *near], key=lambda m: m.p).step
 
 
 def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:

@@ -11,11 +11,11 @@ from rollout_traces.analysis.diagnoses.base import (
     Evidence,
     figures,
     filter_of,
-    recomputed,
     told,
 )
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
+from rollout_traces.analysis.moved import recomputed
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 

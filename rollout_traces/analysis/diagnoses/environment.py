@@ -17,17 +17,18 @@ from rollout_traces.analysis.diagnoses.base import (
     literal,
     number,
     percent,
-    recomputed,
     since,
     told,
 )
-from rollout_traces.analysis.moved import Moved, Part
+from rollout_traces.analysis.moved import Moved, Part, recomputed
 
 TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
 TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
 ADVICE_TOOL = "Open a failing call and read what the tool answered."
 LEAST_NEW_SHARE = 0.02
 """A new error signature is told as a fault of its own from this share of the rollouts on."""
+EXPECTED_BEFORE = 7.0
+"""An error is new where so many would have been seen before at the share that it has since."""
 CONSTANT_FOR = 5
 """Steps for which a component has to be constant."""
 
@@ -43,7 +44,7 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
         if s.column == "error_signatures"
         and s.new
         and s.share_since >= LEAST_NEW_SHARE
-        and s.rows_before >= 30
+        and s.rows_before * s.share_since >= EXPECTED_BEFORE
         and s.n_steps >= 3
     ]
     incidents: list[list[Moved]] = []

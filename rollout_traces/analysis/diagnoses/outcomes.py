@@ -14,9 +14,9 @@ from rollout_traces.analysis.diagnoses.base import (
     filter_of,
     number,
     percent,
-    recomputed,
     told,
 )
+from rollout_traces.analysis.moved import recomputed
 from rollout_traces.analysis.purpose import purpose_gap
 from rollout_traces.analysis.ramps import ramp
 
@@ -122,11 +122,7 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
     correlation, lengths = e.run.length_correlation, e.movements.get("n_sampled")
     if correlation is None or lengths is None or len(correlation.values) < 20:
         return []
-    fit = ramp(correlation.values, 8, correlation.rows)
-    start = fit.at if fit is not None and fit.after - fit.before > 0.1 else 0
-    freedom = correlation.rows[start:]
-    r = float(np.average(correlation.values[start:], weights=freedom))
-    z = float(np.arctanh(np.clip(r, -0.999, 0.999)) * np.sqrt(max(float(freedom.sum()) - 3, 1)))
+    start, r, z = _onset_of_bias(correlation.values, correlation.rows)
     step = int(correlation.steps[start])
     begun = int(np.searchsorted(lengths.steps, step))
     early = float(np.mean(lengths.values[max(0, begun - 10) : begun + 1]))
@@ -154,6 +150,27 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
             advice,
         )
     ]
+
+
+def _onset_of_bias(values: np.ndarray, freedom: np.ndarray, width: int = 20) -> tuple[int, float, float]:
+    """Where the correlation rises the most, its mean over the steps from there, and its z by Fisher's transform.
+
+    Over the whole series, from its beginning, where no step stands out.
+    """
+    sums, weights = (
+        np.cumsum(np.r_[0, np.arctanh(np.clip(values, -0.99, 0.99)) * freedom]),
+        np.cumsum(np.r_[0, freedom]),
+    )
+    best = (0, float(np.tanh(sums[-1] / weights[-1])), float(sums[-1] / np.sqrt(weights[-1])))
+    largest = 5.0
+    for at in range(8, len(values) - 8):
+        stop, start = min(at + width, len(values)), max(0, at - width)
+        after, before = weights[stop] - weights[at], weights[at] - weights[start]
+        level, earlier = (sums[stop] - sums[at]) / after, (sums[at] - sums[start]) / before
+        gain = (level - earlier) / np.sqrt(1 / after + 1 / before)
+        if gain > largest:
+            largest, best = gain, (at, float(np.tanh(level)), float(level * np.sqrt(after)))
+    return best
 
 
 def reward_and_purpose(e: Evidence) -> list[Diagnosis]:

@@ -15,11 +15,9 @@ from rollout_traces.analysis.diagnoses.base import (
     filter_of,
     literal,
     percent,
-    recomputed,
-    sql_text,
     told,
 )
-from rollout_traces.analysis.moved import Moved
+from rollout_traces.analysis.moved import Moved, recomputed, sql_text
 
 MISMATCH = ("mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum")
 MISMATCH_FLAGS = ("logprob_mismatch", "logprob_out_of_range")

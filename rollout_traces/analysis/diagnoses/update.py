@@ -16,10 +16,9 @@ from rollout_traces.analysis.diagnoses.base import (
     figures,
     filter_of,
     number,
-    recomputed,
     told,
 )
-from rollout_traces.analysis.moved import Moved
+from rollout_traces.analysis.moved import Moved, recomputed
 from rollout_traces.analysis.ramps import ramp
 from rollout_traces.analysis.series import Series
 

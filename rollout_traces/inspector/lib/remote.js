@@ -13,12 +13,22 @@ export function remote(server) {
     try {
       answer = await server[name](request);
     } catch (error) {
-      throw new RemoteError({ message: `The inspector does not answer (${error.message || error}). Is it still running?`, kind: "offline" });
+      throw await unanswered(` (${error.message || error})`);
     }
     if (answer && answer.error) throw new RemoteError(answer.error);
-    if (!answer || !("ok" in answer)) throw new RemoteError({ message: "The inspector does not answer. Is it still running?", kind: "offline" });
+    if (!answer || !("ok" in answer)) throw await unanswered("");
     return answer.ok;
   };
+}
+
+// Why no answer came: Gradio's client keeps what a refusal says to itself.
+async function unanswered(why) {
+  const root = (window.gradio_config?.root || document.baseURI).replace(/\/$/, "");
+  const status = await fetch(`${root}/theme.css`, { cache: "no-store" }).then(response => response.status, () => 0);
+  const message = status === 401
+    ? "The inspector asks for its token: open the address that `rollout-traces show` printed. It may have been started anew."
+    : `The inspector does not answer${why}. Is it still running?`;
+  return new RemoteError({ message, kind: "offline" });
 }
 
 // Only the newest of several overlapping calls may draw.

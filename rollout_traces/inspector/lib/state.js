@@ -24,12 +24,13 @@ export function format(state) {
   return text ? "?" + text : "";
 }
 
-// What choosing another one makes meaningless: a step's group, a run's steps, ... (Filling in what the
-// address left open makes nothing meaningless.)
+// What choosing another one makes meaningless: a step's group, a run's traces, ... Step, group and sample are
+// kept in another run or split, whose page goes to what is nearest. (Filling in what the address left open makes
+// nothing meaningless.)
 const BELOW = {
   project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token"],
-  run: ["split", "step", "group", "sample", "id", "token"],
-  split: ["step", "group", "sample", "id", "token"],
+  run: ["id", "a", "b", "token"],
+  split: ["id", "a", "b", "token"],
   step: ["group", "sample", "id", "token"],
   group: ["sample", "id", "token"],
   sample: ["id", "token"],

@@ -54,7 +54,8 @@ def compare(workspace: Workspace, request: Request) -> dict[str, Any]:
     for trace_id, record in zip(ids, records, strict=True):
         payload = rollout_payload(str(trace_id), record, severities)
         names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
-        sides.append(payload | {"ranges": {name: axis_range(workspace, request, name) for name in names}})
+        ranges = {name: axis_range(workspace, request, name) for name in names}
+        sides.append(payload | {"ranges": ranges, "run": _run_name(store, str(trace_id))})
     return {
         "sides": sides,
         "shared": shared_prefix(*records),
@@ -160,6 +161,11 @@ def _group(store: Store, request: Request) -> Group | None:
 def _spread(group: Group) -> float:
     rewards = [row["reward"] for row in group.traces if row["reward"] is not None]
     return max(rewards) - min(rewards) if rewards else 0.0
+
+
+def _run_name(store: Store, trace_id: str) -> str | None:
+    """The name of the run that a trace belongs to; its id begins with the run's."""
+    return next((run.name for run in store.runs() if trace_id.startswith(f"{run.id}:")), None)
 
 
 def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:

@@ -17,17 +17,8 @@ PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
 BINS = 24
 
-FIRST_COLUMNS = (
-    "step",
-    "group",
-    "sample",
-    "reward",
-    "advantage",
-    "n_sampled",
-    "staleness_max",
-    "stop_reason",
-    "flags",
-)
+WHICH = ("step", "group", "sample", "reward")
+WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 
 
 def table(workspace: Workspace, request: Request) -> dict[str, Any]:
@@ -112,9 +103,9 @@ def command(workspace: Workspace, request: Request) -> str:
 
 def default_columns(rows: Which) -> tuple[str, ...]:
     """What is shown before columns are chosen."""
-    return (
-        (*FIRST_COLUMNS, "reply") if rows == "traces" else (*FIRST_COLUMNS, "discard_reason", "selected_by")
-    )
+    said = ("reply",) if rows == "traces" else ()
+    chosen = () if rows == "traces" else ("discard_reason", "selected_by")
+    return (*WHICH, *said, *WHAT, *chosen)
 
 
 def _asked(request: Request) -> dict[str, Any]:

@@ -27,7 +27,18 @@ USUAL = (
     "nll_estimate",
     "update/top3_share",
 )
+LOSSES = (
+    "train/loss",
+    "loss",
+    "train/actor/loss",
+    "actor/pg_loss",
+    "train/grad_norm",
+    "grad_norm",
+    "actor/grad_norm",
+)
+EVALUATION = ("eval-rollout/reward/mean", "eval-rollout/success/mean")
 MOST_USUAL = 7
+MOST_COMPONENTS = 4
 TIMINGS = ("time/", "timeperf/")
 """Scalars of these prefixes are seconds spent."""
 MOST_TIMINGS = 24
@@ -132,8 +143,19 @@ def _declared(workspace: Workspace, request: Request) -> dict[str, tuple[float, 
 
 
 def _usual(names: Sequence[str], split: str) -> list[str]:
-    own = [f"{split}/{name}" for name in USUAL if f"{split}/{name}" in names]
-    return own[:MOST_USUAL] or list(names[:MOST_USUAL])
+    """Reward, its components, evaluation, loss and gradient, then what else is usual; else the first there are."""
+    known = set(names)
+    own = [f"{split}/{name}" for name in USUAL if f"{split}/{name}" in known]
+    parts = [name for name in names if _is_component(name, split)][:MOST_COMPONENTS]
+    beside = [name for name in (*EVALUATION, *LOSSES) if name in known and name not in own]
+    wanted = [*own[:1], *parts, *beside, *own[1:MOST_USUAL]]
+    return wanted or list(names[:MOST_USUAL])
+
+
+def _is_component(name: str, split: str) -> bool:
+    """`rollout/reward/<component>/mean`."""
+    parts = name.removeprefix(f"{split}/").split("/")
+    return name.startswith(f"{split}/reward/") and len(parts) == 3 and parts[2] == "mean"
 
 
 def _one_a_step(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.around import around
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import (
     axis_range,
@@ -176,7 +177,7 @@ def sample_card(row: TraceRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "step": row.step,
-        "words": known.get("reply") or known.get("prompt") or "",
+        "words": said(known.get("reply") or "") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "flags": list(known.get("flags") or ()),
         "discard_reason": known.get("discard_reason"),
@@ -186,4 +187,10 @@ def sample_card(row: TraceRow) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics))
+def said(reply: str) -> str:
+    """The first words of a reply as a list shows them: the answer where it is among them, not the thinking."""
+    thinking, closed, answer = reply.rpartition("</think>")
+    return answer.strip() or thinking.replace("<think>", "").strip() if closed else reply
+
+
+PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around))

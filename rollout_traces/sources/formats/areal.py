@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number
@@ -44,10 +43,7 @@ class Areal(Format):
                 continue
             prompt, reply = _texts(value)
             task = value.get("task_id")
-            metrics = {
-                "seqlen": number(value.get("seqlen")),
-                "head_version": number(value.get("head_version")),
-            }
+            n_tokens = number(value.get("seqlen"))
             yield (
                 RolloutRow(
                     step=step,
@@ -55,11 +51,10 @@ class Areal(Format):
                     line=record.number,
                     prompt_text=prompt,
                     reply_text=reply,
-                    messages=messages_of_marked_text(prompt, reply),
                     reward=number(value.get("reward")),
                     group=f"task {task}",
                     sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",
-                    metrics={k: v for k, v in metrics.items() if v is not None},
+                    metrics={} if n_tokens is None else {"seqlen": n_tokens},
                 ),
                 record.stop,
                 record.number,

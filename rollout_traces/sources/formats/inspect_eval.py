@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
@@ -14,6 +15,8 @@ from rollout_traces.sources.rows import RolloutRow, scalars
 
 MAX_RATIO = 500
 """A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
+_ZSTANDARD = 93
+"""Zip's number of it."""
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
@@ -65,10 +68,9 @@ def _sample(
         problems.add(found.path, "bombs", text, n)
         return None
     try:
-        with archive.open(info) as file:
-            value = loads(file.read(info.file_size + 1))
-    except NotImplementedError:
-        text = f"{info.filename} is packed in a way that this Python cannot unpack; it is passed over."
+        value = loads(unpacked(archive, info))
+    except NotImplementedError as error:
+        text = f"{info.filename} cannot be unpacked ({error}); it is passed over."
         problems.add(found.path, "unreadable_samples", text, n)
         return None
     except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
@@ -82,12 +84,42 @@ def _sample(
     return value if isinstance(value, dict) else None
 
 
+def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A file of an archive, also where it was packed with zstandard, which `zipfile` does not know everywhere.
+
+    Args:
+        archive: the archive.
+        info: the file; no more than the size that it states is unpacked.
+
+    Raises:
+        NotImplementedError: its packing is not known here.
+        BadZipFile: it unpacks to another size than it states.
+    """
+    if info.compress_type != _ZSTANDARD:
+        with archive.open(info) as file:
+            return file.read(info.file_size + 1)
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise NotImplementedError("zstandard needs pyarrow: pip install 'rollout-traces[reading]'") from error
+    with Path(str(archive.filename)).open("rb") as raw:
+        raw.seek(info.header_offset)
+        header = raw.read(30)
+        raw.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
+        packed = raw.read(info.compress_size)
+    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+        data = stream.read(info.file_size + 1)
+    if len(data) != info.file_size:
+        raise zipfile.BadZipFile(f"{len(data)} bytes in place of {info.file_size}")
+    return bytes(data)
+
+
 def _header(archive: zipfile.ZipFile, options: ReadOptions) -> Mapping[str, Any]:
     for name in ("header.json", "_journal/start.json"):
         try:
             info = archive.getinfo(name)
             if info.file_size < options.max_bytes:
-                value = loads(archive.read(info))
+                value = loads(unpacked(archive, info))
                 return value.get("eval", value) if isinstance(value, dict) else {}
         except (KeyError, ValueError, NotImplementedError, zipfile.BadZipFile):
             continue

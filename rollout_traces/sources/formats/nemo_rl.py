@@ -79,9 +79,9 @@ def _add(row: RolloutRow, value: dict[str, Any]) -> None:
     mask = value.get("token_loss_mask")
     if not isinstance(mask, list) or len(mask) != len(ids):
         raise ValueError(f"token_loss_mask beside {len(ids)} token ids")
-    row.response_mask = mask[:n]
-    trained = number(value.get("sample_loss_mask"))
-    row.loss_mask = row.response_mask if trained is None or trained > 0 else [0] * n
+    row.loss_mask = mask[:n]
+    if number(value.get("sample_loss_mask")) == 0:
+        row.response_mask, row.loss_mask = row.loss_mask, [0] * n
     for key, name in (
         ("generation_logprobs", "logprobs"),
         ("prev_logprobs", "prox_logprobs"),

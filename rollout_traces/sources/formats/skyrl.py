@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
-from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, scalars
@@ -49,7 +48,6 @@ class SkyrlEvals(Format):
                     line=record.number,
                     prompt_text=prompt if isinstance(prompt, str) else None,
                     reply_text=reply if isinstance(reply, str) else None,
-                    messages=messages_of_marked_text(prompt, reply) if isinstance(prompt, str) else None,
                     reward=float(np.sum(score)) if isinstance(score, list) else number(score),
                     stop_reason=value.get("stop_reason"),
                     source=value.get("data_source"),

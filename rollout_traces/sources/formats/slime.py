@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
-from rollout_traces.sources.chat import messages_of, messages_of_marked_text
+from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
@@ -97,8 +97,9 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
     )
     if tokens:
         row.input_ids = tokens
-        row.response_mask = [0] * before + mask
-        row.loss_mask = [0] * len(tokens) if sample.get("remove_sample") else row.response_mask
+        row.loss_mask = [0] * before + mask
+        if sample.get("remove_sample"):
+            row.response_mask, row.loss_mask = row.loss_mask, [0] * len(tokens)
     for key, name in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
         values = _plain(sample.get(key))
         if values is not None and len(values) == n_response:
@@ -111,7 +112,6 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
         row.n_prompt_messages = len(prompt)
     elif isinstance(prompt, str):
         row.prompt_text, row.reply_text = prompt, str(reply or "")
-        row.messages = messages_of_marked_text(prompt, row.reply_text)
     return row
 
 
@@ -130,9 +130,10 @@ def _add_reward(row: RolloutRow, reward: Any) -> None:
 def _add_versions(row: RolloutRow, versions: Any) -> None:
     """Versions are known a call of the engine; where all are one number it is every sampled token's."""
     known = {int(v) for v in versions or () if str(v).lstrip("-").isdigit()}
-    if len(known) == 1 and row.response_mask is not None:
+    mask = row.response_mask if row.response_mask is not None else row.loss_mask
+    if len(known) == 1 and mask is not None:
         version = known.pop()
-        row.tracks["versions"] = [version if sampled else -1 for sampled in row.response_mask]
+        row.tracks["versions"] = [version if sampled else -1 for sampled in mask]
     elif known:
         row.extras |= {"version_min": min(known), "version_max": max(known)}
 

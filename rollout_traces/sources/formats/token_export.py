@@ -1,4 +1,7 @@
-"""prime-rl token exports: `token_exports/step_N/rank_R.jsonl`, what the trainer's loss saw, token by token."""
+"""prime-rl token exports: `token_exports/step_N/rank_R.jsonl`, what the trainer's loss saw, token by token.
+
+They hold the rollouts of `traces.jsonl` once more, without their rewards: a run of their own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,6 @@ class TokenExport(Format):
         folder = head.path.parent
         step = number_in(r"^step_(\d+)$", folder.name)
         root = folder.parent if step is not None else folder
-        root = root.parent if root.name == "token_exports" else root
         lacks = ("rewards", "groups", "conversations", "stop reasons", "which rollouts were not trained on")
         return Claim(root, step, TRAIN, lacks, head.path.name)
 

@@ -84,7 +84,7 @@ class VerifiersTrace(Format):
                 if not isinstance(trace, Mapping):
                     continue
                 try:
-                    for row in _rows_of(episode, trace, found, record.number):
+                    for row in rows_of_trace(episode, trace, found.claim, record.number):
                         if has_effective:
                             row.discard_reason = NOT_TRAINED
                         yield row, record.stop, record.number
@@ -124,11 +124,22 @@ def paths_of(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return paths
 
 
-def _rows_of(
-    episode: Mapping[str, Any], trace: Mapping[str, Any], found: Found, line: int
+def rows_of_trace(
+    episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, line: int
 ) -> Iterator[RolloutRow]:
+    """One row a path from a root to a leaf of a trace.
+
+    Args:
+        episode: the record that `Episode.to_record` makes.
+        trace: one of its `traces`.
+        claim: step and split, where the record does not tell.
+        line: the record's line, for messages.
+
+    Raises:
+        ValueError: the trace's nodes, tokens or masks do not fit each other.
+    """
     nodes = trace.get("nodes") or []
-    common = _common(episode, trace, found, line)
+    common = _common(episode, trace, claim, line)
     identity = str(trace.get("id") or f"{episode.get('id')}-{line}")
     written: list[tuple[str, list[int]]] = []
     seen: set[int] = set()
@@ -151,11 +162,11 @@ def _rows_of(
         yield row
 
 
-def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], found: Found, line: int) -> dict[str, Any]:
+def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, line: int) -> dict[str, Any]:
     run, group = episode.get("run") or {}, episode.get("group") or {}
     work = run.get("work") or {}
     policy = work.get("policy") or {}
-    step = found.claim.step if found.claim.step is not None else work.get("step", 0)
+    step = claim.step if claim.step is not None else work.get("step", 0)
     rewards = {k: v for k, v in (trace.get("rewards") or {}).items() if isinstance(v, Mapping)}
     known = [(number(r.get("score")), float(r.get("weight", 1.0))) for r in rewards.values()]
     task = trace.get("task") or episode.get("task") or {}
@@ -169,7 +180,7 @@ def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], found: Found, 
         extras["error"] = str(errors[-1].get("message", errors[-1].get("type", "")))[:500]
     return {
         "step": int(step),
-        "split": EVAL if work.get("type") == "eval" or run.get("type") == "eval" else found.claim.split,
+        "split": EVAL if work.get("type") == "eval" or run.get("type") == "eval" else claim.split,
         "line": line,
         "reward": sum((s or 0.0) * w for s, w in known) if known else None,
         "components": {name: number(r.get("score")) for name, r in rewards.items()},

@@ -6,14 +6,18 @@ what was a token and what was masked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
-from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
+_KIND_OF_FOLDER = re.compile(
+    r"^(?:rollout|validation|val|train|generation)s?(?:[_\-](?:data|dir|dump|generations?|rollouts?|samples?))*$"
+)
+"""Names of folders that say what lies in them and not which run it is of."""
 _FIELDS = ("input", "output", "gts", "score", "step", "uid", "request_id")
 
 
@@ -31,7 +35,9 @@ class Verl(Format):
         if "uid" not in head.keys:
             lacks.append("groups (equal prompts are one)")
         split = split_of(*head.names[1:3])
-        return Claim(head.path.parent, step, split, tuple(lacks), head.path.name)
+        folder = head.path.parent
+        root = folder.parent if _KIND_OF_FOLDER.search(folder.name) else folder
+        return Claim(root, step, split, tuple(lacks), head.path.name)
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
@@ -74,7 +80,6 @@ class Verl(Format):
                     k: v for k, v in scalars(value, but=(*_FIELDS, "pred")).items() if isinstance(v, str)
                 },
             )
-            row.messages = messages_of_marked_text(row.prompt_text, row.reply_text)
             yield row, record.stop, record.number
 
 

@@ -4,7 +4,8 @@ import { svg } from "../../lib/dom.js";
 import { compact, number } from "../../lib/format.js";
 
 const HEIGHT = 92;
-const PAD = { left: 40, right: 8, top: 8, bottom: 16 };
+const AXES = { left: 40, right: 8, top: 8, bottom: 16 };
+const BARE = { left: 2, right: 2, top: 3, bottom: 3 };
 
 // Exponential smoothing without the bias of its start (as the trackers do it); weight 0 = off.
 export function smooth(values, weight) {
@@ -41,9 +42,10 @@ function path(points) {
   return out;
 }
 
-// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label, show(value): as text}
+// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label, show(value): as text, bare: no axes}
 export function lineChart(steps, values, options) {
-  const { width, step, weight = 0, onStep, height = HEIGHT, show } = options;
+  const { width, step, weight = 0, onStep, height = HEIGHT, show, bare = false } = options;
+  const PAD = bare ? BARE : AXES;
   const finite = values.filter(Number.isFinite);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "rt-chart-svg", role: "img", "aria-label": options.label || "" });
   if (!finite.length) return root;
@@ -58,16 +60,17 @@ export function lineChart(steps, values, options) {
   const last = steps[steps.length - 1];
   const x = s => PAD.left + (last > first ? (s - first) / (last - first) : 0.5) * (width - PAD.left - PAD.right);
   const y = v => PAD.top + (1 - (v - low) / (high - low)) * (height - PAD.top - PAD.bottom);
-  for (const tick of ticks(low, high)) {
+  for (const tick of bare ? [] : ticks(low, high)) {
     root.append(svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
       svg("text", { x: PAD.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, show ? show(tick) : compact(tick)));
   }
-  root.append(svg("text", { x: PAD.left, y: height - 3, class: "rt-axis" }, number(first)), svg("text", { x: width - PAD.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, number(last)));
+  if (!bare) root.append(svg("text", { x: PAD.left, y: height - 3, class: "rt-axis" }, number(first)), svg("text", { x: width - PAD.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, number(last)));
   if (step !== null && step !== undefined && step >= first && step <= last) root.append(svg("line", { x1: x(step), x2: x(step), y1: PAD.top, y2: height - PAD.bottom, class: "rt-now" }));
   const line = smooth(values, weight);
   if (weight) root.append(svg("path", { d: path(steps.map((s, i) => [x(s), y(values[i])])), class: "rt-line rt-line-raw" }));
   root.append(svg("path", { d: path(steps.map((s, i) => [x(s), y(line[i])])), class: "rt-line" }));
   if (steps.length === 1) root.append(svg("circle", { cx: x(first), cy: y(line[0]), r: 2.5, class: "rt-point" }));
+  if (bare) return root;
   const dot = svg("circle", { r: 3, class: "rt-point", visibility: "hidden" });
   const readout = svg("text", { class: "rt-readout", y: 9, "text-anchor": "end", x: width - PAD.right }, "");
   root.append(dot, readout);
@@ -85,6 +88,26 @@ export function lineChart(steps, values, options) {
     readout.textContent = `step ${number(steps[i])}: ${show ? show(values[i]) : number(values[i])}`;
   });
   root.addEventListener("mouseleave", () => { dot.setAttribute("visibility", "hidden"); readout.textContent = ""; });
-  if (onStep) root.addEventListener("click", event => onStep(steps[at(event)]));
+  if (onStep) {
+    root.addEventListener("click", event => onStep(steps[at(event)]));
+    steppable(root, steps, step, onStep);
+  }
   return root;
+}
+
+// By keyboard: left and right go to the step before and after.
+function steppable(root, steps, step, onStep) {
+  root.setAttribute("tabindex", "0");
+  root.setAttribute("role", "slider");
+  root.setAttribute("aria-valuemin", steps[0]);
+  root.setAttribute("aria-valuemax", steps[steps.length - 1]);
+  root.setAttribute("aria-valuenow", step ?? steps[steps.length - 1]);
+  root.addEventListener("keydown", event => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.stopPropagation();
+    event.preventDefault();
+    const at = steps.indexOf(step);
+    onStep(steps[Math.min(Math.max((at < 0 ? steps.length - 1 : at) + by, 0), steps.length - 1)]);
+  });
 }

@@ -6,6 +6,24 @@ import * as state from "../../lib/state.js";
 import { goTo } from "../step_pager/script.js";
 import { lineChart } from "./line_chart.js";
 
+// Lines of this many points and more are drawn as their mean, with the noise light behind it.
+const MANY = 24;
+const USUAL_WEIGHT = 0.7;
+
+export function shortName(name, split) {
+  return name.startsWith(`${split}/`) ? name.slice(split.length + 1) : name;
+}
+
+// The charts chosen for a project, remembered; the address has the last word.
+export function rememberedCharts(project) {
+  try { return JSON.parse(localStorage.getItem(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string"); } catch { return []; }
+}
+
+function choose(names) {
+  try { localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(names)); } catch { /* the address keeps it */ }
+  state.set({ charts: names.join(",") || null }, { fill: true });
+}
+
 export class Charts {
   constructor(root) {
     this.root = root;
@@ -32,8 +50,9 @@ export class Charts {
   draw() {
     const now = state.get();
     const { names } = this;
-    const weight = Number(now.smooth || 0);
     const chosen = this.shown.filter(name => this.series[name]);
+    const longest = Math.max(0, ...chosen.map(name => this.series[name].steps.length));
+    const weight = now.smooth === undefined ? (longest >= MANY ? USUAL_WEIGHT : 0) : Number(now.smooth) || 0;
     const wide = this.root.clientWidth > 480;
     const width = Math.max((wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28), 160);
     const frame = `${names.length} ${this.choosing}`;
@@ -43,7 +62,7 @@ export class Charts {
     this.list = h("div", { class: "rt-charts-list" + (wide ? " rt-two" : "") });
     replace(this.root,
       h("div", { class: "rt-charts-head" }, h("h2", null, "Charts"),
-        h("label", { class: "rt-charts-smooth", title: "Smoothing" }, "smooth", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: weight, "aria-label": "Smoothing", testid: "smoothing", oninput: event => state.set({ smooth: Number(event.target.value) || null }, { fill: true }) })),
+        h("label", { class: "rt-charts-smooth", title: "Smoothing" }, "smooth", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: weight, "aria-label": "Smoothing", testid: "smoothing", oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }) })),
         button("choose", () => this.choose(), { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
       this.choosing ? this.chooser(names, chosen) : null,
       this.list);
@@ -62,7 +81,7 @@ export class Charts {
       const { steps, values } = this.series[name];
       const at = steps.indexOf(Number(now.step));
       return h("figure", { class: "rt-chart", dataset: { metric: name } },
-        h("figcaption", null, h("span", { class: "rt-ellipsis", title: name }, name.replace(`${now.split}/`, "")), h("b", null, at >= 0 ? number(values[at]) : "")),
+        h("figcaption", null, h("span", { class: "rt-ellipsis", title: name }, shortName(name, now.split)), h("b", null, at >= 0 ? number(values[at]) : "")),
         lineChart(steps, values, { width, step: now.step === undefined ? null : Number(now.step), weight, onStep: goTo, label: `${name} over the steps` }));
     }), this.whereTimeWent(now));
   }
@@ -82,10 +101,10 @@ export class Charts {
     const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
       h("input", { type: "checkbox", checked: chosen.includes(name), onchange: event => {
         const next = event.target.checked ? [...this.shown, name] : this.shown.filter(each => each !== name);
-        state.set({ charts: next.join(",") || null }, { fill: true });
+        choose(next);
       } }), h("span", { class: "rt-ellipsis", title: name }, name))));
     fill();
     return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; fill(); } }), list,
-      button("the usual ones", () => state.set({ charts: null }, { fill: true }), { class: "rt-ghost" }));
+      button("the usual ones", () => choose([]), { class: "rt-ghost" }));
   }
 }

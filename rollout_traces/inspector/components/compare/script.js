@@ -7,6 +7,7 @@ import { shortcut } from "../../lib/keyboard.js";
 import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
+import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
 import { selectedSentence } from "../rollout_header/script.js";
 import { TranscriptView } from "../transcript/script.js";
@@ -69,7 +70,7 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens }, look(now)));
+  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
   const history = h("div", { class: "rt-history" });
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
@@ -93,8 +94,8 @@ function sideHead(answer, at) {
       h("div", { class: "rt-headline-title" },
         h("select", { class: "rt-select", "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}`, onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }) },
           options.map(card => h("option", { value: card.id, selected: card.id === side.id }, `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`))),
-        h("div", { class: "rt-faint" }, selectedSentence(m)))),
-    h("div", { class: "rt-side-flags" }, side.flags.map(flag => h("button", { type: "button", class: `rt-chip rt-chip-${flag.severity}`, testid: "flag", title: inert(flag.message), onclick: () => views[at].showFlag(flag) }, flag.name.replaceAll("_", " ")))),
+        h("div", { class: "rt-soft rt-side-run", testid: `compare-run-${key}` }, side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null, h("span", { class: "rt-faint" }, selectedSentence(m))))),
+    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : ""))),
     h("a", { class: "rt-side-open", href: state.href({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null }), onclick: event => {
       event.preventDefault();
       state.set({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null });
@@ -112,7 +113,7 @@ function deltaTable(answer) {
   const cell = value => (typeof value === "number" ? number(value) : value === null || value === undefined ? "–" : inert(String(value)));
   const line = row => h("tr", null, h("th", { class: "rt-ellipsis", title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")), h("td", null, cell(row.a)), h("td", null, cell(row.b)),
     h("td", { class: judged(row.name) ? (row.delta > 0 ? "rt-up" : "rt-down") : "" }, row.delta === null ? "" : signed(row.delta)));
-  return h("section", { class: "rt-deltas", testid: "deltas" }, h("table", null,
+  return h("section", { class: "rt-deltas", tabindex: "0", "aria-label": "What differs", testid: "deltas" }, h("table", null,
     h("thead", null, h("tr", null, h("th", null, `${rows.length} differ`), h("th", null, "A"), h("th", null, "B"), h("th", null, "B − A"))),
     h("tbody", null, rows.map(line))),
     same.length ? h("p", { class: "rt-faint" }, `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`) : null);

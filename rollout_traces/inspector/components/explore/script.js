@@ -10,6 +10,10 @@ import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { buildFilterBar } from "../filter_bar/script.js";
 
+// The columns whose spread is worth seeing before any is asked for.
+const WORTH_SEEING = ["reward", "flags", "stop_reason", "source", "n_sampled", "discard_reason"];
+const PANEL_FROM = 1000;
+
 const TABLE_KEYS = ["project", "run", "split", "where", "text", "sort", "rows", "columns"];
 
 let call;
@@ -21,6 +25,7 @@ let shownFor = "";
 let spreadFor = "";
 let data = null;
 let choosing = false;
+let spreads = true;
 let columnQuery = "";
 let sentinel = null;
 const newestTable = latest();
@@ -58,7 +63,7 @@ async function update(now) {
 
 function drawHead(now) {
   const head = part(".rt-explore-head");
-  if (head.contains(document.activeElement) && head.childElementCount) return;
+  if (head.contains(document.activeElement) && document.activeElement.matches("input") && head.childElementCount) return;
   const rows = now.rows || "traces";
   replace(head,
     h("div", { class: "rt-segmented", role: "group", "aria-label": "Which rows" }, [["traces", "kept rollouts"], ["all", "all rows"]].map(([value, label]) => h("button", {
@@ -66,7 +71,8 @@ function drawHead(now) {
       onclick: () => state.set({ rows: value === "all" ? "all" : null, columns: null, sort: null }),
     }, label))),
     filterBar.root,
-    button("columns", () => { choosing = !choosing; drawSide(state.get()); }, { "aria-pressed": String(choosing), testid: "choose-columns" }),
+    button("spreads", () => { spreads = !spreads; if (!spreads) state.set({ hist: null }); drawHead(state.get()); drawSide(state.get()); }, { "aria-pressed": String(spreads), title: "How the values are spread: histograms and most frequent values", testid: "toggle-spreads" }),
+    button("columns", () => { choosing = !choosing; drawHead(state.get()); drawSide(state.get()); }, { "aria-pressed": String(choosing), testid: "choose-columns" }),
     button("export", openExport, { testid: "export" }));
 }
 
@@ -110,7 +116,13 @@ function cell(name, value) {
   if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
   if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
-  return h("td", { class: "rt-cell-text" }, firstWords(String(value), 110));
+  return h("td", { class: "rt-cell-text", dir: "auto" }, firstWords(name === "reply" ? said(String(value)) : String(value), 110));
+}
+
+// The answer where the first words hold it, not the thinking before it.
+function said(reply) {
+  const at = reply.lastIndexOf("</think>");
+  return (at >= 0 && reply.slice(at + 8).trim()) || reply.replace("<think>", "").replace("</think>", "");
 }
 
 function rowNode(row) {
@@ -131,7 +143,7 @@ function drawTable(now) {
   }
   const body = h("tbody", null, data.rows.map(rowNode));
   const head = h("tr", null, data.columns.map(name => h("th", { class: kindOf(name) === "number" ? "rt-num" : "", title: known.find(column => column.name === name)?.meaning || name, "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null },
-    h("button", { type: "button", class: "rt-hist-button", title: `How ${name} is spread`, "aria-label": `How ${name} is spread`, "aria-pressed": String(now.hist === name), onclick: () => state.set({ hist: now.hist === name ? null : name }) }, "▮"),
+    h("button", { type: "button", class: "rt-hist-button", title: `How ${name} is spread`, "aria-label": `How ${name} is spread`, "aria-pressed": String(now.hist === name), onclick: () => { choosing = false; state.set({ hist: now.hist === name ? null : name }); } }, "▮"),
     h("button", { type: "button", onclick: () => order(now, name) }, name, h("span", { class: "rt-sort" }, now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : "")))));
   sentinel = h("div", { class: "rt-sentinel" });
   replace(slot, h("table", null, h("thead", null, head), body), sentinel);
@@ -154,20 +166,22 @@ async function more(body, observer) {
   if (data.next) observer.observe(sentinel);
 }
 
+// The panel on the right: the chosen column's spread, those worth seeing, or the choice of columns.
 function drawSide(now) {
   const side = part(".rt-explore-side");
-  const open = choosing || now.hist;
+  const roomy = root.clientWidth >= PANEL_FROM;
+  const open = choosing || now.hist || (spreads && roomy);
   part(".rt-explore-main").classList.toggle("rt-with-side", Boolean(open));
-  if (!open) return replace(side);
-  let spreadSlot = side.querySelector(".rt-spread");
-  if (!spreadSlot) spreadSlot = h("div", { class: "rt-spread" });
-  replace(side, now.hist ? spreadSlot : null, choosing ? chooser(now) : null);
-  const wanted = JSON.stringify([now.hist, shownFor]);
-  if (now.hist && wanted !== spreadFor && data) {
-    spreadFor = wanted;
-    newestSpread(call("spread", { ...asked(now), column: now.hist }), answer => replace(spreadSlot, spreadView(answer)), error => replace(spreadSlot, h("p", { class: "rt-empty" }, error.message)));
-  }
-  return undefined;
+  if (!open) { spreadFor = ""; return replace(side); }
+  if (choosing) { spreadFor = ""; return replace(side, chooser(now)); }
+  const wanted = JSON.stringify([now.hist, shownFor, known.length, spreads]);
+  if (wanted === spreadFor || !data) return undefined;
+  spreadFor = wanted;
+  const names = [...new Set([now.hist, ...(spreads ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : [])])].filter(Boolean);
+  const slots = names.map(name => side.querySelector(`[data-spread="${CSS.escape(name)}"]`) || h("section", { class: "rt-spread", dataset: { spread: name } }, h("h2", { class: "rt-mono" }, name)));
+  replace(side, slots);
+  return newestSpread(Promise.all(names.map(column => call("spread", { ...asked(now), column }).catch(error => ({ column, error: error.message })))),
+    answers => answers.forEach((answer, at) => replace(slots[at], answer.error ? h("p", { class: "rt-empty" }, answer.error) : spreadView(answer))), () => {});
 }
 
 function chooser(now) {
@@ -176,11 +190,17 @@ function chooser(now) {
   const fill = query => replace(list, known.filter(column => column.name.includes(query)).map(column => h("label", { title: column.meaning },
     h("input", { type: "checkbox", checked: chosen.includes(column.name), onchange: event => {
       const columns = data ? data.columns : [];
-      state.set({ columns: (event.target.checked ? [...columns, column.name] : columns.filter(name => name !== column.name)).join(",") || null });
+      state.set({ columns: (event.target.checked ? beside(columns, column.name) : columns.filter(name => name !== column.name)).join(",") || null });
     } }), h("span", { class: "rt-mono" }, column.name), h("span", { class: "rt-faint rt-ellipsis" }, column.meaning))));
   fill(columnQuery);
   return h("section", { class: "rt-columns-panel", testid: "columns-panel" }, h("div", { class: "rt-side-head-line" }, h("h2", null, "Columns"), now.columns ? button("the usual ones", () => state.set({ columns: null }), { class: "rt-ghost" }) : null),
     h("input", { class: "rt-input", placeholder: "search columns", value: columnQuery, oninput: event => { columnQuery = event.target.value.trim(); fill(columnQuery); } }), list);
+}
+
+// A column that is added stands after the numbers one came for, where it is seen, not behind the long text.
+function beside(columns, name) {
+  const at = columns.indexOf("reward") + 1;
+  return [...columns.slice(0, at), name, ...columns.slice(at)];
 }
 
 function narrow(condition) {
@@ -188,25 +208,29 @@ function narrow(condition) {
   state.set({ where: now.where ? `(${now.where}) and ${condition}` : condition });
 }
 
+function narrowTo({ column, bins: { edges, counts } }, i) {
+  narrow(`${column} >= ${edges[i]} and ${column} ${i === counts.length - 1 ? "<=" : "<"} ${edges[i + 1]}`);
+}
+
 const quoted = value => `'${String(value).replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
 
 function spreadView(answer) {
-  const head = h("div", { class: "rt-side-head-line" }, h("h2", { class: "rt-mono" }, answer.column), button("close", () => state.set({ hist: null }), { class: "rt-ghost" }));
+  const head = h("div", { class: "rt-side-head-line" }, h("h2", { class: "rt-mono" }, answer.column), state.get().hist === answer.column ? button("close", () => state.set({ hist: null }), { class: "rt-ghost" }) : null);
   if (answer.bins) {
     const { edges, counts, unknown } = answer.bins;
     if (!counts.length) return [head, h("p", { class: "rt-faint" }, "No numbers here.")];
     const top = Math.max(...counts);
     const width = 280;
     const bar = width / counts.length;
-    const drawing = svg("svg", { viewBox: `0 0 ${width} 130`, class: "rt-hist", testid: "histogram" }, counts.map((count, i) => svg("g", { class: "rt-hist-bar", onclick: () => narrow(`${answer.column} >= ${edges[i]} and ${answer.column} ${i === counts.length - 1 ? "<=" : "<"} ${edges[i + 1]}`) },
-      svg("title", null, `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`), svg("rect", { x: i * bar, y: 0, width: bar, height: 110, class: "rt-hist-hit" }),
-      svg("rect", { x: i * bar + 0.5, y: 110 - (top ? (count / top) * 106 : 0), width: Math.max(bar - 1, 1), height: top ? (count / top) * 106 : 0, class: "rt-hist-fill" }))),
-      svg("text", { x: 0, y: 125, class: "rt-axis" }, number(edges[0])), svg("text", { x: width, y: 125, class: "rt-axis", "text-anchor": "end" }, number(edges[edges.length - 1])));
-    return [head, drawing, h("p", { class: "rt-faint" }, `A bar narrows the filter. ${unknown ? `${plural(unknown, "row")} without a value.` : ""}`)];
+    const drawing = svg("svg", { viewBox: `0 0 ${width} 90`, role: "group", "aria-label": `How ${answer.column} is spread`, class: "rt-hist", testid: "histogram" }, counts.map((count, i) => svg("g", { class: "rt-hist-bar", role: "button", tabindex: count ? "0" : "-1", "aria-label": `${answer.column} from ${number(edges[i])} to ${number(edges[i + 1])}: ${plural(count, "row")}`, onclick: () => narrowTo(answer, i), onkeydown: event => { if (event.key === "Enter") narrowTo(answer, i); } },
+      svg("title", null, `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`), svg("rect", { x: i * bar, y: 0, width: bar, height: 70, class: "rt-hist-hit" }),
+      svg("rect", { x: i * bar + 0.5, y: 70 - (top ? (count / top) * 66 : 0), width: Math.max(bar - 1, 1), height: top ? (count / top) * 66 : 0, class: "rt-hist-fill" }))),
+      svg("text", { x: 0, y: 85, class: "rt-axis" }, number(edges[0])), svg("text", { x: width, y: 85, class: "rt-axis", "text-anchor": "end" }, number(edges[edges.length - 1])));
+    return [head, drawing, h("p", { class: "rt-faint" }, unknown ? `${plural(unknown, "row")} without a value` : "")];
   }
   const total = data.total || 1;
   const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
-  return [head, h("div", { class: "rt-facets", testid: "facets" }, answer.facets.map(([value, count]) => h("button", {
+  return [head, h("div", { class: "rt-facets", testid: "facets" }, answer.facets.slice(0, state.get().hist === answer.column ? 40 : 8).map(([value, count]) => h("button", {
     type: "button", disabled: value === null, onclick: () => narrow(answer.kind === "tags" ? `${answer.column} has ${quoted(value)}` : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`),
   }, h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }), h("span", { class: "rt-ellipsis" }, value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value))), h("b", null, number(count)), h("span", { class: "rt-faint" }, percent(count / total)))))];
 }

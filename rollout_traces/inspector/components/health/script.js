@@ -62,7 +62,7 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   replace(main,
     h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, Number(now.smooth || 0)))),
-    heat("Flags", "share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random", "flags", data.flags, step),
+    heat("Flags", "worst first; share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random. A name lists its rollouts", "flags", data.flags, step),
     heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),
@@ -99,7 +99,7 @@ function heat(title, meaning, what, rows, step) {
   return h("section", { class: "rt-heat" }, h("h2", null, title, h("span", { class: "rt-faint" }, ` ${meaning}`)),
     h("div", { class: "rt-heat-rows" }, rows.slice(0, 30).map(row => {
       const cells = bins(row);
-      return h("div", { class: "rt-heat-row" }, h("span", { class: `rt-heat-name rt-ellipsis rt-sev-${data.severities[row.name] || "none"}`, title: row.estimated ? `${row.name}: needs text, so its share is estimated from the rollouts kept at random` : row.name }, row.name.replaceAll("_", " "), row.estimated ? " ~" : ""),
+      return h("div", { class: "rt-heat-row" }, heatName(row, what),
         h("div", { class: "rt-heat-cells" }, cells.map(cell => h("button", {
           type: "button", "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`, title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
           class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "", disabled: !cell.count,
@@ -107,6 +107,17 @@ function heat(title, meaning, what, rows, step) {
         }))),
         h("b", { title: "mean over the steps" }, percent(row.values.reduce((sum, value) => sum + value, 0) / row.values.length)));
     }), axis(bins(rows[0]).length)));
+}
+
+// The name lists every kept rollout of the run that carries it.
+function heatName(row, what) {
+  const severity = data.severities[row.name];
+  const label = [what === "flags" && severity ? h("i", { class: `rt-sev-mark rt-sev-${severity}`, "aria-hidden": "true" }) : null, row.name.replaceAll("_", " "), row.estimated ? " ~" : ""];
+  const title = row.estimated ? `${row.name}: needs text, so its share is estimated from the rollouts kept at random` : row.name;
+  const where = { flags: `flags has '${row.name}'`, discards: `discard_reason = '${row.name}'` }[what];
+  if (!where) return h("span", { class: "rt-heat-name rt-ellipsis", title }, label);
+  return h("button", { type: "button", class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`, title: `${title}. Lists its rollouts of all steps`, testid: "heat-name",
+    onclick: () => state.set({ page: "rollouts", scope: "all", where, sort: null, text: null, flag: null, group: null, sample: null, id: null }) }, label);
 }
 
 // Under the cells: the steps they begin and end with.

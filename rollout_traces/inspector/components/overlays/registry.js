@@ -1,20 +1,16 @@
-// The token overlays. One entry an overlay: what it needs, what value a token has, how it is coloured.
+// The token overlays. One entry an overlay, and nothing else anywhere: the menu, the legend, the card of a token
+// and the table of the docs are made from it.
 //
-// kind: "mask" (on or off), "bands" (a few whole numbers), "sequential" (from nothing to much) or
-// "diverging" (below and above a middle). `values(tokens)` gives a Float32Array, NaN = no value there.
+// needs: what has to be there, tracks of the rollout by name, or of what is around it: "turns" (the rollout's),
+// "group" (what its group's kept rollouts do to each token id), "step" (means over the step's rollouts) and
+// "train_version". What the rollout lacks is not offered; group and step are asked for when it is chosen.
+// kind: "mask" (on or off), "bands" (a few whole numbers, named by `names`), "sequential" (from nothing to much)
+// or "diverging" (below and above a middle). values(tokens, around) gives a Float32Array, NaN = no value there;
+// `around` holds {turns, group, step}. derived: the card of a token shows it beside the tracks.
 
 import { quantile } from "../../lib/colour.js";
-
-function each(tokens, names, value, { sampledOnly = true } = {}) {
-  const out = new Float32Array(tokens.n).fill(NaN);
-  const arrays = names.map(name => tokens.get(name));
-  const sampled = tokens.get("response_mask");
-  for (let i = 0; i < tokens.n; i++) {
-    if (sampledOnly && !sampled[i]) continue;
-    out[i] = value(...arrays.map(array => array[i]));
-  }
-  return out;
-}
+import { CREDIT } from "./credit.js";
+import { each } from "./values.js";
 
 const track = name => tokens => each(tokens, [name], v => v);
 const upTo = share => values => [0, Math.max(quantile(values, share) || 0, 1e-6)];
@@ -41,7 +37,7 @@ export const OVERLAYS = [
     values: tokens => each(tokens, ["versions"], v => (v < 0 ? NaN : v), { sampledOnly: false }),
   },
   {
-    key: "staleness", label: "Staleness", kind: "bands", needs: ["versions"], ready: tokens => tokens.trainVersion !== null && tokens.trainVersion !== undefined,
+    key: "staleness", label: "Staleness", kind: "bands", needs: ["versions", "train_version"], derived: true,
     meaning: "The version being trained minus the version that sampled the token.",
     values: tokens => each(tokens, ["versions"], v => (v < 0 ? NaN : tokens.trainVersion - v), { sampledOnly: false }),
   },
@@ -51,12 +47,12 @@ export const OVERLAYS = [
     values: track("logprobs"), domain: values => [Math.min(quantile(values, 0.01) || 0, -1e-6), 0],
   },
   {
-    key: "mismatch", label: "Prox − rollout logprob", kind: "diverging", unit: "nats", needs: ["prox_logprobs", "logprobs"],
+    key: "mismatch", label: "Prox − rollout logprob", kind: "diverging", unit: "nats", needs: ["prox_logprobs", "logprobs"], derived: true,
     meaning: "The trainer's logprob less the engine's, same weights: 0 where they agree.",
     values: tokens => each(tokens, ["prox_logprobs", "logprobs"], (p, l) => p - l), domain: around(0),
   },
   {
-    key: "ppo_ratio", label: "PPO ratio", kind: "diverging", needs: ["new_logprobs", "prox_logprobs"], middle: 1,
+    key: "ppo_ratio", label: "PPO ratio", kind: "diverging", needs: ["new_logprobs", "prox_logprobs"], middle: 1, derived: true,
     meaning: "e^(new − prox): how far the update moved the token.",
     values: tokens => each(tokens, ["new_logprobs", "prox_logprobs"], (a, b) => Math.exp(a - b)), domain: around(1),
   },
@@ -66,7 +62,7 @@ export const OVERLAYS = [
     values: track("advantages"), domain: around(0),
   },
   {
-    key: "update_share", label: "Share of the update", kind: "sequential", needs: ["advantages", "logprobs"],
+    key: "update_share", label: "Share of the update", kind: "sequential", needs: ["advantages", "logprobs"], derived: true,
     meaning: "|A| · weight · (1 − p), as a share of this rollout's sum: where its gradient comes from.",
     values: tokens => {
       const weights = tokens.get("loss_weights");
@@ -83,7 +79,7 @@ export const OVERLAYS = [
     domain: upTo(0.995),
   },
   {
-    key: "ref_kl", label: "Reference KL", kind: "sequential", unit: "nats", needs: ["ref_logprobs", "logprobs"],
+    key: "ref_kl", label: "Reference KL", kind: "sequential", unit: "nats", needs: ["ref_logprobs", "logprobs"], derived: true,
     meaning: "e^d − d − 1 with d = reference minus policy logprob: the k3 estimate, never negative.",
     values: tokens => each(tokens, ["ref_logprobs", policy(tokens)], (r, p) => { const d = Math.min(Math.max(r - p, -20), 20); return Math.exp(d) - d - 1; }),
     domain: upTo(0.99),
@@ -105,19 +101,34 @@ export const OVERLAYS = [
     key: "loss_weight", label: "Loss weight", kind: "sequential", needs: ["loss_weights"],
     meaning: "The weight of the token in the loss.", values: track("loss_weights"), domain: upTo(0.99),
   },
+  ...CREDIT,
 ];
 
+export const AROUND = ["group", "step"];
+const HAS = {
+  turns: () => true,
+  group: tokens => tokens.inGroup !== false,
+  step: () => true,
+  train_version: tokens => tokens.trainVersion !== null && tokens.trainVersion !== undefined,
+};
+
 export function available(tokens) {
-  return OVERLAYS.filter(overlay => overlay.needs.every(name => tokens.has(name)) && (!overlay.ready || overlay.ready(tokens)));
+  return OVERLAYS.filter(overlay => overlay.needs.every(name => (HAS[name] ? HAS[name](tokens) : tokens.has(name))));
+}
+
+// What an overlay needs of what is around the rollout and is not there yet.
+export function missing(overlay, around) {
+  return overlay.needs.filter(name => AROUND.includes(name) && !around[name]);
 }
 
 export const LEVELS = 12;
 
 // What drawing needs: the values, the class of each token, and what the legend says. Rollouts shown beside
 // it share the range and the bands, so that a colour means one thing.
-export function paint(overlay, tokens, beside = []) {
-  const values = overlay.values(tokens);
-  const all = beside.filter(other => available(other).includes(overlay)).reduce((sum, other) => joined(sum, overlay.values(other)), values);
+export function paint(overlay, tokens, beside = [], around = {}) {
+  const values = overlay.values(tokens, around);
+  const shared = overlay.needs.some(name => name in HAS && name !== "train_version") ? [] : beside;
+  const all = shared.filter(other => available(other).includes(overlay)).reduce((sum, other) => joined(sum, overlay.values(other)), values);
   if (overlay.kind === "mask") {
     return { overlay, values, classOf: i => (values[i] ? "m1" : "m0"), domain: [0, 1] };
   }
@@ -149,7 +160,7 @@ function joined(a, b) {
   return out;
 }
 
-// Positions worth jumping to, in order: edges of masks and bands, else the most extreme values.
+// Positions worth jumping to: edges of masks and bands in order, else the most extreme values, greatest first.
 export function extremes(painted, most = 40) {
   const { overlay, values } = painted;
   const n = values.length;
@@ -160,7 +171,7 @@ export function extremes(painted, most = 40) {
   }
   const middle = overlay.kind === "diverging" ? (painted.domain[0] + painted.domain[1]) / 2 : 0;
   const ranked = [];
-  for (let i = 0; i < n; i++) if (!Number.isNaN(values[i])) ranked.push([Number.isFinite(values[i]) ? Math.abs(values[i] - middle) : Infinity, i]);
-  ranked.sort((a, b) => b[0] - a[0]);
-  return ranked.slice(0, Math.min(most, Math.max(Math.ceil(ranked.length / 20), 5))).map(pair => pair[1]).sort((a, b) => a - b);
+  for (let i = 0; i < n; i++) if (!Number.isNaN(values[i]) && values[i] !== middle) ranked.push([Number.isFinite(values[i]) ? Math.abs(values[i] - middle) : Infinity, i]);
+  ranked.sort((a, b) => (b[0] === a[0] ? a[1] - b[1] : b[0] - a[0]));
+  return ranked.slice(0, Math.min(most, Math.max(Math.ceil(ranked.length / 20), 5))).map(pair => pair[1]);
 }

@@ -5,6 +5,7 @@ import { number, plural } from "../../lib/format.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
+import { lineChart } from "../charts/line_chart.js";
 
 let call;
 let root;
@@ -41,6 +42,28 @@ async function update() {
     const facts = cards[at].lastChild;
     if (info.error) replace(facts, info.error);
     else if (!info.n_runs) replace(facts, "no runs yet");
-    else replace(facts, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`, h("br"), h("span", { class: "rt-faint" }, `latest: ${info.last_run}, step ${number(info.last_step)}`));
+    else replace(facts, described(info));
   }
+}
+
+function described(info) {
+  const last = info.last_trace || info.started;
+  return [
+    h("div", null, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`),
+    h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
+    info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(info.reward.values.findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
+  ];
+}
+
+// A line without axes; smoothed where it is long, its noise light behind it.
+function sparkline({ steps, values }) {
+  return lineChart(steps, values, { width: 150, height: 36, weight: steps.length >= 24 ? 0.7 : 0, bare: true, label: "mean reward over the steps of the newest run" });
+}
+
+// How long ago, in the largest unit that fits.
+export function ago(when, now = Date.now()) {
+  const seconds = (now - Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(when) ? when : `${when}Z`)) / 1000;
+  if (!Number.isFinite(seconds)) return "";
+  for (const [size, unit] of [[86400, "day"], [3600, "hour"], [60, "minute"]]) if (seconds >= size) return `${plural(Math.floor(seconds / size), unit)} ago`;
+  return "just now";
 }

@@ -3,6 +3,7 @@
 import { button, copyButton, h } from "../../lib/dom.js";
 import { number, percent, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
+import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
 
 function fact(label, value, title) {
@@ -32,7 +33,7 @@ const SHOWN = new Set(["status", "schema", "kind", "uid", "split", "step", "grou
 function answer(label, value) {
   if (value === undefined || value === null) return null;
   const text = typeof value === "string" ? value : JSON.stringify(value);
-  return h("div", { class: "rt-answer" }, h("span", { class: "rt-label" }, label), h("code", null, inert(text.slice(0, 400))));
+  return h("span", { class: "rt-answer", title: inert(text.slice(0, 2000)) }, h("span", { class: "rt-label" }, label), h("code", { dir: "auto" }, inert(text.slice(0, 400))));
 }
 
 export function selectedSentence(m, group) {
@@ -42,41 +43,114 @@ export function selectedSentence(m, group) {
   return `Kept as “${inert(String(m.selected_by)).replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
 }
 
+// What stands in one line; the rest unfolds.
+const OPENED = "rt-header-open";
+const SHOWN_FLAGS = 3;
+
 // actions: {compare(), pin(), pinned: trace id or null, showFlag(flag)}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
   const title = [m.step === undefined ? null : `Step ${number(m.step)}`, m.group === undefined ? null : `group ${number(m.group)}`, m.sample === undefined ? null : `sample ${number(m.sample)}`].filter(Boolean).join(" · ");
   const range = rollout.ranges.reward;
-  const whole = rollout.flags.filter(flag => flag.turn === null);
-  const rest = Object.keys(m).filter(key => !SHOWN.has(key) && !key.startsWith("component/")).sort();
   return h("section", { class: "rt-rollout-head", testid: "rollout-header" },
     h("div", { class: "rt-headline" },
       h("div", { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" }, h("span", { class: "rt-label" }, "reward"), h("b", { testid: "reward" }, number(m.reward))),
       h("div", { class: "rt-advantage", title: "mean advantage over the loss tokens" }, h("span", { class: "rt-label" }, "advantage"), h("b", null, signed(m.advantage))),
-      h("h2", { class: "rt-headline-title" }, title || "A trace of another tool"),
+      h("h1", { class: "rt-headline-title" }, title || "A trace of another tool"),
       h("div", { class: "rt-headline-tools" }, button(actions.pinned && actions.pinned !== rollout.id ? "compare with pinned" : "compare", actions.compare, { title: actions.pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
         button(actions.pinned === rollout.id ? "pinned" : "pin", actions.pin, { class: "rt-ghost", "aria-pressed": String(actions.pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }), copyButton(() => location.href, "copy link"))),
-    h("div", { class: "rt-faint rt-selected-by" }, m.discard_reason ? [h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`), " "] : null, selectedSentence(m)),
-    h("div", { class: "rt-facts" },
-      fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
-      fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
-      fact("sampled", m.n_sampled === undefined ? null : number(m.n_sampled), "tokens the policy sampled"),
-      fact("environment", m.n_environment ? number(m.n_environment) : null, "unsampled tokens after the first sampled one"),
-      fact("thinking", m.n_thinking ? number(m.n_thinking) : null, "sampled tokens inside thinking"),
-      fact("turns", m.n_turns), fact("tool calls", m.n_tool_calls ? [number(m.n_tool_calls), m.n_tool_errors ? h("span", { class: "rt-warn-text" }, ` ${number(m.n_tool_errors)} failed`) : null] : null),
-      fact("stop", m.stop_reason), fact("version", versions(m), "policy versions that sampled it"), fact("trained at", m.train_version === undefined ? null : `v${m.train_version}`),
-      fact("staleness", m.staleness_max), fact("mean logprob", m.mean_logprob === undefined ? null : number(m.mean_logprob), "nats a sampled token"),
-      fact("mismatch k3", m.mismatch_k3 === undefined ? null : number(m.mismatch_k3), "train against rollout"), fact("update share", m.update_share === undefined ? null : percent(m.update_share), "share of the step's update"),
-      fact("raw reward", m.raw_reward !== undefined && m.raw_reward !== m.reward ? number(m.raw_reward) : null), fact("success", m.success === undefined ? null : m.success ? "yes" : "no"), fact("source", m.source === undefined ? null : inert(String(m.source))),
-      fact("roles from", m.decoded_from, "where roles came from: messages, template or mask"), timings(rollout.timings)),
-    components(m, rollout.ranges),
-    h("div", { class: "rt-answers" }, answer("ground truth", m.ground_truth), answer("parsed answer", m.parsed_answer)),
-    rollout.flags.length ? h("div", { class: "rt-flags" }, rollout.flags.map(flag => h("button", {
-      type: "button", class: `rt-strip rt-strip-${flag.severity}`, testid: "flag", dataset: { flag: flag.name }, onclick: () => actions.showFlag(flag),
-      title: flag.start !== null ? "Show the tokens" : flag.turn !== null ? "Show the turn" : "",
-    }, h("b", null, flag.name.replaceAll("_", " ")), h("span", null, inert(flag.message)), flag.turn === null ? null : h("span", { class: "rt-faint rt-nowrap" }, `turn ${flag.turn}`)))) : null,
-    rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
-    rest.length ? h("details", { class: "rt-more-facts" }, h("summary", null, plural(rest.length, "more field")), h("dl", null, rest.map(key => [h("dt", { class: "rt-mono" }, inert(key)), h("dd", null, typeof m[key] === "number" ? number(m[key]) : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])))]))) : null);
+    details(rollout),
+    flagLines(rollout.flags, actions.showFlag),
+    rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))));
+}
+
+function details(rollout) {
+  const m = rollout.metadata;
+  const node = h("details", { class: "rt-head-more", open: opened(), testid: "header-more" },
+    h("summary", { title: "All that is known of this rollout" }, h("span", { class: "rt-head-line" }, line(m), answers(m))),
+    h("div", { class: "rt-faint rt-selected-by" }, selectedSentence(m)),
+    facts(rollout), components(m, rollout.ranges), more(m));
+  node.addEventListener("toggle", () => remember(node.open));
+  return node;
+}
+
+function opened() {
+  try { return localStorage.getItem(OPENED) === "1"; } catch { return false; }
+}
+
+function remember(open) {
+  try { localStorage.setItem(OPENED, open ? "1" : "0"); } catch { /* a private window keeps it for this page alone */ }
+}
+
+// The facts that one looks for first, as one line that gives way.
+function line(m) {
+  const told = [
+    m.n_sampled === undefined ? null : `${number(m.n_sampled)} sampled of ${number(m.n_tokens)} tokens`,
+    m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
+    m.n_tool_calls ? plural(m.n_tool_calls, "tool call") : null,
+    m.stop_reason ? `stop: ${inert(String(m.stop_reason))}` : null,
+    versions(m), m.staleness_max ? `stale ${number(m.staleness_max)}` : null,
+    m.source === undefined ? null : inert(String(m.source)),
+  ].filter(Boolean);
+  return [
+    m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`) : null,
+    m.n_tool_errors ? h("span", { class: "rt-chip rt-chip-error" }, `${plural(m.n_tool_errors, "tool error")}`) : null,
+    told.map(each => h("span", null, each)),
+    Object.keys(m).filter(key => key.startsWith("component/")).slice(0, 4).map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),
+  ];
+}
+
+function answers(m) {
+  return [answer("expected", m.ground_truth), answer("answer", m.parsed_answer)];
+}
+
+function facts(rollout) {
+  const m = rollout.metadata;
+  return h("div", { class: "rt-facts" },
+    fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
+    fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
+    fact("sampled", m.n_sampled === undefined ? null : number(m.n_sampled), "tokens the policy sampled"),
+    fact("environment", m.n_environment ? number(m.n_environment) : null, "unsampled tokens after the first sampled one"),
+    fact("thinking", m.n_thinking ? number(m.n_thinking) : null, "sampled tokens inside thinking"),
+    fact("turns", m.n_turns), fact("tool calls", m.n_tool_calls ? [number(m.n_tool_calls), m.n_tool_errors ? h("span", { class: "rt-error-text" }, ` ${number(m.n_tool_errors)} failed`) : null] : null),
+    fact("stop", m.stop_reason), fact("version", versions(m), "policy versions that sampled it"), fact("trained at", m.train_version === undefined ? null : `v${m.train_version}`),
+    fact("staleness", m.staleness_max), fact("mean logprob", m.mean_logprob === undefined ? null : number(m.mean_logprob), "nats a sampled token"),
+    fact("mismatch k3", m.mismatch_k3 === undefined ? null : number(m.mismatch_k3), "train against rollout"), fact("update share", m.update_share === undefined ? null : percent(m.update_share), "share of the step's update"),
+    fact("raw reward", m.raw_reward !== undefined && m.raw_reward !== m.reward ? number(m.raw_reward) : null), fact("success", m.success === undefined ? null : m.success ? "yes" : "no"), fact("source", m.source === undefined ? null : inert(String(m.source))),
+    fact("engine", m.engine === undefined ? null : inert(String(m.engine))),
+    fact("roles from", m.decoded_from, "where roles came from: messages, template or mask"), timings(rollout.timings));
+}
+
+function more(m) {
+  const rest = Object.keys(m).filter(key => !SHOWN.has(key) && !key.startsWith("component/")).sort();
+  if (!rest.length) return null;
+  return h("details", { class: "rt-more-facts" }, h("summary", null, plural(rest.length, "more field")), h("dl", null, rest.map(key => [h("dt", { class: "rt-mono" }, inert(key)), h("dd", null, typeof m[key] === "number" ? number(m[key]) : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])))])));
+}
+
+// One line a flag, the worst first; a click goes through the places where it was seen.
+function flagLines(flags, show) {
+  const all = grouped(flags);
+  if (!all.length) return null;
+  const list = h("div", { class: "rt-flags" }, all.slice(0, SHOWN_FLAGS).map(entry => flagLine(entry, show)));
+  const rest = all.slice(SHOWN_FLAGS);
+  if (rest.length) {
+    const open = h("button", { type: "button", class: "rt-ghost", testid: "more-flags", onclick: () => open.replaceWith(...rest.map(entry => flagLine(entry, show))) }, `${plural(rest.length, "more flag")}: ${rest.map(entry => entry.name.replaceAll("_", " ")).join(", ")}`);
+    list.append(open);
+  }
+  return list;
+}
+
+function flagLine(entry, show) {
+  let next = 0;
+  const count = entry.flags.length;
+  const where = entry.flags.filter(flag => flag.turn !== null);
+  const turns = [...new Set(where.map(flag => flag.turn))];
+  return h("button", {
+    type: "button", class: `rt-strip rt-strip-${entry.severity}`, testid: "flag", dataset: { flag: entry.name },
+    title: `${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
+    onclick: () => { show(entry.flags[next % count]); next += 1; },
+  }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
+  turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);
 }
 
 function timings(values) {

@@ -6,11 +6,11 @@ import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
-import { Charts } from "../charts/script.js";
+import { Charts, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
-import { drawStepPager, move, toggleFollow } from "../step_pager/script.js";
+import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
 import { Marks } from "../../lib/highlight.js";
 import { TranscriptView } from "../transcript/script.js";
 
@@ -30,6 +30,9 @@ let rollout = null;
 let rolloutFor = "";
 let view = null;
 let marks = null;
+let shownPlace = "";
+// After another run or split was chosen, group and sample are where to look, not what was asked for.
+let wish = false;
 const newestList = latest();
 const newestRollout = latest();
 const newestCharts = latest();
@@ -45,6 +48,7 @@ export function mount(element, server) {
   filterBar = buildFilterBar({ columns: () => list?.columns || [] });
   part(".rt-filter-slot").append(filterBar.root);
   charts = new Charts(part(".rt-right"));
+  part(".rt-list-toggle").addEventListener("click", () => showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")));
   keys();
   register("rollouts", { element: root, update, news });
 }
@@ -56,10 +60,14 @@ function update(now, changed) {
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return nothingYet(now);
   if (now.step === undefined || Number.isNaN(Number(now.step))) return state.set({ step: steps[steps.length - 1] }, { fill: true });
+  const place = keyOf(now, ["project", "run", "split"]);
+  wish = wish || (shownPlace !== "" && shownPlace !== place);
+  shownPlace = place;
+  if (wish && !steps.includes(Number(now.step))) return state.set({ step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null }, { fill: true });
   const wanted = keyOf(now, LIST_KEYS);
   if (wanted !== listFor) {
     loadList(now, wanted);
-    if (now.id !== undefined || now.sample !== undefined) openWanted(now);
+    if (!wish && (now.id !== undefined || now.sample !== undefined)) openWanted(now);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
   else if (["step", "smooth"].some(key => changed.has(key))) charts.draw();
@@ -115,6 +123,7 @@ function drawList() {
   const now = state.get();
   drawSamples(part(".rt-left-list"), list, {
     selectedId: rollout?.id, open, showStep: now.scope === "all", scope: now.scope,
+    openGroup: group => state.set({ page: "group", group, sample: null, id: null }),
     filtered: Boolean(now.where || now.text), widen: () => state.set({ scope: "all" }),
     more: async after => {
       const next = await call("samples", { ...request(now), where: now.where || "", text: now.text || "", sort: now.sort || "", scope: now.scope || "step", after });
@@ -149,11 +158,24 @@ function address(card) {
     : { step: card.step, group: card.group, sample: card.sample, id: null };
 }
 
+// A narrow window shows the list or the rollout, not both.
+function showListOnPhone(shown) {
+  part(".rt-columns").classList.toggle("rt-list-open", shown);
+  part(".rt-list-toggle").setAttribute("aria-expanded", String(shown));
+}
+
 function open(card) {
+  showListOnPhone(false);
   state.set({ ...address(card), token: null, follow: null });
 }
 
 function openWanted(now) {
+  if (wish && list) {
+    wish = false;
+    const inGroup = cards().filter(card => String(card.group) === now.group);
+    const same = inGroup.find(card => String(card.sample) === now.sample) || inGroup[0] || cards()[0];
+    if (same && (String(same.group) !== now.group || String(same.sample) !== now.sample)) return state.set(address(same), { fill: true });
+  }
   if (now.id === undefined && now.sample === undefined) {
     const inGroup = cards().filter(card => now.group === undefined || String(card.group) === now.group);
     const first = inGroup[0] || cards()[0];
@@ -177,7 +199,7 @@ function show(data) {
   view?.forget();
   rollout = data;
   const middle = part(".rt-middle");
-  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged }, look(now));
+  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data) }, look(now));
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
@@ -186,6 +208,12 @@ function show(data) {
   marks.set(now.text || "");
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
+}
+
+// What an overlay needs of the rollout's group or step.
+async function around(what, data) {
+  const { step, group } = data.metadata;
+  return call("around", { ...request(state.get()), step: step ?? null, group: group ?? null, what });
 }
 
 function header() {
@@ -209,7 +237,7 @@ function lookChanged(patch) {
 
 function loadCharts(now) {
   chartsFor = keyOf(now, CHART_KEYS);
-  const names = (now.charts || "").split(",").filter(Boolean);
+  const names = now.charts ? now.charts.split(",").filter(Boolean) : rememberedCharts(now.project);
   newestCharts(call("metrics", { ...request(now), names }), data => charts.setData(data), error => charts.fail(error));
 }
 
@@ -238,10 +266,19 @@ function keys() {
   const steps = { ...here, section: "Steps" };
   const samples = { ...here, section: "Rollouts" };
   const tokens = { ...here, section: "Tokens" };
+  const turns = { ...here, section: "Turns" };
+  shortcut("Home", "Top of the rollout", () => part(".rt-middle").scrollTo({ top: 0 }), turns);
+  shortcut("End", "Bottom of the rollout", () => part(".rt-middle").scrollTo({ top: part(".rt-middle").scrollHeight }), turns);
+  shortcut("0", "First turn", () => view?.goToTurn(0), turns);
+  shortcut("9", "Last turn", () => view?.goToTurn(view.turnCards.length - 1), turns);
+  shortcut("a", "Next turn of the assistant", () => view?.stepTurn("assistant", 1), turns);
+  shortcut("A", "Previous turn of the assistant", () => view?.stepTurn("assistant", -1), turns);
+  shortcut("b", "Next turn with an error or a warning", () => view?.stepTurn("odd", 1), turns);
+  shortcut("B", "Previous turn with an error or a warning", () => view?.stepTurn("odd", -1), turns);
   shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), steps);
   shortcut(["]", "ArrowRight"], "Next step", () => move(1), steps);
-  shortcut("Home", "First step", () => move(-1e9), steps);
-  shortcut("End", "Last step", () => move(1e9), steps);
+  shortcut("{", "First step", () => move(-1e9), steps);
+  shortcut("}", "Last step", () => move(1e9), steps);
   shortcut("g", "Type a step", () => part(".rt-step-number").focus(), steps);
   shortcut("l", "Follow the latest step", toggleFollow, steps);
   shortcut("j", "Next rollout", () => step(1), samples);
@@ -258,8 +295,9 @@ function keys() {
   shortcut("m", "Markdown and formulas, or plain text", () => view && lookChanged({ rendered: !view.look.rendered }), tokens);
   shortcut("o", "Next overlay", () => cycle(1), tokens);
   shortcut("O", "Previous overlay", () => cycle(-1), tokens);
-  shortcut("e", "Next extreme or flagged token", () => view?.jump(1), tokens);
-  shortcut("E", "Previous extreme or flagged token", () => view?.jump(-1), tokens);
+  shortcut("e", "Next extreme of the overlay, or flagged token", () => view?.jump(1), tokens);
+  shortcut("E", "Previous extreme of the overlay, or flagged token", () => view?.jump(-1), tokens);
+  shortcut("y", "Each turn in figures", () => view?.tokens && view.toggleTable(), turns);
   shortcut("w", "Show whitespace", () => view && lookChanged({ whitespace: !view.look.whitespace }), tokens);
 }
 

@@ -47,8 +47,8 @@ export function drawStepPager(root, now) {
   if (root.contains(document.activeElement) && document.activeElement.matches(".rt-step-number")) return;
   replace(root,
     h("span", { class: "rt-step-word" }, "Step"),
-    arrow("«", -1e9, "First step (Home)", "step-first"), arrow("‹", -1, "Previous step ([)", "step-previous"), input,
-    arrow("›", 1, "Next step (])", "step-next"), arrow("»", 1e9, "Last step (End)", "step-last"),
+    arrow("«", -1e9, "First step ({)", "step-first"), arrow("‹", -1, "Previous step ([)", "step-previous"), input,
+    arrow("›", 1, "Next step (])", "step-next"), arrow("»", 1e9, "Last step (})", "step-last"),
     h("span", { class: "rt-faint rt-nowrap" }, steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
     button("follow", toggleFollow, { class: "rt-ghost rt-follow", "aria-pressed": String(Boolean(now.follow)), title: "Follow the latest step of a live run (l)", testid: "follow" }));
 }

@@ -4,7 +4,9 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { Tokens } from "../../lib/tracks.js";
 import { legend } from "../overlays/legend.js";
-import { OVERLAYS, available, extremes, paint } from "../overlays/registry.js";
+import { OVERLAYS, available, extremes, missing, paint } from "../overlays/registry.js";
+import { Outline, nextTurn } from "./outline.js";
+import { turnTable } from "./turn_table.js";
 import { hideTokenCard, showTokenCard } from "./token_card.js";
 import { TokenText } from "./tokens.js";
 import { TurnCard } from "./turn.js";
@@ -12,13 +14,17 @@ import { TurnCard } from "./turn.js";
 const SEVERITIES = ["", "info", "warn", "error"];
 
 export class TranscriptView {
-  // options: {scroller, onChange(patch), beside: tokens that share the overlays' range} ; look: {overlay, view, rendered, whitespace}
+  // options: {scroller, onChange(patch), around(what): a promise of what is around the rollout, beside: tokens that share the overlays' range, markFlags: false to leave
+  // flagged tokens unmarked}; look: {overlay, view, rendered, whitespace}
   constructor(rollout, options, look) {
     this.rollout = rollout;
     this.options = options;
     this.look = { overlay: null, view: "read", rendered: true, whitespace: false, ...look };
     this.values = new Map();
     this.tokens = rollout.tokens ? new Tokens(rollout.tokens, rollout.raw) : null;
+    this.around = { turns: rollout.turns, group: null, step: null };
+    this.asking = new Set();
+    if (this.tokens && !options.around) this.tokens.inGroup = false;
     this.beside = options.beside ? [new Tokens(options.beside, "")] : [];
     this.tokenText = this.tokens ? new TokenText(this.tokens, options.scroller) : null;
     this.overlays = this.tokens ? available(this.tokens) : [];
@@ -31,7 +37,9 @@ export class TranscriptView {
       return new TurnCard({ ...turn, raw }, { rollout, index, tokenText: this.tokenText, mode: () => this.mode(), rendered: () => this.look.rendered, openFlag: flag => this.showFlag(flag) });
     });
     this.turnsRoot = h("div", { class: "rt-turns" }, this.turnCards.map(card => card.root));
-    this.root = h("div", { class: "rt-transcript", testid: "transcript" }, h("div", { class: "rt-transcript-bar" }, this.toolbar, this.legendSlot), this.turnsRoot);
+    this.outline = new Outline(rollout, index => this.goToTurn(index));
+    this.turn = -1;
+    this.root = h("div", { class: "rt-transcript", testid: "transcript" }, h("div", { class: "rt-transcript-bar" }, this.toolbar, rollout.turns.length > 1 ? this.outline.root : null, this.legendSlot), this.turnsRoot);
     this.listen();
     this.drawTools();
   }
@@ -41,14 +49,30 @@ export class TranscriptView {
   }
 
   tokenLook() {
-    const overlay = this.overlays?.find(each => each.key === this.look.overlay) || available(this.tokens).find(each => each.key === this.look.overlay);
-    this.painted = overlay ? paint(overlay, this.tokens, this.beside) : null;
+    const overlay = this.overlays.find(each => each.key === this.look.overlay);
+    const wanted = overlay ? missing(overlay, this.around) : [];
+    for (const what of wanted) this.ask(what);
+    this.painted = overlay && !wanted.length ? paint(overlay, this.tokens, this.beside, this.around) : null;
     return { painted: this.painted, whitespace: this.look.whitespace, flagged: this.flaggedTokens() };
+  }
+
+  // Asks for the group or the step, and paints when it is there.
+  async ask(what) {
+    if (this.asking.has(what) || !this.options.around) return;
+    this.asking.add(what);
+    try {
+      this.around[what] = await this.options.around(what);
+      this.values.clear();
+      this.tokenText.restyle(this.tokenLook());
+    } catch (error) {
+      this.failed = error.message;
+    }
+    this.drawTools();
   }
 
   flaggedTokens() {
     const ranged = this.rollout.flags.filter(flag => flag.start !== null && flag.stop !== null);
-    if (!ranged.length) return null;
+    if (!ranged.length || this.options.markFlags === false) return null;
     const marks = new Uint8Array(this.tokens.n);
     for (const flag of ranged) marks.fill(Math.max(SEVERITIES.indexOf(flag.severity), 1), flag.start, flag.stop);
     return marks;
@@ -81,11 +105,21 @@ export class TranscriptView {
           button("␣↵", () => change({ whitespace: !look.whitespace }), { title: "Show whitespace (w)", "aria-pressed": String(look.whitespace), testid: "whitespace" })]
         : button("rendered", () => change({ rendered: !look.rendered }), { title: "Markdown and formulas drawn, or as plain text (m)", "aria-pressed": String(look.rendered), testid: "rendered" }),
       h("span", { class: "rt-transcript-end" },
+        this.tokens && this.options.around ? button("turn table", () => this.toggleTable(), { class: "rt-ghost", "aria-pressed": String(Boolean(this.table)), title: "Each turn in figures (y)", testid: "turn-table-button" }) : null,
         button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }), button("expand all", () => this.collapseAll(false), { class: "rt-ghost" })));
     const known = OVERLAYS.find(each => each.key === look.overlay);
     const why = known ? `This rollout carries nothing for “${known.label}”: its trainer did not hand it over per token.` : `There is no overlay “${look.overlay}”. There are: ${OVERLAYS.map(each => each.key).join(", ")}.`;
-    const missing = look.overlay && !this.painted ? h("div", { class: "rt-legend" }, why) : null;
-    replace(this.legendSlot, mode === "tokens" && this.painted ? legend(this.painted) : missing);
+    const waits = known && this.overlays.includes(known);
+    const absent = look.overlay && !this.painted ? h("div", { class: "rt-legend" }, waits ? this.failed || "Reading what is around the rollout…" : why) : null;
+    replace(this.legendSlot, mode === "tokens" && this.painted ? legend(this.painted) : absent);
+  }
+
+  // A table of the turns above the conversation, or none.
+  toggleTable() {
+    if (this.table) this.table.remove();
+    this.table = this.table ? null : turnTable(this.rollout, this.tokens, index => this.goToTurn(index));
+    if (this.table) this.turnsRoot.before(this.table);
+    this.drawTools();
   }
 
   collapseAll(collapsed) {
@@ -108,7 +142,8 @@ export class TranscriptView {
   }
 
   valuesOf(overlay) {
-    if (!this.values.has(overlay.key)) this.values.set(overlay.key, overlay.values(this.tokens));
+    if (missing(overlay, this.around).length) return null;
+    if (!this.values.has(overlay.key)) this.values.set(overlay.key, overlay.values(this.tokens, this.around));
     return this.values.get(overlay.key);
   }
 
@@ -137,14 +172,33 @@ export class TranscriptView {
     if (card) requestAnimationFrame(() => this.showCard(i, node));
   }
 
+  // Under an overlay to its extremes, the greatest first and then on from there; without one to flagged tokens.
   jump(direction) {
     if (!this.tokens) return;
-    const flagged = this.rollout.flags.filter(flag => flag.start !== null).map(flag => flag.start);
-    const places = [...new Set([...(this.painted ? extremes(this.painted) : []), ...flagged])].sort((a, b) => a - b);
+    const ranked = this.painted ? extremes(this.painted) : this.rollout.flags.filter(flag => flag.start !== null).map(flag => flag.start);
+    const places = [...new Set(ranked)].sort((a, b) => a - b);
     if (!places.length) return;
-    const next = direction > 0 ? places.find(i => i > this.at) ?? places[0] : places.findLast(i => i < this.at) ?? places[places.length - 1];
-    this.goTo(next);
-    this.options.onJump?.(places.indexOf(next) + 1, places.length);
+    const start = this.jumped === this.painted ? this.at : -1;
+    this.jumped = this.painted;
+    const onward = direction > 0 ? places.find(i => i > start) ?? places[0] : places.findLast(i => i < start) ?? places[places.length - 1];
+    this.goTo(start < 0 ? ranked[0] : onward);
+  }
+
+  goToTurn(index) {
+    const card = this.turnCards[index];
+    if (!card) return;
+    card.expand();
+    this.turn = index;
+    this.outline.mark(index);
+    card.root.scrollIntoView({ block: "start" });
+    card.toggle.focus({ preventScroll: true });
+  }
+
+  // To the next turn of a kind ("assistant", "odd"), from the one gone to last, else from the top of the view.
+  stepTurn(kind, by) {
+    const wanted = kind === "assistant" ? turn => turn.role === "assistant" : (_, mark) => mark.severity === "error" || mark.severity === "warn" || mark.failed;
+    const next = nextTurn(this.rollout.turns, this.outline.marks, this.turn < 0 && by < 0 ? 0 : this.turn, by, wanted);
+    if (next >= 0) this.goToTurn(next);
   }
 
   showFlag(flag) {

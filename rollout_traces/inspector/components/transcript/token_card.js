@@ -6,7 +6,6 @@ import { showWhitespace } from "../../lib/text.js";
 import { available } from "../overlays/registry.js";
 
 const NAMES = { versions: "version", turn_ids: "sampled turn", logprobs: "rollout logprob", prox_logprobs: "prox logprob", new_logprobs: "new logprob", ref_logprobs: "reference logprob", advantages: "advantage", values: "value", entropies: "entropy", token_rewards: "token reward", loss_weights: "loss weight" };
-const DERIVED = new Set(["staleness", "mismatch", "ppo_ratio", "update_share", "ref_kl"]);
 
 let card = null;
 
@@ -41,9 +40,9 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
     if (name === "logprobs") row("probability", number(Math.exp(value)));
   }
   for (const overlay of available(tokens)) {
-    if (!DERIVED.has(overlay.key)) continue;
-    const value = values(overlay)[i];
-    if (!Number.isNaN(value)) row(overlay.label.toLowerCase(), number(value));
+    if (!overlay.derived) continue;
+    const value = values(overlay)?.[i];
+    if (value !== undefined && !Number.isNaN(value)) row(overlay.label.toLowerCase(), overlay.names?.[value] ?? number(value));
   }
   replace(node,
     h("div", { class: "rt-token-text rt-mono" }, text ? showWhitespace(text).replace(/↵\n/g, "↵") : "completes no character", tokens.get("special")[i] ? h("span", { class: "rt-chip" }, "special") : null),

@@ -4,6 +4,7 @@ import { button, copyButton, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { jsonView, parsed } from "../../lib/json_view.js";
 import { markdown, pieces, plain } from "../../lib/markdown_view.js";
+import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
 
 const PREVIEW = 20_000;
@@ -16,7 +17,7 @@ export class TurnCard {
     this.options = options;
     this.flags = options.rollout.flags.filter(flag => flag.turn === options.index);
     this.raw = null;
-    this.collapsed = turn.role === "system" && turn.content.length > 400;
+    this.collapsed = turn.role === "system" && turn.content.length > 160;
     this.body = h("div", { class: "rt-turn-body" });
     this.root = h("article", { class: `rt-turn rt-role-${turn.role}`, testid: "turn", dataset: { turn: String(options.index), role: turn.role } }, this.head(), this.strips(), this.body);
     this.draw();
@@ -37,8 +38,8 @@ export class TurnCard {
 
   strips() {
     const strips = [
-      ...this.flags.map(flag => h("button", { type: "button", class: `rt-strip rt-strip-${flag.severity}`, onclick: () => this.options.openFlag(flag), title: "Show the tokens" },
-        h("b", null, flag.name.replaceAll("_", " ")), h("span", null, inert(flag.message)))),
+      ...grouped(this.flags).map(entry => h("button", { type: "button", class: `rt-strip rt-strip-${entry.severity}`, onclick: () => this.options.openFlag(entry.flags[0]), title: "Show the tokens" },
+        h("b", { class: "rt-nowrap" }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${number(entry.flags.length)}` : ""), h("span", null, inert(entry.message)))),
       ...this.turn.warnings.filter(warning => !this.flags.some(flag => warning.startsWith(`${flag.name}:`))).map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
     ];
     return strips.length ? h("div", { class: "rt-strips" }, strips) : null;

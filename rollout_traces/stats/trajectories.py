@@ -35,6 +35,37 @@ TOKEN_BYTES = 128 * 2**20
 """Bytes of token tensors that are fetched per batch; of the dicts beyond, rewards alone are."""
 
 
+ONLY_AREAL = ("ref_logp", "original_rewards", "conversation", "conversation_text", "interactions", "messages")
+"""Keys by which a dict is known to be AReaL's, where none of its values is a handle."""
+
+
+def canonical(trajectories: Any) -> Any:
+    """What `RolloutLogger.log_rollouts` takes, of what AReaL's own `log_rollout_traces` is given.
+
+    AReaL's dicts get our keys, handles fetched, a flat conversation only where the dict has one row; whatever
+    else is given comes back as it is.
+    """
+    if not isinstance(trajectories, Sequence) or isinstance(trajectories, (str, bytes)):
+        return trajectories
+    fetched = iter(resolve([item for item in trajectories if isinstance(item, Mapping)], max_bytes=None))
+    return [_canonical(next(fetched)) if isinstance(item, Mapping) else item for item in trajectories]
+
+
+def _canonical(trajectory: Mapping[str, Any]) -> Any:
+    if not any(key in trajectory for key in ONLY_AREAL):
+        return trajectory
+    if "input_ids" not in trajectory:
+        return _without_tokens(trajectory) if "interactions" in trajectory else trajectory
+    rows = int(trajectory["input_ids"].shape[0])
+    kept = {key: value for key, value in trajectory.items() if key not in ONLY_AREAL}
+    renamed = {
+        ours: trajectory[theirs]
+        for theirs, ours in {**TOKEN_KEYS, **ROW_KEYS}.items()
+        if theirs in trajectory
+    }
+    return {**kept, **renamed, **_texts(trajectory, rows), "messages": _messages(trajectory, rows)}
+
+
 def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutBatch]:
     """AReaL's list of dicts, tensors resolved, as one batch a dict: a group each.
 
@@ -92,10 +123,16 @@ def batch_of(trajectory: Mapping[str, Any]) -> RolloutBatch:
         if theirs in trajectory
     }
     rows = int(trajectory["input_ids"].shape[0])
+    return RolloutBatch.from_dict(
+        {**keys, **_texts(trajectory, rows), "messages": _messages(trajectory, rows)}
+    )
+
+
+def _texts(trajectory: Mapping[str, Any], rows: int) -> dict[str, Any]:
     texts = trajectory.get("conversation_text")
-    if isinstance(texts, (list, tuple)) and len(texts) == rows:
-        keys["extras"] = [{"conversation_text": text} for text in texts]
-    return RolloutBatch.from_dict({**keys, "messages": _messages(trajectory, rows)})
+    if not isinstance(texts, (list, tuple)) or len(texts) != rows:
+        return {}
+    return {"extras": [{"conversation_text": text} for text in texts]}
 
 
 def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:

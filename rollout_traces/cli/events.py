@@ -1,0 +1,44 @@
+"""`rollout-traces events`: a run as a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json
+from rollout_traces.terminal_text import one_line
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("events")(options.expanded(events))
+
+
+def events(
+    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    *,
+    source: options.From,
+    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    as_json: options.AsJson = False,
+) -> None:
+    """List what happened in a run: first and last seen, change points, attempts, gaps.
+
+    Example: rollout-traces events my-run
+    """
+    from rollout_traces.analysis import events as timeline
+    from rollout_traces.analysis.diagnoses import Evidence
+    from rollout_traces.analysis.of_store import relations_of
+    from rollout_traces.analysis.series import RunSeries
+
+    store = source.open()
+    found = timeline(Evidence(RunSeries(relations_of(store), options.run_name(store, run), split)))
+    if as_json:
+        print_json([asdict(event) for event in found])
+    elif not found:
+        typer.echo("nothing happened")
+    for event in found if not as_json else ():
+        until = f" to {event.last}" if event.last is not None and event.last != event.step else ""
+        typer.echo(f"step {event.step}{until}  {event.kind}: {one_line(event.sentence, 300)}")

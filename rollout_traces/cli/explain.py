@@ -1,0 +1,217 @@
+"""`rollout-traces explain`: what changed in a run, at a step, or between two sets of rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
+    from rollout_traces.store import Store
+
+Step = Annotated[int | None, typer.Option(help="This step against the ten before it.")]
+Against = Annotated[
+    str | None,
+    typer.Option(help="What to compare with: another run, steps such as 10:20, or a split of the same run."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("explain")(options.expanded(explain))
+
+
+def explain(
+    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    *,
+    source: options.From,
+    step: Step = None,
+    against: Against = None,
+    steps: Annotated[str | None, typer.Option(help="Steps of the run, such as 10:20.")] = None,
+    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    as_json: options.AsJson = False,
+) -> None:
+    """Explain a run: what is wrong, since when and for whom; or a step, or one set of rollouts against another.
+
+    Example: rollout-traces explain my-run --step 85
+    """
+    from rollout_traces.analysis import Selection, diagnose
+    from rollout_traces.analysis import explain as explain_selections
+    from rollout_traces.analysis.of_store import relations_of
+
+    store = source.open()
+    name = options.run_name(store, run)
+    table = relations_of(store)
+    if step is None and steps is None and against is None:
+        report = diagnose(table, name, split)
+        print_json(plain_report(report)) if as_json else print_report(report)
+        return
+    between = (step, step) if step is not None else options.parse_steps(steps)
+    a = Selection(name, split, between)
+    b = other_side(store, a, against) if against is not None else None
+    if b is None and between[0] is None:
+        raise typer.BadParameter(
+            "--steps without a first step has nothing before it; name one, or give --against."
+        )
+    in_force = in_force_at(diagnose(table, name, split), between) if b is None else []
+    found = explain_selections(table, a, b)
+    if as_json:
+        print_json({**asdict(found), "in_force": [plain_diagnosis(d) for d in in_force]})
+        return
+    print_explanation(found, in_force)
+    if against is not None and b is not None and b.run != a.run:
+        print_config(store, name, str(b.run))
+
+
+def other_side(store: Store, a: Selection, text: str) -> Selection:
+    """What `--against` names: a run, a range of steps, or a split."""
+    names = {info.name for info in store.runs()} | {info.id for info in store.runs()}
+    if text in names:
+        return replace(a, run=store.run(text).name)
+    if a.run is not None and text in store.splits(a.run):
+        return replace(a, split=text)
+    if set(text) <= set("0123456789:") and text.strip(":"):
+        return replace(a, steps=options.parse_steps(text))
+    raise typer.BadParameter(
+        f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
+    )
+
+
+def in_force_at(report: RunReport, between: tuple[int | None, int | None]) -> list[Diagnosis]:
+    """The diagnoses that hold at some steps."""
+    first, last = between
+    return [
+        d
+        for d in report.diagnoses
+        if d.step is None
+        or ((last is None or d.step <= last) and (d.last is None or first is None or d.last >= first))
+    ]
+
+
+def print_report(report: RunReport) -> None:
+    """Prints the diagnoses of a run, and what is unobserved."""
+    typer.secho(
+        f"{report.run}, {report.split}: {report.n_rows:,} rollouts in {report.n_steps} steps", bold=True
+    )
+    for remark in report.remarks:
+        typer.echo(remark)
+    if report.n_rows:
+        _print_diagnoses(report.diagnoses, "Nothing stands out.")
+    if report.unobserved:
+        typer.secho("\nUnobserved", bold=True)
+        for missing in report.unobserved:
+            typer.echo(f"  {missing}")
+
+
+def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
+    from rollout_traces.terminal_text import one_line
+
+    colours = {"error": "red", "warn": "yellow", "info": "blue"}
+    for d in diagnoses:
+        typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + one_line(d.sentence, 500))
+        if d.advice:
+            typer.echo(f"      {d.advice}")
+        if d.where:
+            typer.echo(f"      rollouts: {one_line(d.where, 300)}")
+        for each in d.consequences:
+            typer.echo(f"      with it: {one_line(each.sentence, 300)}")
+    if not diagnoses:
+        typer.echo(nothing)
+
+
+def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
+    """Prints what differs between A and B."""
+    from rollout_traces.terminal_text import one_line
+
+    typer.secho(f"{one_line(found.a, 200)} against {one_line(found.b, 200)}", bold=True)
+    typer.echo(
+        f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "
+        f"{found.n_tested} columns and values compared, false discovery held at 1 %"
+    )
+    for remark in found.remarks:
+        typer.echo(one_line(remark, 300))
+    if in_force:
+        typer.secho("\nIn force at this step", bold=True)
+        _print_diagnoses(in_force, "")
+    typer.secho("\nWhat differs", bold=True)
+    for f in found.findings:
+        typer.echo(f"  {one_line(f.sentence, 300)}")
+        typer.echo(
+            f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {f.effect.p:.1g}{_examples(f)}"
+        )
+        for each in f.consequences:
+            typer.echo(f"      with it: {one_line(each.sentence, 300)}")
+    if not found.findings:
+        typer.echo("  Nothing beyond what groups and steps differ by chance.")
+    for part in found.decompositions:
+        _print_decomposition(part)
+    for who in found.carried:
+        typer.echo(f"\n{one_line(who.sentence, 200)}: {one_line(', '.join(who.ids[:5]), 200)}")
+    for title, phrases in (
+        ("A writes more often", found.phrases),
+        ("Winners of A's groups write more often", found.winners),
+    ):
+        if phrases:
+            rows = [[p.phrase, p.n_a, f"{p.share_a:.0%}", p.n_b, f"{p.share_b:.0%}", p.z] for p in phrases]
+            typer.echo("")
+            print_table(["phrase", "in", "share", "other", "share", "z"], rows, title=title)
+    for column, side in found.only_in.items():
+        typer.echo(f"only {side} knows {column}")
+
+
+def _examples(f: Finding) -> str:
+    return f"; typical: {', '.join(f.detail.examples)}" if f.detail is not None and f.detail.examples else ""
+
+
+def _print_decomposition(part: Any) -> None:
+    if part.components:
+        rows = [[c.component, c.weight, c.mean_b, c.mean_a, c.part] for c in part.components]
+        typer.echo("")
+        print_table(
+            ["component", "weight", "before", "after", "part"],
+            rows,
+            title=f"Mean reward {part.change:+.4g}, by component",
+        )
+    elif part.column == "source" and len(part.mixes) > 1:
+        rows = [[m.value, m.weight_b, m.weight_a, m.mean_b, m.mean_a, m.mix, m.within] for m in part.mixes]
+        rows.append(["all", None, None, None, None, part.mix, part.within])
+        typer.echo("")
+        title = f"Mean reward {part.change:+.4g}, by {part.column}"
+        print_table(
+            [part.column, "share before", "after", "reward before", "after", "mix", "within"],
+            rows,
+            title=title,
+        )
+
+
+def print_config(store: Store, a: str, b: str) -> None:
+    """Prints the settings in which two runs differ."""
+    from rollout_traces.analysis.runs import config_differences
+
+    rows = [[d.key, d.a, d.b] for d in config_differences(store.config(a), store.config(b))]
+    if rows:
+        typer.echo("")
+        print_table(["setting", a, b], rows, title="Configuration")
+
+
+def plain_diagnosis(d: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as JSON."""
+    return {**asdict(d), "consequences": [plain_diagnosis(each) for each in d.consequences]}
+
+
+def plain_report(report: RunReport) -> dict[str, Any]:
+    """A report as JSON."""
+    return {
+        "run": report.run,
+        "split": report.split,
+        "n_steps": report.n_steps,
+        "n_rows": report.n_rows,
+        "diagnoses": [plain_diagnosis(d) for d in report.diagnoses],
+        "unobserved": [asdict(missing) for missing in report.unobserved],
+        "remarks": list(report.remarks),
+    }

@@ -1,0 +1,106 @@
+"""`rollout-traces flips`: which prompts two evaluations solved differently."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from rollout_traces.analysis import Flips
+    from rollout_traces.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("flips")(options.expanded(flips))
+
+
+def flips(
+    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    *,
+    source: options.From,
+    steps: Annotated[
+        str | None, typer.Option(help="Two steps, such as 40:80; the first and the last by default.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Another run, at its last shared step.")] = None,
+    split: Annotated[str, typer.Option(help="The evaluation split.")] = "eval-rollout",
+    threshold: Annotated[float | None, typer.Option(help="Solved from this reward on.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts shown.")] = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare two evaluations prompt by prompt: lost, won, kept, never.
+
+    Example: rollout-traces flips my-run --steps 40:80
+    """
+    from rollout_traces.analysis import Selection
+    from rollout_traces.analysis import flips as match
+    from rollout_traces.analysis.of_store import relations_of
+
+    store = source.open()
+    name = options.run_name(store, run)
+    there = _evaluated(store, name, split)
+    first, last = options.parse_steps(steps)
+    if against is not None:
+        other = store.run(against).name
+        both = sorted(set(there) & set(_evaluated(store, other, split)))
+        if not both:
+            raise typer.BadParameter(f"{name} and {other} share no step of {split}.")
+        step = last if last is not None else both[-1]
+        a = Selection(name, split, (step, step))
+        b = replace(a, run=other)
+    else:
+        first = first if first is not None else there[0]
+        last = last if last is not None else there[-1]
+        if first == last:
+            raise typer.BadParameter(
+                f"{split} has one step, {first}: name two steps, or another run with --against."
+            )
+        a, b = Selection(name, split, (first, first)), Selection(name, split, (last, last))
+    found = match(relations_of(store), a, b, threshold=threshold)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_flips(found, limit)
+
+
+def _evaluated(store: Store, run: str, split: str) -> list[int]:
+    steps = [info.step for info in store.steps(run, split)] if split in store.splits(run) else []
+    if not steps:
+        raise typer.BadParameter(
+            f"run {run} has no {split}; it has {', '.join(store.splits(run)) or 'no rollouts'}."
+        )
+    return steps
+
+
+def print_flips(found: Flips, limit: int) -> None:
+    """Prints scores, counts and the prompts that flipped."""
+    typer.secho(f"{found.a} → {found.b}, solved by {found.solved_by}", bold=True)
+    typer.echo(
+        f"score {found.score_a:.3f} ± {found.error_a:.3f} → {found.score_b:.3f} ± {found.error_b:.3f}; difference "
+        f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+        + (f", McNemar p {found.p:.2g}" if found.p is not None else "")
+    )
+    typer.echo(", ".join(f"{n} {name}" for name, n in found.counts.items() if n))
+    for remark in found.remarks:
+        typer.echo(remark)
+    rows = [
+        [f.outcome, f.prompt_key, f"{f.solved_a}/{f.trials_a}", f"{f.solved_b}/{f.trials_b}",
+         "; ".join(f"{k}: {_short(a)} → {_short(b)}" for k, (a, b) in f.differs.items()), f.prompt]
+        for f in found.prompts
+        if f.outcome in ("lost", "won")
+    ][:limit]  # fmt: skip
+    if rows:
+        print_table(["", "prompt", "A", "B", "what differs", "asks"], rows)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,106 @@
+"""`rollout-traces import`: rollouts that other tools left on disk, into a Trackio project."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollout_traces.cli import options
+
+if TYPE_CHECKING:
+    from rollout_traces.sources.importing import ImportReport
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("import")(import_files)
+
+
+def import_files(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders, or trackio:PROJECT.")],
+    project: Annotated[str, typer.Option("--project", "-p", help="Trackio project to write to.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run; its folder's by default.")
+    ] = None,
+    file_format: Annotated[
+        str, typer.Option("--format", "-f", help="auto, or the format's name where it is not recognised.")
+    ] = "auto",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Folder of the policy's tokenizer: ids are decoded, rollouts of text re-encoded."),
+    ] = None,
+    max_traces: Annotated[
+        int | None,
+        typer.Option("--max-traces", help="Rollouts that become traces, per step; all by default."),
+    ] = None,
+    selection: Annotated[str, typer.Option(help="How --max-traces is spent.")] = "portfolio",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on watching for what is added, until interrupted.")
+    ] = False,
+    trust_pickle: Annotated[
+        bool,
+        typer.Option("--trust-pickle", help="Load pickles: files of others could run any code as you."),
+    ] = False,
+    server_url: Annotated[str | None, typer.Option(help="Trackio server to write to.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Import rollouts of verl, TRL, prime-rl, AReaL, NeMo-RL, slime, SkyRL, Inspect and others.
+
+    What was imported before is passed over; `rollout-traces doctor PATH` only says what is there.
+
+    Example: rollout-traces import ./outputs/rollout_data -p gsm8k --name run-1
+    """
+    from rollout_traces.cli.progress import progress_bar
+    from rollout_traces.sources.importing import import_rollouts, load_tokenizer
+
+    with progress_bar("importing") as report:
+        done = import_rollouts(
+            paths,
+            project,
+            name=name,
+            file_format=file_format,
+            tokenizer=None if tokenizer is None else load_tokenizer(tokenizer),
+            max_traces_per_step=max_traces,
+            selection=selection,
+            follow=follow,
+            trust_pickle=trust_pickle,
+            server_url=server_url,
+            progress=report,
+        )
+    if as_json:
+        from rollout_traces.cli.tables import print_json
+
+        problems = {"counts": dict(done.problems.counts), "first": [str(p) for p in done.problems.kept]}
+        print_json({"project": done.project, "runs": [asdict(r) for r in done.runs], "problems": problems})
+    else:
+        _print(done)
+    if done.problems.counts and not done.rows and not any(run.files_known for run in done.runs):
+        raise typer.Exit(1)
+
+
+def _print(done: ImportReport) -> None:
+    from rollout_traces.terminal_text import one_line
+
+    for run in done.runs:
+        formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())
+        typer.echo(f"{one_line(run.name, 120)}: {run.rows:,} rollouts in {run.steps} steps ({formats})")
+        if run.files_known:
+            typer.echo(f"  {run.files_known} files were imported before and are unchanged.")
+        if run.rows_without_tokens:
+            left = run.rows_without_tokens
+            typer.echo(f"  {left:,} came without token ids: token views and masks are unobserved for them.")
+        if run.rows_re_encoded:
+            typer.echo(
+                f"  {run.rows_re_encoded:,} were re-encoded: their ids may differ from those trained on."
+            )
+        if run.lacks:
+            typer.echo(f"  Not in the files: {'; '.join(run.lacks)}.")
+        if not run.stored:
+            typer.secho("  Not all of it is stored yet: rollout-traces recover stores the rest.", fg="yellow")
+    for problem in done.problems.kept:
+        typer.secho(one_line(str(problem), 400), err=True, fg="yellow")
+    if done.problems.counts:
+        typer.secho(f"In all: {done.problems.summary()}.", err=True, fg="yellow")

@@ -1,0 +1,88 @@
+"""`rollout-traces prompts`: the prompts of a run, or one of them over steps, splits and runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, cast
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("prompts")(options.expanded(prompts))
+
+
+def prompts(
+    run: Annotated[str | None, typer.Argument(help="A run; all by default.")] = None,
+    *,
+    source: options.From,
+    key: Annotated[str | None, typer.Option(help="One prompt's key: all its rollouts over time.")] = None,
+    sort: Annotated[
+        str, typer.Option("--sort", "-s", help="solved, trend, variance, waste, visits or tokens.")
+    ] = "solved",
+    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    steps: Annotated[str | None, typer.Option(help="Steps, such as 10:20.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts.")] = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """List prompts by how often they are solved, by its trend, by variance or by waste.
+
+    Example: rollout-traces prompts my-run --sort waste
+    """
+    from rollout_traces.analysis import Selection, list_prompts, prompt_over_time
+    from rollout_traces.analysis.of_store import relations_of
+    from rollout_traces.analysis.prompts import Order
+
+    store = source.open()
+    name = options.run_name(store, run) if run is not None else None
+    if key is not None:
+        visits = prompt_over_time(relations_of(store), key, runs=[name] if name else [])
+        if as_json:
+            print_json([asdict(visit) for visit in visits])
+            return
+        names = ["run", "split", "step", "tried", "solved", "mean reward", "tokens", "stopped", "rollouts"]
+        rows = [
+            [v.run, v.split, v.step, v.tried, v.solved, v.mean_reward, v.n_sampled, v.stop_reasons, v.ids[:3]]
+            for v in visits
+        ]
+        print_table(names, rows, title=key)
+        return
+    which = Selection(name, split, options.parse_steps(steps))
+    found = list_prompts(relations_of(store), which, order=cast(Order, sort), limit=limit)
+    if as_json:
+        print_json(asdict(found))
+        return
+    names = [
+        "prompt key",
+        "source",
+        "visits",
+        "solved",
+        "tried",
+        "reward",
+        "trend",
+        "spread",
+        "wasted",
+        "prompt",
+    ]
+    rows = [
+        [
+            p.prompt_key,
+            p.source,
+            p.visits,
+            p.solved,
+            p.tried,
+            p.mean_reward,
+            p.trend,
+            p.spread,
+            p.wasted,
+            p.prompt,
+        ]
+        for p in found.prompts
+    ]
+    print_table(names, rows, title=f"{len(found.prompts)} of {found.total} prompts")
+    if found.keyless:
+        typer.echo(f"{found.keyless:,} rollouts have no prompt key")

@@ -1,0 +1,21 @@
+// What overlays compute with.
+
+// One value a token from its tracks; NaN where the policy did not sample it.
+export function each(tokens, names, value, { sampledOnly = true } = {}) {
+  const out = new Float32Array(tokens.n).fill(NaN);
+  const arrays = names.map(name => tokens.get(name));
+  const sampled = tokens.get("response_mask");
+  for (let i = 0; i < tokens.n; i++) {
+    if (sampledOnly && !sampled[i]) continue;
+    out[i] = value(...arrays.map(array => array[i]));
+  }
+  return out;
+}
+
+// The mean of the finite values in [start, stop); NaN where there is none.
+export function meanOf(values, start = 0, stop = values.length) {
+  let sum = 0;
+  let count = 0;
+  for (let i = start; i < stop; i++) if (Number.isFinite(values[i])) { sum += values[i]; count += 1; }
+  return count ? sum / count : NaN;
+}

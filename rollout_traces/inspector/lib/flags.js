@@ -1,0 +1,23 @@
+// Flags as one reads them: the worst first, one entry a name however often it was seen.
+
+export const SEVERITIES = ["error", "warn", "info"];
+
+export function bySeverity(a, b) {
+  const rank = flag => { const at = SEVERITIES.indexOf(flag.severity); return at < 0 ? SEVERITIES.length : at; };
+  return rank(a) - rank(b);
+}
+
+// [{name, severity, message, flags: [...]}], worst first, in the order of their places.
+export function grouped(flags) {
+  const byName = new Map();
+  for (const flag of flags) {
+    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, flags: [] });
+    byName.get(flag.name).flags.push(flag);
+  }
+  return [...byName.values()].sort(bySeverity);
+}
+
+// The worst severity among flags; null where there is none.
+export function worst(flags) {
+  return flags.length ? [...flags].sort(bySeverity)[0].severity : null;
+}

@@ -1,0 +1,110 @@
+"""Calls of a model merged into rows: what agent trainers hand over is a prompt and an answer a turn.
+
+Calls whose prompt goes on where the call before ended are one row, and its turns are numbered. A call whose prompt
+is another one (a compaction, a sub-agent, a context that was cut) begins a row of the same episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import BatchError
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """One call of the policy.
+
+    Attributes:
+        prompt_ids: everything it saw.
+        response_ids: what it wrote.
+        logprobs: one value a response token, nats; None = unknown.
+        trained: whether its response is in the loss.
+    """
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    logprobs: Sequence[float] | None = None
+    trained: bool = True
+
+
+@dataclass
+class MergedRow:
+    """Calls put end to end: the first prompt, and everything after it.
+
+    Attributes:
+        prompt_ids: what the first call saw.
+        response_ids: R tokens, sampled and from the environment.
+        sampled: R values, 1 where the policy wrote the token.
+        trained: R values, 1 where the token is in the loss.
+        turn_ids: R values, the call's number in the row; -1 = from the environment.
+        logprobs: R values, NaN where unknown.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+    trained: list[int] = field(default_factory=list)
+    turn_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def take(self, call: ModelCall, turn: int) -> None:
+        """Appends what the environment wrote since, and the call's response."""
+        between = list(call.prompt_ids[len(self.prompt_ids) + len(self.response_ids) :])
+        n = len(call.response_ids)
+        self.response_ids += [*between, *call.response_ids]
+        self.sampled += [0] * len(between) + [1] * n
+        self.trained += [0] * len(between) + [int(call.trained)] * n
+        self.turn_ids += [-1] * len(between) + [turn] * n
+        unknown = float("nan")
+        self.logprobs += [unknown] * len(between) + (
+            [unknown] * n if call.logprobs is None else list(map(float, call.logprobs))
+        )
+
+    def is_continued_by(self, call: ModelCall) -> bool:
+        """Whether the call's prompt begins with all that the row holds."""
+        held = [*self.prompt_ids, *self.response_ids]
+        return list(call.prompt_ids[: len(held)]) == held
+
+
+def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
+    """The rows of one episode.
+
+    Raises:
+        BatchError: a call's logprobs are not one a response token.
+    """
+    rows: list[MergedRow] = []
+    turn = 0
+    for number, call in enumerate(calls):
+        if call.logprobs is not None and len(call.logprobs) != len(call.response_ids):
+            raise BatchError(
+                f"model call {number}: {len(call.logprobs)} logprobs. Expected {len(call.response_ids)}, one a "
+                "response token."
+            )
+        if not rows or not rows[-1].is_continued_by(call):
+            rows.append(MergedRow(list(call.prompt_ids)))
+            turn = 0
+        rows[-1].take(call, turn)
+        turn += 1
+    return rows
+
+
+def batch_of_rows(rows: Sequence[MergedRow], **columns: Any) -> RolloutBatch:
+    """Merged rows as one right-padded batch.
+
+    Args:
+        rows: B rows.
+        **columns: further columns of a `RolloutBatch`, one value a row.
+    """
+    return RolloutBatch.from_prompt_response(
+        [row.prompt_ids for row in rows],
+        [row.response_ids for row in rows],
+        loss_mask=[row.trained for row in rows],
+        response_mask=[row.sampled for row in rows],
+        turn_ids=[row.turn_ids for row in rows],
+        logprobs=[row.logprobs for row in rows],
+        **columns,
+    )

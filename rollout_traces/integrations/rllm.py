@@ -1,0 +1,58 @@
+"""rLLM's episodes: trajectories of steps, a model call each, merged into rows.
+
+    from rollout_traces.integrations import rllm
+    logger.log_rollouts(rllm.batches_from(episodes), step=step)
+
+where the trainer has the `Episode`s of a batch (`EpisodeLogger` is given the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.integrations.model_calls import ModelCall, batch_of_rows, merge_calls
+
+
+def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
+    """rLLM's episodes as one batch.
+
+    Args:
+        native: episodes with `id` (`task:rollout`), `is_correct`, `termination_reason` and `trajectories`: `name`,
+            `reward`, `steps` with `prompt_ids`, `response_ids`, `logprobs`.
+
+    Returns:
+        One batch, or none where no step has tokens. Rows of one task and trajectory name are a group; all rows of
+        an episode share its id.
+    """
+    rows, groups, episodes, rewards, successes, reasons, sources = [], [], [], [], [], [], []
+    for episode in native:
+        task = str(episode.id).partition(":")[0]
+        reason = getattr(episode, "termination_reason", None)
+        for trajectory in episode.trajectories:
+            merged = merge_calls([_call(step) for step in trajectory.steps if step.response_ids])
+            rows += merged
+            groups += [f"{task}:{trajectory.name}"] * len(merged)
+            episodes += [str(episode.id)] * len(merged)
+            rewards += [None if trajectory.reward is None else float(trajectory.reward)] * len(merged)
+            successes += [bool(episode.is_correct)] * len(merged)
+            reasons += [None if reason is None else str(getattr(reason, "value", reason))] * len(merged)
+            sources += [str(trajectory.name)] * len(merged)
+    if not rows:
+        return []
+    return [
+        batch_of_rows(
+            rows,
+            rewards=rewards,
+            group_ids=groups,
+            episode_ids=episodes,
+            successes=successes,
+            stop_reasons=reasons,
+            sources=sources,
+        )
+    ]
+
+
+def _call(step: Any) -> ModelCall:
+    return ModelCall(step.prompt_ids, step.response_ids, step.logprobs or None)

@@ -1,0 +1,54 @@
+"""SkyRL's `GeneratorOutput`: prompts and responses as lists of token ids, with a loss mask over the responses.
+
+    from rollout_traces.integrations import skyrl
+    logger.log_rollouts(skyrl.batches_from(generator_output, uids=uids), step=global_step)
+
+where `generator.generate(input_batch)` returns, or in a callback that has the batch (`metadata["uids"]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import BatchError
+
+
+def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = None) -> list[RolloutBatch]:
+    """SkyRL's output as one right-padded batch.
+
+    Args:
+        native: `prompt_token_ids`, `response_ids`, `rewards` (one a row, or one a response token), `loss_masks`,
+            and perhaps `stop_reasons`, `rollout_logprobs`, `trajectory_ids`, `trajectory_generation_times`,
+            `is_last_step`.
+        uids: B values, equal for rows of one prompt; else the instances of `trajectory_ids`.
+
+    Raises:
+        BatchError: a key is missing, or a row's lists do not fit.
+    """
+    for key in ("prompt_token_ids", "response_ids", "rewards", "loss_masks"):
+        if native.get(key) is None:
+            raise BatchError(f"SkyRL's output: {key!r} is missing. Seen {', '.join(sorted(native))}.")
+    rewards = native["rewards"]
+    per_token = any(hasattr(reward, "__len__") for reward in rewards)
+    ids = native.get("trajectory_ids")
+    groups = uids if uids is not None else None if ids is None else [one.instance_id for one in ids]
+    times = native.get("trajectory_generation_times")
+    n_rows = len(native["response_ids"])
+    return [
+        RolloutBatch.from_prompt_response(
+            native["prompt_token_ids"],
+            native["response_ids"],
+            loss_mask=native["loss_masks"],
+            logprobs=native.get("rollout_logprobs"),
+            rewards=[float(sum(reward)) for reward in rewards] if per_token else [float(r) for r in rewards],
+            token_rewards=rewards if per_token else None,
+            group_ids=groups,
+            episode_ids=None if ids is None else [f"{one.instance_id}_{one.repetition_id}" for one in ids],
+            stop_reasons=native.get("stop_reasons"),
+            timings=[{"generation": float(time)} for time in times]
+            if times is not None and len(times) == n_rows
+            else None,
+        )
+    ]

@@ -1,0 +1,396 @@
+"""Dumps of other tools -> a Trackio project like one that was logged live.
+
+Rows go through a `RolloutLogger`, so ledger, metrics, flags, selection and traces are computed as in training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.sources.base import ReadOptions
+from rollout_traces.sources.given import rows_given
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.re_encode import ReEncoder
+from rollout_traces.sources.run_import import FileImport, RunImport
+from rollout_traces.sources.scan import FoundRun, scan
+from rollout_traces.sources.state import FileState, ImportState
+from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project
+
+Progress = Callable[[int, int], None]
+"""Told how much is done and how much there is: bytes of files, or rollouts."""
+ALL_ROWS = 1 << 30
+KEPT_ONLY = "rollouts that its trainer did not keep: how many there were is unknown"
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How rollouts are imported.
+
+    Attributes:
+        project: Trackio project.
+        name: name of the run; by default its folder's. With several runs it is put before their names.
+        file_format: a format's name, or `auto`.
+        tokenizer: a transformers tokenizer: rollouts with ids are decoded, those of text re-encoded.
+        max_traces_per_step: rollouts that become traces, per step and split; None: all.
+        selection: how that cap is spent, as in `RolloutLogger`.
+        server_url: self-hosted Trackio server to write to.
+        space_id: Hugging Face Space to write to.
+        trust_pickle: load files that can run code when they are loaded.
+        worker: `thread`, or `process`, which gives way to everything else on the machine.
+    """
+
+    project: str
+    name: str | None = None
+    file_format: str = "auto"
+    tokenizer: Any = None
+    max_traces_per_step: int | None = None
+    selection: str = "portfolio"
+    server_url: str | None = None
+    space_id: str | None = None
+    trust_pickle: bool = False
+    worker: str = "thread"
+
+
+@dataclass
+class ImportedRun:
+    """What became of one run.
+
+    Attributes:
+        name: its name in Trackio.
+        origin: where its rollouts came from.
+        formats: files of each format, by title.
+        lacks: what its files do not have.
+        files: files read.
+        files_known: files passed over because they were imported before.
+        rows: rollouts imported.
+        rows_without_tokens: those without token ids.
+        rows_re_encoded: those whose ids were made from their text.
+        steps: steps and splits closed.
+        stored: whether all of it was stored; else it waits on disk, and `rollout-traces recover` stores it.
+    """
+
+    name: str
+    origin: str
+    formats: dict[str, int] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    files: int = 0
+    files_known: int = 0
+    rows: int = 0
+    rows_without_tokens: int = 0
+    rows_re_encoded: int = 0
+    steps: int = 0
+    stored: bool = True
+
+
+@dataclass
+class ImportReport:
+    """What an import did.
+
+    Attributes:
+        project: the project.
+        runs: what became of each run.
+        problems: everything that was not imported, or not as it was written.
+    """
+
+    project: str
+    runs: list[ImportedRun] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
+
+    @property
+    def rows(self) -> int:
+        """Rollouts imported in all."""
+        return sum(run.rows for run in self.runs)
+
+
+def import_rollouts(
+    source: Any,
+    project: str,
+    *,
+    progress: Progress | None = None,
+    follow: bool = False,
+    poll_s: float = 5.0,
+    quiet_s: float = 60.0,
+    **options: Any,
+) -> ImportReport:
+    """Imports rollouts of other tools into a Trackio project.
+
+    Args:
+        source: a path or several, to files or folders, or `trackio:PROJECT` for what a trainer wrote to a
+            local Trackio project by itself; or an iterable of `RolloutBatch` (with `step`, as
+            `(step, batch)` or `(step, split, batch)`), of mappings with `messages` and whatever else, or of
+            `RolloutRow`.
+        project: Trackio project.
+        progress: told how far it is.
+        follow: go on watching the files for what is added; until interrupted.
+        poll_s: seconds between two looks.
+        quiet_s: seconds without a new row after which a followed run's last step is closed.
+        **options: further fields of `ImportOptions`.
+
+    Returns:
+        What was imported, and what was not and why.
+
+    Raises:
+        ConfigError: a path is not there, a setting cannot be understood, or this process writes to another run.
+    """
+    asked = ImportOptions(project=project, **options)
+    report = ImportReport(project)
+    if isinstance(source, (str, Path)):
+        source = [source]
+    if isinstance(source, (list, tuple)) and source and all(isinstance(p, (str, Path)) for p in source):
+        projects = [str(p).removeprefix(PREFIX) for p in source if str(p).startswith(PREFIX)]
+        for name in projects:
+            _import_project(name, asked, report, progress)
+        paths = [Path(p).expanduser() for p in source if not str(p).startswith(PREFIX)]
+        if paths:
+            _import_paths(paths, asked, report, progress, (poll_s, quiet_s) if follow else None)
+    elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)):
+        _import_given(source, asked, report, progress)
+    else:
+        raise ConfigError(
+            f"source: seen {type(source).__name__}. Expected paths, or an iterable of rollouts."
+        )
+    return report
+
+
+def _import_paths(
+    paths: list[Path],
+    asked: ImportOptions,
+    report: ImportReport,
+    progress: Progress | None,
+    follow: tuple[float, float] | None,
+) -> None:
+    found = scan(paths, report.problems, asked.file_format)
+    total = sum(run.size for run in found)
+    done = 0
+    if follow is not None:
+        if len(found) > 1:
+            names = ", ".join(run.name for run in found)
+            raise ConfigError(f"follow: {len(found)} runs ({names}). Expected the folder of one.")
+        while not found:
+            time.sleep(follow[0])
+            found = scan(paths, Problems(), asked.file_format)
+    for run in found:
+        name = _name_of(run, asked, len(found))
+        already = done
+
+        def tell(n: int, already: int = already) -> None:
+            if progress is not None:
+                progress(already + n, total)
+
+        _import_run(run, name, paths, asked, report, tell, follow)
+        done += run.size
+
+
+def _name_of(run: FoundRun, asked: ImportOptions, n_runs: int) -> str:
+    if asked.name is None:
+        return run.name
+    return asked.name if n_runs == 1 else f"{asked.name}/{run.name}"
+
+
+def _import_run(
+    run: FoundRun,
+    name: str,
+    paths: list[Path],
+    asked: ImportOptions,
+    report: ImportReport,
+    progress: Callable[[int], None],
+    follow: tuple[float, float] | None,
+) -> None:
+    options = ReadOptions(trust_pickle=asked.trust_pickle)
+    outcome = ImportedRun(name, str(run.root), dict(run.formats), run.lacks)
+    report.runs.append(outcome)
+    loggers = _Loggers(asked, outcome, report)
+    state = ImportState(_trackio_folder(), asked.project, loggers.named(name).run.id)
+    files = FileImport(loggers.import_of, name, state, report.problems, options, progress)
+    try:
+        outcome.files, outcome.files_known = files.read(run.files)
+        if follow is not None:
+            _follow(files, run.root, paths, asked, *follow)
+    except KeyboardInterrupt:
+        text = "stopped by the user; what was read is imported, and a second import goes on from there."
+        report.problems.add(run.root, "stopped", text)
+    finally:
+        files.finish()
+        state.close()
+        loggers.finish()
+
+
+def _follow(
+    files: FileImport, root: Path, paths: list[Path], asked: ImportOptions, poll_s: float, quiet_s: float
+) -> None:
+    last = time.monotonic()
+    while True:
+        time.sleep(poll_s)
+        for run in scan(paths, Problems(), asked.file_format):
+            if run.root == root and files.read_further(run.files):
+                last = time.monotonic()
+        if time.monotonic() - last > quiet_s:
+            files.close_steps()
+
+
+def _import_given(
+    source: Iterable[Any], asked: ImportOptions, report: ImportReport, progress: Progress | None
+) -> None:
+    name = asked.name or "imported"
+    outcome = ImportedRun(name, "an iterator")
+    report.runs.append(outcome)
+    loggers = _Loggers(asked, outcome, report)
+    importer = loggers.import_of(name)
+    try:
+        for n, item in enumerate(source, 1):
+            for step, split, rows, batch in rows_given(item):
+                if batch is not None:
+                    importer.add_batch(step, split, batch)
+                for row in rows:
+                    importer.add(row)
+            if progress is not None:
+                progress(n, n)
+    finally:
+        importer.close_all()
+        loggers.finish()
+
+
+def _import_project(
+    source: str, asked: ImportOptions, report: ImportReport, progress: Progress | None
+) -> None:
+    """Copies what trainers wrote to a project by themselves; the runs of a copy into itself get names of their own."""
+    path = project_path(_trackio_folder(), source)
+    outcome = ImportedRun(asked.name or source, f"{PREFIX}{source}", lacks=(KEPT_ONLY,))
+    report.runs.append(outcome)
+    loggers = _Loggers(asked, outcome, report)
+    states: dict[str, tuple[ImportState, FileState]] = {}
+    last: dict[str, dict[str, int]] = {}
+    try:
+        for n, (row, table, number) in enumerate(rows_of_project(path, report.problems), 1):
+            name = f"{row.run} (imported)" if source == asked.project else str(row.run)
+            importer = loggers.import_of(name)
+            if name not in states:
+                state = ImportState(_trackio_folder(), asked.project, loggers.named(name).run.id)
+                states[name] = state, state.file(path) or FileState(0, 0)
+                last[name] = {"traces": states[name][1].size, "metrics": states[name][1].mtime_ns}
+            before = states[name][1]
+            if number > (before.size if table == "traces" else before.mtime_ns):
+                importer.add(row)
+                last[name][table] = max(number, last[name][table])
+            if progress is not None:
+                progress(n, n)
+    finally:
+        loggers.finish()
+        for name, (state, _) in states.items():
+            state.write({path: FileState(last[name]["traces"], last[name]["metrics"])})
+            state.close()
+
+
+class _Loggers:
+    """One logger at a time: a file may hold several runs, one after the other."""
+
+    def __init__(self, asked: ImportOptions, outcome: ImportedRun, report: ImportReport) -> None:
+        self._asked = asked
+        self._outcome = outcome
+        self._report = report
+        self._encoder = None if asked.tokenizer is None else ReEncoder(asked.tokenizer)
+        self._imports: dict[str, RunImport] = {}
+        self._logger: RolloutLogger | None = None
+        self._name = ""
+
+    def named(self, name: str) -> RolloutLogger:
+        """The logger of a run; the one before it is finished."""
+        if self._logger is None or self._name != name:
+            self._finish_logger()
+            self._logger, self._name = _logger_of(self._asked, name, self._outcome), name
+        return self._logger
+
+    def import_of(self, name: str) -> RunImport:
+        """What takes the rows of a run."""
+        if name not in self._imports or self._name != name:
+            for earlier in self._imports.values():
+                earlier.close_all()
+            self._imports = {name: RunImport(self.named(name), self._encoder, self._outcome)}
+        return self._imports[name]
+
+    def finish(self) -> None:
+        """Closes every open step, and waits until everything is stored."""
+        for importer in self._imports.values():
+            importer.close_all()
+        self._finish_logger()
+        if self._encoder is not None:
+            self._outcome.rows_re_encoded = self._encoder.counts["re_encoded"]
+            share = self._encoder.unknown_share()
+            origin = Path(self._outcome.origin)
+            if share > 0:
+                text = f"{share:.1%} of the ids are not in the tokenizer's vocabulary: it is not the one they were made with."
+                self._report.problems.add(origin, "tokenizers_that_do_not_fit", text)
+            failed = self._encoder.counts["rendering_failed"]
+            if failed:
+                text = f"the chat template refused {failed} conversations; they stay without ids."
+                self._report.problems.add(origin, "conversations_not_rendered", text)
+
+    def _finish_logger(self) -> None:
+        logger, self._logger = self._logger, None
+        if logger is None:
+            return
+        patience = time.monotonic() + 3600
+        before = -1
+        while not logger.flush(30.0) and time.monotonic() < patience:
+            stored = logger.counters["rollouts_stored"]
+            if stored == before:
+                break
+            before = stored
+        self._outcome.stored = logger.finish() and self._outcome.stored
+
+
+def _logger_of(asked: ImportOptions, name: str, outcome: ImportedRun) -> RolloutLogger:
+    every = asked.max_traces_per_step is None
+    made = asked.tokenizer is not None and "token ids" in outcome.lacks
+    ids = "re-encoded where the dump has none" if made else "as recorded"
+    logger = RolloutLogger(
+        asked.project,
+        name,
+        asked.tokenizer,
+        max_rollout_traces_per_step=ALL_ROWS if every else int(asked.max_traces_per_step or 0),
+        selection="all" if every else asked.selection,
+        server_url=asked.server_url,
+        space_id=asked.space_id,
+        worker=asked.worker,
+        config={
+            "imported": {
+                "from": outcome.origin,
+                "formats": outcome.formats,
+                "lacks": list(outcome.lacks),
+                "ids": ids,
+            }
+        },
+    )
+    if logger.run.project != asked.project or logger.run.name != name:
+        raise ConfigError(
+            f"this process writes to the run {logger.run.name!r} of {logger.run.project!r}. Finish it first, or import "
+            "in another process."
+        )
+    return logger
+
+
+def _trackio_folder() -> Path:
+    from trackio.utils import TRACKIO_DIR
+
+    return Path(TRACKIO_DIR)
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer of a folder or a name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise ConfigError(f"tokenizer: {path}: {reason} Expected a folder with a tokenizer.json.") from error

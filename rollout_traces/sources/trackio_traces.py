@@ -1,0 +1,341 @@
+"""Traces that trainers write to Trackio by themselves: whose a trace is, and the rollout that it shows.
+
+Pure functions of a trace's key, messages and metadata. Sorting a trace out is by its key and by fields that no
+other writer has; what is missing stays unknown. Such a project holds what its trainer chose to keep: how many
+rollouts there were is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout_traces.decode.grammars import THINKING_UNCLOSED
+from rollout_traces.decode.messages import transcript_of_messages
+from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.sources.base import EVAL, TRAIN
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.rows import RolloutRow, number, numbers
+
+Metadata = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A trainer that writes traces of its own.
+
+    Attributes:
+        name: the trainer.
+        claims: whether a trace of this key and metadata is its own.
+        row: the rollout of a trace, from step, messages and metadata; None where it shows something else.
+    """
+
+    name: str
+    claims: Callable[[str, Metadata], bool]
+    row: Callable[[int, list[dict[str, Any]], Metadata], RolloutRow | None]
+
+
+def writer_of(key: str, metadata: Metadata) -> Writer | None:
+    """Whose trace it is; None for ours and for those of tools that are not known.
+
+    Args:
+        key: the key it was logged under.
+        metadata: its metadata.
+    """
+    if metadata.get("kind") in ("rollout", "digest") and "schema" in metadata:
+        return None
+    return next((writer for writer in WRITERS if writer.claims(key, metadata)), None)
+
+
+def rollout_of(
+    key: str, step: int, messages: Sequence[Mapping[str, Any]], metadata: Metadata
+) -> RolloutRow | None:
+    """The rollout that a trace of another tool shows.
+
+    Args:
+        key: the key it was logged under.
+        step: the step it was logged at.
+        messages: its messages.
+        metadata: its metadata.
+
+    Returns:
+        The rollout; None where its writer is not known or it is no rollout (a single call of an engine).
+    """
+    writer = writer_of(key, metadata)
+    if writer is None:
+        return None
+    row = writer.row(step, messages_of(messages) or [], metadata)
+    if row is not None and "eval" in key.split("/")[0]:
+        row.split = EVAL
+    return row
+
+
+def fields_of(row: RolloutRow) -> dict[str, Any]:
+    """What is known of a rollout under the names of the ledger, with what its text alone tells.
+
+    Args:
+        row: the rollout.
+
+    Returns:
+        Name -> value, unknown ones left out; `flags` is a list of names.
+    """
+    known: dict[str, Any] = {
+        "split": row.split,
+        "step": row.step,
+        "reward": row.reward,
+        "raw_reward": row.raw_reward,
+        "advantage": row.advantage,
+        "prompt_key": row.key_of_prompt(),
+        "group": row.group,
+        "source": row.source,
+        "stop_reason": row.stop_reason,
+        "reward_status": row.reward_status,
+        "discard_reason": row.discard_reason,
+        "episode": row.episode,
+        "parent": row.parent,
+        "success": None if row.success is None else int(row.success),
+        "ground_truth": row.ground_truth,
+        **{f"component/{name}": value for name, value in row.components.items()},
+        **{f"sample/{name}": value for name, value in row.metrics.items()},
+        **row.known_columns,
+        **text_facts(row.conversation() or ()),
+    }
+    if row.input_ids is not None and row.response_mask is not None:
+        n_sampled = sum(map(bool, row.response_mask))
+        known |= {"n_sampled": n_sampled, "n_prompt": _first_sampled(row.response_mask)}
+    if row.train_version is not None:
+        known["version_max"] = row.train_version
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Turns, tool calls and errors, and the flags that text alone allows.
+
+    Args:
+        messages: a conversation.
+    """
+    turns = transcript_of_messages(messages).turns
+    written = [turn for turn in turns if turn.role == "assistant"]
+    calls = [call for turn in written for call in turn.tool_calls]
+    n_errors = sum(map(tool_failed, turns))
+    unclosed = any(w.startswith(THINKING_UNCLOSED) for turn in written for w in turn.warnings)
+    found = {
+        "tool_error": n_errors > 0,
+        "tool_call_unparsed": any(not call.parsed for call in calls),
+        "thinking_unclosed": unclosed,
+        "empty_completion": not unclosed and any(not t.content.strip() and not t.tool_calls for t in written),
+    }
+    return {
+        "n_turns": len(written),
+        "n_tool_calls": len(calls),
+        "n_tool_errors": n_errors,
+        "flags": [name for name, fires in found.items() if fires],
+    }
+
+
+def rows_of_table(records: Sequence[Any], step: int) -> list[RolloutRow]:
+    """The rollouts of TRL's `completions` table; a column of numbers that TRL does not name is a reward.
+
+    Args:
+        records: the table's rows.
+        step: the step where a row has none.
+    """
+    from rollout_traces.sources.formats.trl_parquet import row_of
+
+    rows = [record for record in records if isinstance(record, Mapping)]
+    own = {"step", "prompt", "completion", "advantage"}
+    numeric = {
+        k for r in rows for k, v in r.items() if isinstance(v, (int, float)) and not isinstance(v, bool)
+    } - own
+    return [row_of(record, sorted(numeric), step, n) for n, record in enumerate(rows, 1)]
+
+
+def _first_sampled(mask: Sequence[Any]) -> int:
+    return next((at for at, sampled in enumerate(mask) if sampled), len(mask))
+
+
+def _row(step: int, messages: list[dict[str, Any]], **known: Any) -> RolloutRow:
+    return RolloutRow(step=step, messages=messages or None, **known)
+
+
+def _below(metadata: Metadata, prefix: str) -> dict[str, Any]:
+    """Numbers whose name begins with a prefix, or that lie in a mapping of that name."""
+    nested = metadata.get(prefix.rstrip("/"))
+    flat = {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
+    return numbers(flat) | (numbers(nested) if isinstance(nested, Mapping) else {})
+
+
+def _int(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _trl(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
+    version = _int(m.get("model_version"))
+    return _row(
+        step,
+        messages,
+        reward=number(m.get("reward")),
+        components=_below(m, "rewards/"),
+        metrics=_below(m, "tools/"),
+        known_columns=numbers({"n_prompt": m.get("prompt_tokens"), "n_sampled": m.get("completion_tokens")}),
+        advantage=number(m.get("advantage")),
+        group=m.get("group_id"),
+        train_version=version,
+    )
+
+
+def _verl(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow | None:
+    output = m.get("output")
+    if not isinstance(output, Mapping) or not isinstance(output.get("response_ids"), list):
+        return None
+    prompt, response = list(output.get("prompt_ids") or ()), output["response_ids"]
+    mask = output.get("response_mask")
+    mask = mask if isinstance(mask, list) and len(mask) == len(response) else [1] * len(response)
+    logprobs = output.get("response_logprobs")
+    inputs = m.get("inputs") if isinstance(m.get("inputs"), Mapping) else {}
+    given = inputs.get("kwargs") if isinstance(inputs, Mapping) else None
+    asked = messages_of((given if isinstance(given, Mapping) else inputs or {}).get("raw_prompt")) or []
+    reply = output.get("response_text")
+    at = _int(m.get("step"))
+    row = _row(
+        step if at is None else at,
+        [*asked, *([{"role": "assistant", "content": reply}] if isinstance(reply, str) else [])],
+        split=EVAL if m.get("validate") else TRAIN,
+        reward=number(output.get("reward_score")),
+        group=m.get("sample_index"),
+        sample_id=f"{m.get('sample_index')}-{m.get('rollout_n')}",
+        reward_status="error" if m.get("status") == "error" else None,
+    )
+    row.n_prompt_messages = len(asked)
+    row.input_ids = [*prompt, *response]
+    row.response_mask = row.loss_mask = [*[0] * len(prompt), *mask]
+    if isinstance(logprobs, list) and len(logprobs) == len(response):
+        row.tracks["logprobs"] = [*[None] * len(prompt), *logprobs]
+    return row
+
+
+def _scored(group: str | None = None, reward: str = "reward", **names: str) -> Callable[..., RolloutRow]:
+    """A reader for writers whose metadata are single values.
+
+    Args:
+        group: the field that rows of one prompt share.
+        reward: the field of the reward.
+        **names: field of a `RolloutRow` -> theirs.
+    """
+
+    def read(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
+        value = m.get(reward)
+        score = (
+            float(sum(v for v in value if isinstance(v, (int, float))))
+            if isinstance(value, list)
+            else number(value)
+        )
+        said = {ours: m.get(theirs) for ours, theirs in names.items()}
+        at = _int(said.pop("step", None))
+        taken = {reward, "reward", group, *names.values()}
+        rest = {k: v for k, v in m.items() if k not in taken and not isinstance(v, bool)}
+        return _row(
+            step if at is None else at,
+            messages,
+            reward=score,
+            group=m.get(group) if group else None,
+            metrics=numbers(rest),
+            **said,
+        )
+
+    return read
+
+
+def _tunix(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
+    index, size = _int(m.get("sample_index")), _int(m.get("num_generations"))
+    row = _scored(sample_id="sample_index", step="step", advantage="advantages")(step, messages, m)
+    row.advantage = number(m.get("advantages"))
+    row.group = index // size if index is not None and size else None
+    row.split = EVAL if str(m.get("mode")).startswith("eval") else TRAIN
+    return row
+
+
+def _inspect(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
+    scores = _below(m, "score/")
+    return _row(
+        step,
+        messages,
+        split=EVAL,
+        reward=next(iter(scores.values()), None),
+        components=scores,
+        group=f"sample {m.get('sample_id')}",
+        sample_id=f"{m.get('sample_id')}-{m.get('epoch')}",
+        ground_truth=m.get("target"),
+    )
+
+
+def _has(*fields: str) -> Callable[[str, Metadata], bool]:
+    return lambda key, metadata: all(field in metadata for field in fields)
+
+
+def _at(end: str, *fields: str) -> Callable[[str, Metadata], bool]:
+    return lambda key, metadata: key.endswith(end) and all(field in metadata for field in fields)
+
+
+WRITERS: tuple[Writer, ...] = (
+    Writer("TRL", _at("rollouts", "group_id", "reward", "model_version"), _trl),
+    Writer("verl", lambda key, m: key.startswith("rollout_trace/") and "op" in m, _verl),
+    Writer(
+        "verl",
+        _at("val/generations", "score"),
+        _scored(reward="score", source="source", sample_id="sample_index"),
+    ),
+    Writer(
+        "AReaL",
+        _at("trajectories", "trajectory_index", "seqlen"),
+        _scored(
+            "trajectory_index", sample_id="sample_index", train_version="tail_version", step="global_step"
+        ),
+    ),
+    Writer(
+        "slime",
+        _at("trajectories", "rollout_id", "group_index"),
+        _scored("group_index", stop_reason="status", sample_id="sample_index"),
+    ),
+    Writer(
+        "ROLL",
+        _at("rollout/rlvr", "prompt_id"),
+        _scored("prompt_id", "scores", source="domain", sample_id="sample_uuid"),
+    ),
+    Writer(
+        "ROLL",
+        _at("agentic_rollouts", "traj_group_id"),
+        _scored("traj_group_id", "episode_scores", episode="traj_id", sample_id="traj_id"),
+    ),
+    Writer(
+        "open-instruct",
+        _at("train/rollouts", "prompt_idx"),
+        _scored(
+            "prompt_idx",
+            stop_reason="finish_reason",
+            source="dataset",
+            sample_id="sample_idx",
+            train_version="model_step",
+        ),
+    ),
+    Writer(
+        "SkyRL",
+        _at("rollout/traces", "instance_id"),
+        _scored("instance_id", stop_reason="stop_reason", sample_id="trajectory_id", step="step"),
+    ),
+    Writer("Tunix", _at("rollout/traces", "num_generations"), _tunix),
+    Writer(
+        "Tunix",
+        _at("agentic/trajectories", "trajectory_reward"),
+        _scored(
+            None,
+            "trajectory_reward",
+            stop_reason="status",
+            sample_id="trajectory_index",
+            train_version="policy_version",
+        ),
+    ),
+    Writer("Inspect", _has("sample_id", "epoch", "eval_id"), _inspect),
+)
+"""Trainers and what they write, as found in their sources; the first that claims a trace has it."""

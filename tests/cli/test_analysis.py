@@ -1,0 +1,96 @@
+"""The commands that answer what changed, on a run logged through the real logger into Trackio."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rollout_traces.cli import build_app
+from tests.stories.causes import CAUSES
+from tests.stories.logged import log_story
+from tests.stories.world import Kind, write_run
+
+AT = 14
+SMALL = "logged"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of two runs: one whose engine vllm-1 is off from step `AT` on, and a healthy one."""
+    folder = tmp_path_factory.mktemp("trackio")
+    kinds = {SMALL: Kind(n_sources=2, groups=(5, 6), group_size=4)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        patch.setattr("tests.stories.world.KINDS", kinds)
+        cause = CAUSES["one engine off"]
+        log_story(write_run(1, SMALL, "one engine off", cause.changes, n_steps=24, at=AT, run="off"), "story")
+        log_story(write_run(2, SMALL, n_steps=12, run="healthy"), "story")
+    return folder
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("TRACKIO_DIR", str(folder))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(name: str, *arguments: str) -> Result:
+        return CliRunner().invoke(build_app([name]), [name, *arguments])
+
+    return run
+
+
+class TestExplain:
+    def test_a_run_names_the_engine_and_the_step(self, command):
+        report = json.loads(command("explain", "off", "--json").stdout)
+        head = report["diagnoses"][0]
+        assert (head["kind"], head["severity"]) == ("engine_off", "error")
+        assert abs(head["step"] - AT) <= 2
+        assert head["part"] == {"column": "engine", "values": ["vllm-1"]}
+
+    def test_a_step_says_what_differs_and_what_is_in_force(self, command):
+        output = command("explain", "off", "--step", str(AT + 1)).output
+        assert "In force at this step" in output and "What differs" in output
+        assert "mismatch_k3" in output and "on engine vllm-1" in output
+
+    def test_two_ranges_of_steps(self, command):
+        found = json.loads(
+            command("explain", "off", "--steps", f"{AT}:", "--against", f"0:{AT - 1}", "--json").stdout
+        )
+        assert found["findings"][0]["column"] == "mismatch_k3"
+
+    def test_two_runs(self, command):
+        assert "off against healthy" in command("explain", "off", "--against", "healthy").output
+
+    def test_a_healthy_run_is_silent_and_says_what_is_unobserved(self, command):
+        output = command("explain", "healthy").output
+        assert "Nothing stands out." in output and "Unobserved" in output
+
+    def test_what_is_not_there_is_said(self, command):
+        assert "no such run or split" in command("explain", "off", "--against", "nothing").output
+        assert "which run?" in command("explain").output
+
+
+class TestOthers:
+    def test_events(self, command):
+        found = json.loads(command("events", "off", "--json").stdout)
+        assert any(
+            e["kind"] == "change" and abs(e["step"] - AT) <= 2 and "vllm-1" in e["sentence"] for e in found
+        )
+
+    def test_prompts(self, command):
+        found = json.loads(command("prompts", "off", "--sort", "visits", "-n", "3", "--json").stdout)
+        assert len(found["prompts"]) == 3
+        key = found["prompts"][0]["prompt_key"]
+        assert json.loads(command("prompts", "off", "--key", key, "--json").stdout)[0]["tried"] == 4
+
+    def test_flips(self, command):
+        found = json.loads(command("flips", "off", "--json").stdout)
+        assert sum(found["counts"].values()) == 40
+        assert "no eval" not in command("flips", "off", "--steps", "0:20").output
+
+    def test_flips_without_an_evaluation(self, command):
+        assert "has no nothing" in command("flips", "off", "--split", "nothing").output

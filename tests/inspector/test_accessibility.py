@@ -1,0 +1,93 @@
+"""Every page can be read and worked: contrast, names, keyboard, width."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.inspector.axe import axe_source, serious
+from tests.inspector.conftest import Visit
+
+pytestmark = pytest.mark.browser
+
+PAGES = {
+    "rollouts": ({"step": "4"}, "turn"),
+    "rollouts-tokens": ({"tab": "rollouts", "step": "4", "overlay": "logprob"}, "token"),
+    "compare": ({"step": "4"}, "compare-left"),
+    "explore": ({}, "explore-table"),
+    "health": ({"step": "4", "flag": "flags:tool_error"}, "health-card"),
+    "group": ({"step": "4", "group": "2"}, "members"),
+    "projects": ({}, "project-card"),
+}
+
+
+def open_page(visit, name):
+    state, shown = PAGES[name]
+    visit.open(**{"project": "demo", "run": "run-a", "split": "rollout", "tab": name, **state})
+    expect(visit.get(shown).first).to_be_visible()
+    visit.page.wait_for_timeout(500)
+
+
+@pytest.fixture(scope="session")
+def axe():
+    return axe_source()
+
+
+class TestNoSeriousFault:
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("name", PAGES)
+    def test_axe_finds_none(self, chromium, served, axe, name, theme):
+        visit = Visit(chromium, served.address, color_scheme=theme, bypass_csp=True)
+        open_page(visit, name)
+        assert serious(visit.page, axe) == []
+        visit.close()
+
+
+class TestWidth:
+    @pytest.mark.parametrize("width", [390, 1280, 1440, 2560])
+    def test_no_page_scrolls_sideways(self, chromium, served, width):
+        visit = Visit(chromium, served.address, viewport={"width": width, "height": 844})
+        for name in PAGES:
+            open_page(visit, name)
+            beyond = visit.page.evaluate(
+                """() => [...document.querySelectorAll('.rt-active *, .rt-top, .rt-status')]
+                  .filter(node => node.offsetParent && !node.closest('.rt-explore-table, .rt-table-scroll, .rt-bench-scroll, .rt-turn-table, pre, svg, .rt-pickers, .rt-tabs'))
+                  .filter(node => node.getBoundingClientRect().right > innerWidth + 1)
+                  .filter(node => !node.parentElement.closest('.rt-ellipsis, .rt-sample-facts, .rt-group-line, .rt-dots'))
+                  .slice(0, 3).map(node => node.outerHTML.slice(0, 160))"""
+            )
+            assert beyond == [], name
+            assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        visit.close()
+
+    def test_a_link_can_be_read_on_a_phone(self, chromium, served):
+        visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
+        open_page(visit, "rollouts")
+        assert visit.get("turn").first.bounding_box()["width"] > 330
+        expect(visit.get("sample-card")).to_have_count(0)
+        visit.get("list-toggle").click()
+        visit.get("sample-card").last.click()
+        expect(visit.get("sample-card")).to_have_count(0)
+        expect(visit.get("turn").first).to_be_visible()
+        visit.close()
+
+
+class TestKeyboard:
+    @pytest.mark.parametrize("name", ["rollouts", "explore", "health", "compare", "group", "projects"])
+    def test_whatever_can_be_clicked_can_be_reached(self, visit, name):
+        open_page(visit, name)
+        unreachable = visit.page.evaluate(
+            """() => [...document.querySelectorAll('.rt-active *')]
+              .filter(node => node.offsetParent !== null || node.ownerSVGElement)
+              .filter(node => getComputedStyle(node).cursor === 'pointer' && getComputedStyle(node.parentElement).cursor !== 'pointer')
+              .filter(node => !node.closest('button:not(:disabled), a[href], select, input, label, summary, [tabindex="0"]'))
+              .filter(node => !node.closest('button:disabled, .rt-hist-bar[tabindex="-1"]'))
+              .slice(0, 3).map(node => node.outerHTML.slice(0, 160))"""
+        )
+        assert unreachable == []
+
+    def test_a_chart_goes_step_by_step(self, visit):
+        open_page(visit, "rollouts")
+        visit.page.locator("[data-testid='charts'] .rt-chart-svg").first.focus()
+        visit.page.keyboard.press("ArrowRight")
+        expect(visit.get("step-input")).to_have_value("5")

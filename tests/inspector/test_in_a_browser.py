@@ -1,0 +1,211 @@
+"""The token, the origins and the policy, in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.inspector.conftest import TOKEN, Served, Visit
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """The address of another service on localhost, with a page."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>another service</title><p>hello")
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{served.server_address[1]}"
+    served.shutdown()
+    served.server_close()
+
+
+class TestTheToken:
+    def test_without_it_a_page_says_what_to_do_and_takes_it(self, chromium, served: Served):
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(f"{served.address}/?project=demo")
+        expect(page.get_by_role("heading")).to_have_text("This inspector asks for its token")
+        expect(page.locator("body")).to_contain_text("rollout-traces show")
+        page.get_by_label("Token").fill("a wrong one")
+        page.get_by_role("button").click()
+        expect(page.locator("body")).to_contain_text("not this server's")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button").click()
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        assert "access_token" not in page.url
+        context.close()
+
+    def test_the_printed_address_opens_the_page_and_leaves_no_token_in_it(self, chromium, served: Served):
+        said = served.output.read_text()
+        address = next(line for line in said.splitlines() if line.startswith("Inspector: ")).split()[1]
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(f"{address}&project=demo")
+        expect(page.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
+        assert "access_token" not in page.url
+        assert "access_token" not in page.evaluate(
+            "document.referrer + performance.getEntries().map(e => e.name).join()"
+        )
+        [cookie] = context.cookies()
+        assert cookie["name"] == f"rollout-traces-{served.port}"
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
+        assert page.evaluate("document.cookie") == ""
+        context.close()
+
+    def test_a_page_that_outlives_its_server_says_what_to_do(self, chromium, home):
+        server = Served(home)
+        visit = Visit(chromium, server.address)
+        visit.open(project="demo")
+        visit.context.clear_cookies()
+        expect(visit.get("live")).to_contain_text("asks for its token", timeout=30_000)
+        server.stop()
+        visit.sins.clear()
+        visit.close()
+
+
+class TestAnotherServiceOnLocalhost:
+    def test_its_page_reads_and_calls_nothing(self, chromium, served: Served, elsewhere: str):
+        """It is of the same site, so the cookie is sent along."""
+        context = chromium.new_context()
+        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        page = context.new_page()
+        answered: list[tuple[int, str]] = []
+        page.on("response", lambda answer: answered.append((answer.status, answer.url)))
+        page.goto(elsewhere)
+        tried = page.evaluate(
+            """async inspector => {
+              const tried = {};
+              const call = (name, path, options) => fetch(inspector + path, {credentials: "include", ...options})
+                .then(answer => answer.type + " " + answer.status, error => "refused").then(said => { tried[name] = said; });
+              const body = JSON.stringify({project: "demo"});
+              await call("read", "/config", {});
+              await call("blind read", "/config", {mode: "no-cors"});
+              await call("call", "/gradio_api/component_server/", {method: "POST", body, headers: {"Content-Type": "application/json"}});
+              await call("blind call", "/trackio/api/get_logs", {method: "POST", body, mode: "no-cors"});
+              const load = (name, tag, attribute, path) => new Promise(done => {
+                const node = document.createElement(tag);
+                node.onload = () => done(tried[name] = "loaded");
+                node.onerror = () => done(tried[name] = "refused");
+                node[attribute] = inspector + path;
+                document.body.append(node);
+                setTimeout(() => done(tried[name] ??= "nothing"), 3000);
+              });
+              await load("script", "script", "src", "/config");
+              await load("image", "img", "src", "/static/trackio/trackio_logo_light.png");
+              return tried;
+            }""",
+            served.address,
+        )
+        assert tried.pop("blind read").startswith(("opaque", "refused"))
+        assert tried.pop("blind call").startswith(("opaque", "refused"))
+        assert set(tried.values()) == {"refused"}, tried
+        assert all(status >= 400 for status, url in answered if url.startswith(served.address)), answered
+        context.close()
+
+    def test_it_cannot_show_the_page_in_a_frame(self, chromium, served: Served, elsewhere: str):
+        context = chromium.new_context()
+        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        page = context.new_page()
+        page.goto(elsewhere)
+        page.evaluate(
+            "address => { const f = document.createElement('iframe'); f.src = address; document.body.append(f); }",
+            served.address,
+        )
+        page.wait_for_timeout(1500)
+        assert all(frame.locator(".rt-active").count() == 0 for frame in page.frames[1:])
+        context.close()
+
+    def test_a_link_on_it_opens_the_page(self, chromium, served: Served, elsewhere: str):
+        context = chromium.new_context()
+        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        page = context.new_page()
+        page.goto(elsewhere)
+        page.evaluate(
+            "address => { const a = document.createElement('a'); a.href = address; a.textContent = 'open'; document.body.append(a); }",
+            f"{served.address}/?project=demo",
+        )
+        page.get_by_text("open").click()
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        context.close()
+
+
+class TestADeclaredFrame:
+    def test_shows_the_page_with_its_cookie(self, chromium, home):
+        server = Served(home, "--frame-ancestor", "https://hub.example")
+        context = chromium.new_context()
+        try:
+            with contextlib.suppress(Exception):  # newer Chromium asks before a public page shows a local one
+                context.grant_permissions(["local-network-access"], origin="https://hub.example")
+            page = context.new_page()
+            inner = f"{server.address}/?project=demo&access_token={quote(TOKEN)}"
+            page.route(
+                "https://hub.example/",
+                lambda route: route.fulfill(
+                    body=f'<iframe src="{inner}" width=1200 height=800 allow="local-network-access"></iframe>',
+                    content_type="text/html",
+                ),
+            )
+            page.goto("https://hub.example/")
+            frame = page.frame_locator("iframe")
+            expect(frame.locator(".rt-active").first).to_be_visible(timeout=20_000)
+            expect(frame.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
+            [cookie] = context.cookies()
+            assert (cookie["secure"], cookie["sameSite"]) == (True, "None")
+            assert cookie.get("partitionKey")
+        finally:
+            context.close()
+            server.stop()
+
+
+class TestThePolicy:
+    def test_markup_that_got_into_the_page_would_not_run(self, visit: Visit):
+        visit.open(project="demo", run="run-a")
+        visit.page.evaluate(
+            """() => {
+              const node = document.createElement("div");
+              node.innerHTML = "<img src='/nowhere' onerror='window.pwned = 1'><a href='javascript:window.pwned = 2' id='bad'>x</a>";
+              document.body.append(node);
+              const script = document.createElement("script");
+              script.textContent = "window.pwned = 3";
+              document.body.append(script);
+              const outside = document.createElement("script");
+              outside.src = "https://evil.example/x.js";
+              document.body.append(outside);
+              document.getElementById("bad").click();
+            }"""
+        )
+        visit.page.wait_for_timeout(500)
+        assert visit.page.evaluate("window.pwned") is None
+        visit.sins[:] = [sin for sin in visit.sins if "/nowhere" not in sin and "evil.example" not in sin]
+
+    def test_no_page_breaks_its_own_policy(self, visit: Visit):
+        said: list[str] = []
+        visit.page.on(
+            "console", lambda message: said.append(message.text) if message.type == "error" else None
+        )
+        visit.open(project="demo", run="run-a", step=4, mode="tokens", overlay="logprobs")
+        for tab in ("compare", "explore", "health"):
+            visit.get(f"tab-{tab}").click()
+            visit.page.wait_for_timeout(700)
+        for page in ("", "traces", "runs", "files", "settings"):
+            visit.page.goto(f"{visit.address}/trackio/{page}?project=demo")
+            visit.page.wait_for_timeout(700)
+        assert not [text for text in said if "Content Security Policy" in text], said

@@ -1,0 +1,80 @@
+"""The metrics and the ledger of random steps against a second opinion, through the functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.groups import GroupNumbers
+from rollout_traces.capture.host_copy import capture
+from rollout_traces.ledger.build import build_ledger
+from rollout_traces.metrics import rollout_metrics
+from rollout_traces.packed_batch import PackedBatch, concatenate
+from rollout_traces.settings.run_settings import RunSettings
+from tests.oracle.comparing import Comparison
+from tests.oracle.given import GivenStep, draw_step
+from tests.oracle.metrics import metrics_of
+from tests.oracle.rows import rows_of
+
+NOT_COMPARED = ("uid", "step", "group", "prompt_key")
+"""Columns that are made up when a step is handed over; `group` is compared by who shares it."""
+
+
+def packed(step: GivenStep) -> PackedBatch:
+    """The step as the worker sees it."""
+    numbers = GroupNumbers()
+    return concatenate(
+        [
+            capture([RolloutBatch(**part) for part in call], step=7, split=step.split, groups=numbers)
+            for call in step.calls
+        ]
+    )
+
+
+def as_plain(columns: dict[str, Any]) -> dict[str, Any]:
+    """A row as it is read: what is infinite is counted in the metrics, and shown as unknown."""
+    return {
+        name: None if isinstance(value, float) and math.isinf(value) else value
+        for name, value in columns.items()
+    }
+
+
+def compare(step: GivenStep) -> Comparison:
+    """One step through `build_ledger` and `rollout_metrics`."""
+    settings, batch = RunSettings.create(**step.settings), packed(step)
+    ledger = build_ledger(batch, settings)
+    rows = rows_of(step)
+    found = Comparison()
+    for b, row in enumerate(rows):
+        columns = {name: value for name, value in ledger.row(b).items() if name not in NOT_COMPARED}
+        found.mappings(f"seed {step.seed} row {b}", columns, as_plain(row.columns))
+    groups = ledger.get("group").tolist()
+    ours = [sorted(i for i, g in enumerate(groups) if g == group) for group in groups]
+    theirs = [sorted(i for i, other in enumerate(rows) if other.group == row.group) for row in rows]
+    for b in range(len(rows)):
+        found.values(f"seed {step.seed} row {b}: group", ours[b], theirs[b])
+    metrics = rollout_metrics(batch, ledger, keys="full", settings=settings)
+    recovered = () if step.settings.get("component_weights") else ("/share",)
+    mine = {
+        key.partition("/")[2]: value
+        for key, value in metrics.items()
+        if not (key.endswith(recovered) and "/reward/" in key)
+    }
+    found.mappings(f"seed {step.seed}", mine, metrics_of(rows, step))
+    return found
+
+
+class TestAgainstTheSecondOpinion:
+    def test_twenty_thousand_values_of_random_steps(self):
+        short = (compare(draw_step(seed)) for seed in range(40))
+        long = (compare(draw_step(seed, long_rows=True)) for seed in range(1000, 1003))
+        Comparison().add([*short, *long]).check(20_000)
+
+    @pytest.mark.slow
+    def test_half_a_million_values_of_random_steps(self):
+        short = (compare(draw_step(seed)) for seed in range(10_000, 10_700))
+        long = (compare(draw_step(seed, long_rows=True)) for seed in range(20_000, 20_030))
+        Comparison().add([*short, *long]).check(500_000)

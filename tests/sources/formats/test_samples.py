@@ -1,0 +1,177 @@
+"""Each format reads what its trainer's own code wrote, and says nothing that the file does not say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import batch_of
+from tests.sources.reading import SAMPLES, rows_of, runs_of
+
+EXPECTED = {
+    "areal": ("areal", 4, False),
+    "inspect": ("inspect", 4, False),
+    "nemo-rl": ("nemo-rl", 4, True),
+    "open-instruct": ("open-instruct", 8, True),
+    "rllm": ("rllm", 8, False),
+    "skyrl": ("skyrl-evals", 4, False),
+    "slime": ("slime", 4, True),
+    "tinker": ("tinker", 8, False),
+    "trl": ("trl", 8, False),
+    "verifiers": ("verifiers", 6, True),
+    "verl": ("verl", 16, False),
+}
+"""Sample -> its format, its rollouts, and whether it has token ids."""
+
+
+@pytest.mark.parametrize("sample", EXPECTED)
+def test_a_sample_is_recognised_and_read_whole(sample):
+    name, n_rows, has_ids = EXPECTED[sample]
+    problems = Problems()
+    formats = {file.format.name for run in runs_of(SAMPLES / sample) for file in run.files}
+    rows = rows_of(SAMPLES / sample, problems)
+    assert (formats, len(rows)) == ({name}, n_rows)
+    assert any(row.input_ids is not None for row in rows) == has_ids
+    assert not problems.counts
+
+
+@pytest.mark.parametrize("sample", EXPECTED)
+def test_what_a_file_lacks_is_what_its_rows_lack(sample):
+    for run in runs_of(SAMPLES / sample):
+        for file in run.files:
+            rows = [row for row, _, _ in file.format.rows(file, Problems(), _plain_options())]
+            assert ("token ids" in file.claim.lacks) == all(row.input_ids is None for row in rows)
+            assert ("rewards" in file.claim.lacks) == all(row.reward is None for row in rows)
+
+
+def _plain_options():
+    from rollout_traces.sources.base import ReadOptions
+
+    return ReadOptions()
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class TestTokensAreTheDumps:
+    """Ids, masks and float tracks arrive in the batch as they are in the file, value for value."""
+
+    def test_nemo_rl(self):
+        path = SAMPLES / "nemo-rl/train_data_step1.jsonl"
+        rows = rows_of(path)
+        batch = batch_of(rows, decodes_tokens=True)
+        for b, given in enumerate(lines(path)):
+            n = given["input_lengths"][0]
+            assert batch.input_ids[b, :n].tolist() == given["token_ids"][0][:n]
+            assert batch.loss_mask[b, :n].tolist() == [bool(v) for v in given["token_loss_mask"][0][:n]]
+            assert batch.logprobs[b, :n].tolist() == given["generation_logprobs"][0][:n]
+            assert batch.prox_logprobs[b, :n].tolist() == given["prev_logprobs"][0][:n]
+            assert batch.advantages[b, :n].tolist() == given["advantages"][0][:n]
+            assert batch.attention_mask[b].sum() == n
+            assert batch.rewards[b] == given["rewards"][0]
+
+    def test_open_instruct(self):
+        path = SAMPLES / "open-instruct/tulu_rollouts_000000.jsonl"
+        for row, given in zip(rows_of(path), lines(path), strict=True):
+            prompt, response = given["prompt_tokens"], given["response_tokens"]
+            assert row.input_ids == prompt + response
+            assert row.loss_mask == [0] * len(prompt) + [1] * len(response)
+            assert row.tracks["logprobs"] == [None] * len(prompt) + given["logprobs"]
+            assert (row.reward, row.advantage, row.group) == (
+                given["reward"],
+                given["advantage"],
+                given["prompt_idx"],
+            )
+
+    def test_slime(self):
+        import torch
+
+        path = SAMPLES / "slime/rollout_data/3.pt"
+        samples = torch.load(path, weights_only=True)["samples"]
+        for row, given in zip(rows_of(path), samples, strict=True):
+            before = len(given["tokens"]) - given["response_length"]
+            mask = given["loss_mask"] or [1] * given["response_length"]
+            assert row.input_ids == given["tokens"]
+            assert row.loss_mask == [0] * before + mask
+            assert row.tracks["logprobs"][before:] == given["rollout_log_probs"]
+            assert set(np.asarray(row.tracks["versions"])[np.asarray(row.loss_mask) == 1]) == {4}
+        assert [row.stop_reason for row in rows_of(path)] == ["stop", "stop", "stop", "length"]
+
+    def test_prime_rl_token_exports(self):
+        path = SAMPLES / "prime-rl/token_exports/step_5/rank_0.jsonl"
+        [row], [given] = rows_of(path), lines(path)
+        assert row.input_ids == given["token_ids"]
+        assert row.tracks["logprobs"] == given["inference_logprobs"]
+        assert row.tracks["prox_logprobs"] == given["trainer_logprobs"]
+        assert "loss_weights" not in row.tracks
+        batch = batch_of([row], decodes_tokens=True)
+        assert np.ma.getmaskarray(batch.prox_logprobs).tolist() == [[False] * 4]
+        assert np.isnan(batch.prox_logprobs[0, 0])
+
+    def test_verifiers_along_each_path(self):
+        path = SAMPLES / "verifiers/traces.jsonl"
+        nodes = lines(path)[0]["traces"][0]["nodes"]
+        first, second, third, *_ = rows_of(path)
+        for row, numbers in ((first, [0, 1, 2, 3, 4]), (second, [0, 5, 6]), (third, [7, 8])):
+            along = [nodes[n] for n in numbers]
+            assert row.input_ids == [i for node in along for i in node["token_ids"]]
+            sampled = [m for node in along for m in node["mask"]]
+            assert row.response_mask == sampled
+            known = [v for v, m in zip(row.tracks["logprobs"], sampled, strict=True) if m]
+            assert known == [v for node in along for v in node.get("logprobs", [])]
+
+
+class TestVerifiersTree:
+    def test_branches_are_rows_of_one_episode_with_their_parents(self):
+        rows = rows_of(SAMPLES / "verifiers/traces.jsonl")[:3]
+        assert len({row.episode for row in rows}) == 1
+        assert [row.parent for row in rows] == [None, rows[0].sample_id, rows[0].sample_id]
+        assert [len(row.messages) for row in rows] == [5, 3, 2]
+
+    def test_an_episode_that_was_trained_on_is_read_once_and_the_rest_is_marked(self):
+        runs = {run.name: run for run in runs_of(SAMPLES / "prime-rl")}
+        assert set(runs) == {"prime-rl", "token_exports"}
+        rows = [row for row in rows_of(SAMPLES / "prime-rl") if row.episode is not None]
+        trained = {row.episode for row in rows if row.discard_reason is None}
+        dropped = {row.episode for row in rows if row.discard_reason == "not_in_a_batch"}
+        assert (len(trained), len(dropped), len(rows)) == (3, 1, 6)
+        assert not trained & dropped
+
+
+class TestWhatEachSays:
+    def test_verl_knows_train_from_validation_and_its_groups(self):
+        [run] = runs_of(SAMPLES / "verl")
+        rows = rows_of(SAMPLES / "verl")
+        assert run.name == "verl" and run.steps == (1, 2)
+        assert {row.split for row in rows} == {"rollout", "eval-rollout"}
+        assert [row.group for row in rows if row.split == "rollout"][:4] == ["a", "a", "b", "b"]
+        assert rows[0].metrics == {"format": 1.0} and rows[0].success is True
+
+    def test_areal_roles_come_from_the_special_tokens_that_it_keeps(self):
+        row = rows_of(SAMPLES / "areal")[0]
+        assert row.conversation() == [
+            {"role": "user", "content": "What is 2 + 3?"},
+            {"role": "assistant", "content": "It is 5."},
+        ]
+        assert "n_prompt" not in row.metrics
+
+    def test_trl_sums_its_rewards_and_says_that_weights_are_not_there(self):
+        rows = rows_of(SAMPLES / "trl")
+        assert set(rows[0].components) == {"correct", "brief"}
+        assert rows[0].reward == sum(rows[0].components.values())
+        assert {row.step for row in rows} == {1, 2}
+
+    def test_inspect_epochs_are_a_group(self):
+        rows = rows_of(SAMPLES / "inspect")
+        assert sorted(row.group for row in rows) == ["sample product"] * 2 + ["sample sum"] * 2
+        assert {row.reward for row in rows} == {0.0, 1.0}
+
+    def test_rllm_agents_of_an_episode_share_it(self):
+        rows = rows_of(SAMPLES / "rllm")
+        assert {row.source for row in rows if row.episode == "task0:0"} == {"solver", "judge"}
+        assert {row.group for row in rows} == {"task0", "task1"}

@@ -1,0 +1,587 @@
+"""Writes `tests/sources/samples`: small dumps made by the trainers' own code.
+
+    python -m tests.sources.make_samples OUT --code nemo=... slime=... open-instruct=... rllm=... prime-rl=...
+
+Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285,
+tinker-cookbook 0.6.1 and torch; `--code` names checkouts of the trainers that no index has. A writer that is a
+method of a class which needs a cluster is taken out of its source file by name and called on a small stand-in
+for `self`: the lines that write are the trainer's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import types
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+ROWS = [
+    ("What is 2 + 3?", "It is 5.", 1.0),
+    ("What is 2 + 3?", "It is 6.", 0.0),
+    ("What is 4 * 7?", "28", 1.0),
+    ("What is 4 * 7?", "I think 28.", 1.0),
+]
+
+
+def package_file(package: str, path: str) -> Path:
+    """A file of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+def taken(path: Path, *names: str, **known: Any) -> types.SimpleNamespace:
+    """Functions, methods and classes of a source file, by name, with nothing else of it run."""
+    wanted = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name in names
+    ]
+    found: dict[str, Any] = {
+        "json": json,
+        "os": os,
+        "Path": Path,
+        "Any": Any,
+        "asdict": dataclasses.asdict,
+    } | known
+    for node in wanted:
+        module = ast.Module([ast.ImportFrom("__future__", [ast.alias("annotations")], 0), node], [])
+        exec(compile(ast.fix_missing_locations(module), str(path), "exec"), found)
+    return types.SimpleNamespace(**{name: found[name] for name in names})
+
+
+def verl(out: Path) -> None:
+    writer = taken(package_file("verl", "trainer/ppo/ray_trainer.py"), "_write_generations")
+    for step in (1, 2):
+        for folder, extra in (
+            ("rollout_data", {"uid": ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]}),
+            ("validation_data", {}),
+        ):
+            writer._write_generations(
+                [f"user\n{q}\nassistant\n" for q, _, _ in ROWS],
+                [a for _, a, _ in ROWS],
+                ["5", "5", "28", "28"],
+                [r for *_, r in ROWS],
+                {"acc": [r > 0 for *_, r in ROWS], "format": [1.0, 1.0, 0.0, 1.0], **extra},
+                str(out / folder),
+                step,
+            )
+
+
+class Characters:
+    """A tokenizer of one token a character, with two special tokens."""
+
+    SPECIAL = {0: "<|im_start|>", 1: "<|im_end|>"}
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        while text:
+            special = next((i for i, t in self.SPECIAL.items() if text.startswith(t)), None)
+            ids.append(ord(text[0]) if special is None else special)
+            text = text[1 if special is None else len(self.SPECIAL[special]) :]
+        return ids
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(self.SPECIAL.get(int(i), chr(int(i))) for i in ids)
+
+
+def turns(question: str, answer: str) -> tuple[str, str]:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n", f"{answer}<|im_end|>"
+
+
+def areal(out: Path) -> None:
+    import torch
+
+    class File:
+        def __init__(self, path: str, mode: str) -> None:
+            self.file = open(path, mode)  # noqa: SIM115, PTH123
+
+        async def __aenter__(self) -> File:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            self.file.close()
+
+        async def write(self, text: str) -> None:
+            self.file.write(text)
+
+    async def makedirs(path: str, exist_ok: bool) -> None:
+        Path(path).mkdir(parents=True, exist_ok=exist_ok)
+
+    aiofiles = types.SimpleNamespace(open=File, os=types.SimpleNamespace(makedirs=makedirs))
+    handles = types.SimpleNamespace(localize=lambda traj: traj)
+    writer = taken(
+        package_file("areal", "infra/workflow_executor.py"),
+        "_dump_trajectory",
+        RTensor=handles,
+        aiofiles=aiofiles,
+    )
+    tokenizer = Characters()
+    for task, rows in enumerate((ROWS[:2], ROWS[2:])):
+        texts = [tuple(map(tokenizer.encode, turns(q, a))) for q, a, _ in rows]
+        n = max(len(p) + len(r) for p, r in texts)
+        tensor = {
+            k: torch.zeros(len(rows), n, dtype=torch.long)
+            for k in ("input_ids", "loss_mask", "attention_mask", "versions")
+        }
+        for b, (p, r) in enumerate(texts):
+            tensor["input_ids"][b, : len(p + r)] = torch.tensor(p + r)
+            tensor["loss_mask"][b, len(p) : len(p + r)] = 1
+            tensor["attention_mask"][b, : len(p + r)] = 1
+            tensor["versions"][b] = torch.tensor([-1] * len(p) + [3] * len(r) + [0] * (n - len(p + r)))
+        self = types.SimpleNamespace(
+            _get_dump_dir=lambda is_eval: str(out / ("eval-rollout" if is_eval else "rollout")),
+            _get_tokenizer=lambda: tokenizer,
+        )
+        asyncio.run(
+            writer._dump_trajectory(
+                self, tensor | {"rewards": torch.tensor([r for *_, r in rows])}, task, False
+            )
+        )
+
+
+def skyrl(out: Path) -> None:
+    import logging
+
+    writer = taken(
+        package_file("skyrl", "train/utils/trainer_utils.py"),
+        "dump_per_dataset_eval_results",
+        "sanitize_data_source",
+        logger=logging.getLogger(),
+        AutoTokenizer=None,
+        GeneratorOutput=None,
+        List=list,
+        Dict=dict,
+    )
+    tokenizer = Characters()
+    texts = [turns(q, a) for q, a, _ in ROWS]
+    folder = out / "dumped_evals" / "global_step_10_evals"
+    folder.mkdir(parents=True)
+    writer.dump_per_dataset_eval_results(
+        folder,
+        tokenizer,
+        {
+            "prompt_token_ids": [tokenizer.encode(p) for p, _ in texts],
+            "response_ids": [tokenizer.encode(r) for _, r in texts],
+            "rewards": [
+                [0.0] * (len(r) - 1) + [reward] for (_, r), (*_, reward) in zip(texts, ROWS, strict=True)
+            ],
+            "stop_reasons": ["stop", "stop", "length", "stop"],
+        },
+        ["gsm8k", "gsm8k", "math/hard", "math/hard"],
+        ["gsm8k"] * 4,
+        [{"reward_spec": {"method": "rule", "ground_truth": "5"}, "max_turns": 3}] * 4,
+        {"eval/all/avg_score": 0.75},
+    )
+
+
+def nemo_rl(out: Path, code: Path) -> None:
+    import numpy as np
+    import torch
+
+    class Batch(dict):
+        """The one method of NeMo-RL's BatchedDataDict that its writer calls."""
+
+        def make_microbatch_iterator(self, n: int) -> Any:
+            size = len(next(iter(self.values())))
+            return ({k: v[i : i + n] for k, v in self.items()} for i in range(0, size, n))
+
+    writer = taken(
+        code / "nemo_rl/utils/logger.py",
+        "log_batched_dict_as_jsonl",
+        BatchedDataDict=Batch,
+        torch=torch,
+        np=np,
+    )
+    self = types.SimpleNamespace(base_log_dir=str(out))
+    ids = [[1, 2, 3, 4, 5, 0], [1, 2, 3, 6, 7, 8]]
+    train = {
+        "content": [["What is 2 + 3?", "It is 5."], ["What is 2 + 3?", "It is 6."]],
+        "rewards": [1.0, 0.0],
+        "input_lengths": [5, 6],
+        "token_ids": ids,
+        "token_loss_mask": [[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1]],
+        "sample_loss_mask": [1.0, 1.0],
+        "advantages": [[0.5] * 6, [-0.5] * 6],
+        "generation_logprobs": [[0, 0, 0, -0.1, -0.25, 0], [0, 0, 0, -0.5, -1.5, -0.125]],
+        "prev_logprobs": [[0, 0, 0, -0.125, -0.25, 0], [0, 0, 0, -0.5, -1.25, -0.125]],
+    }
+    writer.log_batched_dict_as_jsonl(self, train, "train_data_step1.jsonl")
+    chats = [[{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a, _ in ROWS[:2]]
+    writer.log_batched_dict_as_jsonl(self, {"content": chats, "rewards": [1.0, 0.0]}, "val_data_step1.jsonl")
+
+
+def slime(out: Path, code: Path) -> None:
+    import logging
+
+    import torch
+
+    found = taken(
+        code / "slime/utils/types.py",
+        "Sample",
+        dataclass=dataclasses.dataclass,
+        field=dataclasses.field,
+        Enum=Enum,
+        torch=torch,
+    )
+    writer = taken(
+        code / "slime/observability/rollout_data_utils.py",
+        "save_debug_rollout_data",
+        torch=torch,
+        logger=logging.getLogger(),
+    )
+    samples = []
+    for i, (q, a, reward) in enumerate(ROWS):
+        prompt, answer = turns(q, a)
+        ids = Characters().encode(prompt), Characters().encode(answer)
+        sample = found.Sample(
+            group_index=i // 2,
+            index=i,
+            prompt=prompt,
+            tokens=ids[0] + ids[1],
+            response=answer,
+            response_length=len(ids[1]),
+            label="5",
+            reward=reward,
+            rollout_log_probs=[-0.0625 * (n % 7) for n in range(len(ids[1]))],
+            weight_versions=["4"],
+            metadata={"dataset": "sums"},
+        )
+        sample.status = found.Sample.Status.TRUNCATED if i == 3 else found.Sample.Status.COMPLETED
+        if i == 1:
+            sample.loss_mask = [1] * (len(ids[1]) - 1) + [0]
+        samples.append(sample)
+    writer.save_debug_rollout_data(
+        str(out / "rollout_data/{rollout_id}.pt"), samples, rollout_id=3, evaluation=False
+    )
+
+
+def open_instruct(out: Path, code: Path) -> None:
+    import logging
+    from dataclasses import dataclass
+
+    names = ("RolloutRecord", "_save_rollouts", "_get_request_info_for_sample")
+    writer = taken(
+        code / "open_instruct/rl_utils.py", *names, dataclass=dataclass, logger=logging.getLogger()
+    )
+    batch = types.SimpleNamespace(
+        queries=[[5, 6, 7]] * 4,
+        scores=[1.0, 0.0, 1.0, 1.0],
+        datasets=["gsm8k"] * 4,
+        ground_truths=[[9, 9]] * 4,
+    )
+    result = types.SimpleNamespace(
+        responses=[[8, 9], [8], [8, 10, 11], [12]],
+        finish_reasons=["stop", "length", "stop", "stop"],
+        request_info=None,
+        logprobs=[[-0.5, -0.25], [-1.0], [-0.125, -0.5, -0.0625], [-2.0]],
+    )
+    for step in (1, 2):
+        writer._save_rollouts(str(out), "tulu", step, batch, result, [1.0, -1.0, 0.5, -0.5], 2, 0)
+
+
+def rllm(out: Path, code: Path) -> None:
+    import hashlib
+
+    found = taken(code / "rllm/utils/episode_logger.py", "EpisodeLogger", hashlib=hashlib)
+    logger = found.EpisodeLogger(base_dir=str(out), subdirectory="episodes")
+
+    def step(chat: list[dict], answer: str, reward: float) -> Any:
+        done = [*chat, {"role": "assistant", "content": answer}]
+        return types.SimpleNamespace(
+            observation=None, thought="", action=answer, reward=reward, done=True, model_response=answer,
+            chat_completions=done, info={},
+        )  # fmt: skip
+
+    episodes = []
+    for i, (q, a, reward) in enumerate(ROWS):
+        chat = [{"role": "user", "content": q}]
+        first = step(chat, a, 0.0)
+        second = step([*first.chat_completions, {"role": "user", "content": "Sure?"}], "Yes.", reward)
+        solver = types.SimpleNamespace(
+            name="solver", uid=f"t{i}", reward=reward, info={}, steps=[first, second]
+        )
+        judge = types.SimpleNamespace(
+            name="judge",
+            uid=f"j{i}",
+            reward=1.0,
+            info={},
+            steps=[step([{"role": "user", "content": f"Is {a!r} right?"}], "ok", 1.0)],
+        )
+        episodes.append(
+            types.SimpleNamespace(
+                id=f"task{i // 2}:{i % 2}",
+                session_id="s",
+                task={"question": q, "ground_truth": "5"},
+                is_correct=reward > 0,
+                termination_reason=None,
+                metrics={"acc": reward},
+                metadata={},
+                info={"timing": {"total": 1.5}},
+                trajectories=[solver, judge],
+            )
+        )
+    logger.log_episodes_batch(episodes, 7, "train", 0)
+
+
+def tinker(out: Path) -> None:
+    from tinker_cookbook.rl.rollout_logging import serialize_rollout_summaries
+
+    def trajectory(n: int) -> Any:
+        length = types.SimpleNamespace(length=10 + n)
+        moves = [
+            types.SimpleNamespace(
+                ob=length,
+                ac=types.SimpleNamespace(tokens=[1] * (3 + n)),
+                reward=0.0,
+                episode_done=True,
+                metrics={},
+                logs={},
+            )
+        ]
+        return types.SimpleNamespace(transitions=moves, final_ob=length)
+
+    groups = [
+        types.SimpleNamespace(
+            trajectories_G=[trajectory(0), trajectory(1)],
+            final_rewards_G=[1.0, 0.0],
+            metrics_G=[{"correct": 1.0}, {"correct": 0.0}],
+            get_total_rewards=lambda: [1.0, 0.0],
+        )
+    ] * 2
+    for iteration in (0, 1):
+        folder = out / f"iteration_{iteration:06d}"
+        folder.mkdir(parents=True)
+        records = serialize_rollout_summaries(
+            split="train", iteration=iteration, trajectory_groups_P=groups, taglist_P=[["sums"], ["products"]],
+            sampling_client_steps_P=[iteration, iteration],
+        )  # fmt: skip
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / "train_rollout_summaries.jsonl").write_text(lines)
+
+
+def episodes() -> list[Any]:
+    """Four episodes of verifiers v1: one of three branches (a retry, a sub-agent), the rest of one."""
+    from verifiers.v1.configs.agent import WireAgentConfig
+    from verifiers.v1.episode import EnvInfo, Episode, GroupInfo, PolicySpan, TrainRunInfo, TrainWorkInfo
+    from verifiers.v1.graph import MessageNode
+    from verifiers.v1.task import WireTaskData
+    from verifiers.v1.trace import AgentInfo, Reward, Trace, TraceTask
+    from verifiers.v1.types import AssistantMessage, SystemMessage, UserMessage
+
+    code = Characters()
+
+    def node(message: Any, parent: int | None, shift: float = 0.0) -> Any:
+        sampled = isinstance(message, AssistantMessage)
+        opening = f"<|im_start|>{message.role}\n"
+        head, body = code.encode(opening), code.encode(f"{message.content}<|im_end|>")
+        tail = [] if sampled else code.encode("\n")
+        mask = [False] * len(head) + [sampled] * len(body) + [False] * len(tail)
+        logprobs = [-0.0625 * (n % 9) - shift for n in range(len(body))] if sampled else []
+        return MessageNode(
+            parent=parent, message=message, sampled=sampled, token_ids=head + body + tail, mask=mask, logprobs=logprobs,
+            advantages=[0.5] * len(body) if sampled else None, timestamp=1.0,
+        )  # fmt: skip
+
+    found = []
+    for i, (q, a, reward) in enumerate(ROWS):
+        nodes = [
+            node(SystemMessage(content="Be exact."), None),
+            node(UserMessage(content=q), 0),
+            node(AssistantMessage(content=a), 1),
+        ]
+        if i == 0:
+            nodes += [
+                node(UserMessage(content="Are you sure?"), 2),
+                node(AssistantMessage(content="Yes, 5."), 3, 0.25),
+                node(UserMessage(content="(summary) The sum was 5."), 0),
+                node(AssistantMessage(content="Then 5."), 5, 0.5),
+                node(SystemMessage(content="You check sums."), None),
+                node(AssistantMessage(content="Right."), 7),
+            ]
+        data = WireTaskData(idx=i // 2, prompt=q)
+        task = TraceTask[WireTaskData](type="Sums", data=data, key=f"sums-{i // 2}")
+        trace = Trace(
+            id=f"{i:032x}", task=task, agent=AgentInfo(config=WireAgentConfig()), nodes=nodes,
+            rewards={"correct": Reward(score=reward), "brief": Reward(score=0.5, weight=0.0)},
+            metrics={"turns": 1.0}, is_completed=True, ok=True, stop_condition="agent_completed",
+        )  # fmt: skip
+        found.append(
+            Episode(
+                id=f"e{i:031x}",
+                env=EnvInfo(id="sums", name="sums"),
+                task=task,
+                group=GroupInfo(id=f"g{i // 2}"),
+                ok=True,
+                run=TrainRunInfo(id="run", work=TrainWorkInfo(step=5, policy=PolicySpan(start=4, end=5))),
+                traces=[trace],
+            )
+        )
+    return found
+
+
+def prime_rl(out: Path, code: Path) -> None:
+    import orjson
+
+    monitor = taken(code / "src/prime_rl/monitors/file.py", "log_episodes", orjson=orjson, asyncio=asyncio)
+    self = types.SimpleNamespace(output_dir=out)
+    made = episodes()
+    asyncio.run(monitor.log_episodes(self, made, 5, "train", "all"))
+    asyncio.run(monitor.log_episodes(self, made[:3], 5, "train", "effective"))
+    export = taken(
+        code / "src/prime_rl/trainer/rl/token_export.py",
+        "_write", "_export_file", "_export_dir", SCHEMA_VERSION=1,
+    )  # fmt: skip
+    exporter = types.SimpleNamespace(
+        rank=0,
+        output_dir=out / "token_exports",
+        _closed=False,
+        _initialized_files=set(),
+        _pending_stable_dirs=set(),
+    )
+    exporter._export_dir = lambda step: export._export_dir(exporter, step)
+    exporter._export_file = lambda step: export._export_file(exporter, step)
+    record = {
+        "schema_version": 1, "step": 5, "rank": 0, "micro_step": 0, "micro_sequence_idx": 0, "export_sequence_idx": 0,
+        "env_name": "sums", "token_ids": [5, 6, 7, 8], "position_ids": [0, 1, 2, 3],
+        "loss_mask": [False, False, True, True], "advantages": [0.0, 0.0, 0.5, 0.5],
+        "inference_logprobs": [0.0, 0.0, -0.5, -0.25], "trainer_logprobs": [None, 0.0, -0.5, -0.125],
+        "entropy": [0.0, 0.0, 1.5, 0.75], "mismatch_kl": [None, 0.0, 0.0, 0.0078125],
+        "rl_weights": [None, None, None, None],
+    }  # fmt: skip
+    export._write(exporter, record, 5)
+
+
+def verifiers_eval(out: Path) -> None:
+    from verifiers.v1.utils.trace_store import write_episode
+
+    out.mkdir(parents=True)
+    for episode in episodes():
+        write_episode(out, episode)
+
+
+def inspect(out: Path) -> None:
+    from inspect_ai import Epochs, Task
+    from inspect_ai import eval as run
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import match
+    from inspect_ai.solver import generate
+
+    answers = [ModelOutput.from_content("mockllm/model", a) for a in ("5", "6", "28", "28")]
+    for answer in answers:
+        answer.usage = ModelUsage(input_tokens=8, output_tokens=2, total_tokens=10)
+    task = Task(
+        dataset=[
+            Sample(id="sum", input="What is 2 + 3?", target="5"),
+            Sample(id="product", input="What is 4 * 7?", target="28"),
+        ],
+        solver=generate(),
+        scorer=match(),
+        epochs=Epochs(2),
+        name="sums",
+    )
+    run(
+        task,
+        model=get_model("mockllm/model", custom_outputs=answers),
+        log_dir=str(out),
+        display="none",
+        max_samples=1,
+    )
+
+
+def trl(out: Path) -> None:
+    """A real GRPO training of a tiny model: its parquet files, and the Trackio project it writes by itself."""
+    os.environ["TRACKIO_DIR"] = str(out / "trackio")
+    import torch
+    from datasets import Dataset
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tests.generator import tiny_tokenizer
+
+    tokenizer = tiny_tokenizer("qwen3")
+    torch.manual_seed(0)
+    size = len(tokenizer) + (-len(tokenizer)) % 8
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=size, num_key_value_heads=2, head_dim=16, **shape))
+    prompts = [[{"role": "user", "content": q}] for q, _, _ in ROWS[::2]]
+    config = GRPOConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=4,
+        num_generations=2,
+        max_completion_length=8,
+        max_steps=2,
+        logging_steps=1,
+        log_completions=True,
+        num_completions_to_print=0,
+        report_to="trackio",
+        project="trl-run",
+        run_name="r1",
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        reward_weights=[1.0, 0.5],
+        disable_tqdm=True,
+    )
+
+    def correct(completions: list, **_: Any) -> list[float]:
+        return [float("5" in str(c)) for c in completions]
+
+    def brief(completions: list, **_: Any) -> list[float]:
+        return [1.0 / (1 + len(str(c))) for c in completions]
+
+    data = Dataset.from_list([{"prompt": p, "subject": "sums"} for p in prompts])
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[correct, brief],
+        args=config,
+        train_dataset=data,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--code", nargs="*", default=[], help="NAME=PATH of a checkout")
+    parser.add_argument("--only", nargs="*", default=None)
+    asked = parser.parse_args()
+    code = {name: Path(path) for name, _, path in (item.partition("=") for item in asked.code)}
+    makers = {
+        "verl": lambda out: verl(out),
+        "areal": lambda out: areal(out),
+        "skyrl": lambda out: skyrl(out),
+        "nemo-rl": lambda out: nemo_rl(out, code["nemo"]),
+        "slime": lambda out: slime(out, code["slime"]),
+        "open-instruct": lambda out: open_instruct(out, code["open-instruct"]),
+        "rllm": lambda out: rllm(out, code["rllm"]),
+        "tinker": lambda out: tinker(out),
+        "prime-rl": lambda out: prime_rl(out, code["prime-rl"]),
+        "verifiers": lambda out: verifiers_eval(out),
+        "inspect": lambda out: inspect(out),
+        "trl": lambda out: trl(out),
+    }
+    for name, make in makers.items():
+        if asked.only is not None and name not in asked.only:
+            continue
+        shutil.rmtree(asked.out / name, ignore_errors=True)
+        try:
+            make(asked.out / name)
+            print(name, "made")
+        except Exception as error:  # noqa: BLE001  one writer that changed must not keep the others from being made
+            print(name, "failed:", repr(error), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

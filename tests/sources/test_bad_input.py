@@ -1,0 +1,184 @@
+"""Whatever became of a dump, the rest of it is read, and one sentence says what was not and where."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.sources import lines as line_module
+from rollout_traces.sources.problems import Problems
+from tests.sources.reading import SAMPLES, rows_of, runs_of
+
+ROW = {"input": "q", "output": "a", "gts": "1", "score": 1.0, "step": 1}
+
+
+def verl_file(folder: Path, *raw: str, name: str = "1.jsonl") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("".join(raw))
+    return path
+
+
+def line(**changes: object) -> str:
+    return json.dumps(ROW | changes) + "\n"
+
+
+class TestLines:
+    def test_a_cut_last_line_is_left_for_later(self, tmp_path):
+        path = verl_file(tmp_path, line(), line(), line()[:20])
+        problems = Problems()
+        assert len(rows_of(path, problems)) == 2
+        [problem] = problems.kept
+        assert (problem.kind, problem.line) == ("unfinished_lines", 3)
+        assert str(problem).startswith(f"{path}:3: ")
+
+    def test_a_broken_line_in_the_middle_costs_itself_alone(self, tmp_path):
+        path = verl_file(tmp_path, line(), "{broken\n", "[1, 2]\n", line(), "\n", line())
+        problems = Problems()
+        assert [row.line for row in rows_of(path, problems)] == [1, 4, 6]
+        assert problems.counts == {"broken_lines": 2}
+
+    def test_an_overlong_line_is_never_in_memory_and_costs_itself_alone(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(line_module, "MAX_LINE", 1000)
+        path = verl_file(tmp_path, line(), line(output="x" * 5000), line())
+        problems = Problems()
+        assert [row.line for row in rows_of(path, problems)] == [1, 3]
+        assert problems.counts == {"overlong_lines": 1}
+
+    def test_python_s_nan_is_read(self, tmp_path):
+        [row] = rows_of(verl_file(tmp_path, line(score=float("nan"))))
+        assert row.reward != row.reward
+
+    def test_text_where_a_number_belongs_is_unknown(self, tmp_path):
+        [row] = rows_of(verl_file(tmp_path, line(score="high")))
+        assert row.reward is None
+
+    def test_a_gzip_file_that_grows_without_end_is_given_up(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(line_module, "MAX_LINE", 10_000)
+        path = tmp_path / "1.jsonl.gz"
+        with gzip.open(path, "wt") as file:
+            file.write(line())
+            for _ in range(5000):
+                file.write(" " * 9_000 + "\n")
+        problems = Problems()
+        assert len(rows_of(path, problems)) == 1
+        assert problems.counts == {"bombs": 1}
+
+
+class TestFolders:
+    def test_an_empty_folder_and_one_without_rollouts_are_named(self, tmp_path):
+        problems = Problems()
+        assert runs_of(tmp_path, problems) == []
+        assert "is empty" in str(problems.kept[0])
+        (tmp_path / "notes.csv").write_text("a,b\n")
+        problems = Problems()
+        assert runs_of(tmp_path, problems) == []
+        assert "1 files" in str(problems.kept[0])
+
+    def test_a_path_that_is_not_there_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="no such file"):
+            runs_of(tmp_path / "nothing")
+
+    def test_links_in_a_circle_are_walked_once(self, tmp_path):
+        verl_file(tmp_path / "run/rollout_data", line())
+        (tmp_path / "run/rollout_data/again").symlink_to(tmp_path / "run", target_is_directory=True)
+        (tmp_path / "run/broken").symlink_to(tmp_path / "nowhere")
+        problems = Problems()
+        assert len(rows_of(tmp_path, problems)) == 1
+        assert problems.counts == {"unreadable_files": 1}
+
+    def test_two_runs_in_one_folder_stay_two_and_have_names_that_differ(self, tmp_path):
+        for name in ("a", "b"):
+            verl_file(tmp_path / name / "rollout_data", line())
+        assert [run.name for run in runs_of(tmp_path)] == ["a", "b"]
+        verl_file(tmp_path / "x/a/rollout_data", line())
+        assert {run.name for run in runs_of(tmp_path)} == {f"{tmp_path.name}/a", "b", "x/a"}
+
+    def test_versions_of_a_format_may_be_mixed(self, tmp_path):
+        verl_file(tmp_path, line(), name="1.jsonl")
+        verl_file(tmp_path, line(step=2, uid="p_0_0"), name="2.jsonl")
+        [run] = runs_of(tmp_path)
+        assert [row.group for row in rows_of(tmp_path)] == [None, "p"]
+        assert "groups (equal prompts are one)" in run.lacks
+
+    def test_a_wrong_ending_does_not_hide_a_format(self, tmp_path):
+        verl_file(tmp_path, line(), name="dump.txtl")
+        assert len(rows_of(tmp_path)) == 1
+
+    def test_steps_come_in_the_order_of_numbers(self, tmp_path):
+        for step in (10, 9, 100):
+            verl_file(tmp_path, line(step=step), name=f"{step}.jsonl")
+        assert [row.step for row in rows_of(tmp_path)] == [9, 10, 100]
+
+
+class Harmful:
+    def __reduce__(self):
+        return (Path.write_text, (Path("harmed"), "harm"))
+
+
+class TestFilesThatCouldRunCode:
+    def test_a_pickle_is_refused_with_the_reason(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        path = tmp_path / "global_step_3_training_input.pkl"
+        path.write_bytes(pickle.dumps(Harmful()))
+        problems = Problems()
+        assert rows_of(path, problems) == []
+        assert problems.counts == {"pickles_refused": 1}
+        assert "--trust-pickle" in str(problems.kept[0])
+        assert not (tmp_path / "harmed").exists()
+
+    def test_a_torch_file_that_holds_more_than_values_is_refused(self, tmp_path, monkeypatch):
+        import torch
+
+        monkeypatch.chdir(tmp_path)
+        path = tmp_path / "3.pt"
+        torch.save({"rollout_id": 3, "samples": [Harmful()]}, path)
+        problems = Problems()
+        assert rows_of(path, problems) == []
+        assert problems.counts == {"pickles_refused": 1}
+        assert not (tmp_path / "harmed").exists()
+
+
+class TestArchives:
+    def test_a_sample_that_unpacks_without_measure_is_passed_over(self, tmp_path):
+        path = tmp_path / "bomb.eval"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("samples/a_epoch_1.json", b'{"x": "' + b"0" * (20 << 20) + b'"}')
+            archive.writestr("samples/b_epoch_1.json", json.dumps({"id": "b", "epoch": 1, "messages": []}))
+        problems = Problems()
+        assert [row.sample_id for row in rows_of(path, problems)] == ["b-1"]
+        assert problems.counts == {"bombs": 1}
+
+    def test_a_cut_archive_is_named(self, tmp_path):
+        path = tmp_path / "cut.eval"
+        path.write_bytes((SAMPLES / "inspect/sums.eval").read_bytes()[:5000])
+        problems = Problems()
+        assert rows_of(path, problems) == []
+        assert problems.counts == {"unreadable_files": 1}
+
+    def test_a_cut_parquet_file_is_named(self, tmp_path):
+        source = SAMPLES / "trl/completions/completions_00001.parquet"
+        (tmp_path / source.name).write_bytes(source.read_bytes()[:3000])
+        problems = Problems()
+        assert rows_of(tmp_path, problems) == []
+        assert problems.counts["unreadable_files"] == 1
+
+
+class TestVerifiersTrees:
+    @pytest.mark.parametrize("parents", [[1, 0], [5], ["x"], [-1]])
+    def test_a_tree_that_is_none_costs_its_episode_alone(self, tmp_path, parents):
+        nodes = [{"parent": p, "message": {"role": "user", "content": "q"}} for p in parents]
+        good = {"parent": None, "message": {"role": "user", "content": "q"}}
+        trace = {"id": "t", "nodes": nodes}
+        with (tmp_path / "traces.jsonl").open("w") as file:
+            for one in (trace, {"id": "u", "nodes": [good]}):
+                file.write(json.dumps({"id": "e", "env": {"id": "x"}, "task": {}, "traces": [one]}) + "\n")
+        problems = Problems()
+        assert [row.sample_id for row in rows_of(tmp_path, problems)] == ["u"]
+        assert problems.counts == {"rows_refused": 1}

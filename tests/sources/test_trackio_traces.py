@@ -1,0 +1,177 @@
+"""Traces that trainers write by themselves are known by key and fields, and read as the rollouts they show."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.sources.importing import import_rollouts
+from rollout_traces.sources.trackio_traces import fields_of, rollout_of, rows_of_table, writer_of
+
+CHAT = [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "It is 5."}]
+
+TRACES = {
+    "TRL": (
+        "rollouts",
+        {
+            "reward": 0.5, "reward_std": 0.1, "rewards/right": 0.5, "advantage": -1.0, "group_id": 3,
+            "model_version": 7, "prompt_tokens": 11, "completion_tokens": 22, "tools/call_frequency": 0.0,
+        },
+        {"reward": 0.5, "component/right": 0.5, "advantage": -1.0, "group": 3, "version_max": 7},
+    ),
+    "verl": (
+        "val/generations",
+        {"source": "validation", "sample_index": 4, "score": 1.0},
+        {"reward": 1.0, "split": "rollout"},
+    ),
+    "AReaL": (
+        "eval-rollout/trajectories",
+        {
+            "split": "eval-rollout", "global_step": 9, "trajectory_index": 2, "sample_index": 1, "seqlen": 40,
+            "prompt_len": 10, "reward": 1.0, "head_version": 3, "tail_version": 4,
+        },
+        {"reward": 1.0, "group": 2, "step": 9, "split": "eval-rollout", "version_max": 4},
+    ),
+    "slime": (
+        "rollout/trajectories",
+        {"rollout_id": 3, "sample_index": 5, "group_index": 1, "status": "truncated", "reward": 0.0},
+        {"reward": 0.0, "group": 1, "stop_reason": "truncated"},
+    ),
+    "ROLL": (
+        "rollout/rlvr",
+        {"prompt_id": "p1", "scores": 1.0, "response_level_rewards": 0.9, "domain": "math", "sample_uuid": "u"},
+        {"reward": 1.0, "group": "p1", "source": "math"},
+    ),
+    "open-instruct": (
+        "train/rollouts",
+        {"sample_idx": 3, "prompt_idx": 1, "reward": 1.0, "finish_reason": "stop", "dataset": "gsm8k", "model_step": 5},
+        {"group": 1, "stop_reason": "stop", "source": "gsm8k", "version_max": 5},
+    ),
+    "SkyRL": (
+        "rollout/traces",
+        {"sample_index": 0, "step": 6, "reward": [0.0, 0.0, 1.0], "stop_reason": "stop", "instance_id": "i7", "trajectory_id": "i7_0"},
+        {"reward": 1.0, "group": "i7", "step": 6},
+    ),
+    "Tunix": (
+        "rollout/traces",
+        {"mode": "eval", "sample_index": 5, "step": 2, "reward": 0.25, "advantages": 0.5, "num_generations": 4},
+        {"reward": 0.25, "group": 1, "advantage": 0.5, "split": "eval-rollout"},
+    ),
+    "Inspect": (
+        "sample",
+        {"sample_id": "s1", "epoch": 2, "target": "5", "eval_id": "e", "run_id": "r", "score/match": 1.0},
+        {"reward": 1.0, "component/match": 1.0, "group": "sample s1", "split": "eval-rollout"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", TRACES)
+def test_a_writer_is_known_and_its_fields_have_our_names(writer):
+    key, metadata, expected = TRACES[writer]
+    assert writer_of(key, metadata).name == writer
+    row = rollout_of(key, 1, CHAT, metadata)
+    fields = fields_of(row)
+    assert {name: fields.get(name) for name in expected} == expected
+    assert fields["n_turns"] == 1 and fields["flags"] == []
+
+
+def test_no_two_writers_claim_the_same_trace():
+    for key, metadata, _ in TRACES.values():
+        from rollout_traces.sources.trackio_traces import WRITERS
+
+        assert sum(writer.claims(key, metadata) for writer in WRITERS) == 1
+
+
+def test_our_own_traces_and_those_of_unknown_tools_are_nobody_s():
+    assert writer_of("rollout/trajectories", {"kind": "rollout", "schema": 1, "reward": 1.0}) is None
+    assert writer_of("chat", {"reward": 1.0}) is None
+
+
+def test_flags_from_text_are_found():
+    chat = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "<tool_call>\n{broken\n</tool_call>"},
+        {"role": "tool", "content": "Error: no such file"},
+        {"role": "assistant", "content": "<think>and so"},
+    ]
+    fields = fields_of(rollout_of("rollouts", 1, chat, TRACES["TRL"][1]))
+    assert fields["flags"] == ["tool_error", "tool_call_unparsed", "thinking_unclosed"]
+    assert (fields["n_turns"], fields["n_tool_errors"]) == (2, 1)
+
+
+class TestVerlAgentLoop:
+    METADATA = {
+        "op": "ToolAgentLoop.run",
+        "backend": "trackio",
+        "inputs": {"kwargs": {"raw_prompt": CHAT[:1]}},
+        "output": {
+            "prompt_ids": [1, 2, 3],
+            "response_ids": [4, 5, 6, 7],
+            "response_mask": [1, 1, 0, 1],
+            "response_logprobs": [-0.5, -0.25, 0.0, -1.0],
+            "reward_score": 1.0,
+        },
+        "status": "success",
+        "sample_index": 8,
+        "step": 4,
+        "rollout_n": 1,
+        "validate": False,
+    }
+
+    def test_tokens_masks_and_logprobs_are_rebuilt(self):
+        row = rollout_of("rollout_trace/ToolAgentLoop.run", 0, CHAT, self.METADATA)
+        assert row.input_ids == [1, 2, 3, 4, 5, 6, 7]
+        assert row.response_mask == [0, 0, 0, 1, 1, 0, 1]
+        assert row.tracks["logprobs"][3:] == [-0.5, -0.25, 0.0, -1.0]
+        assert (row.step, row.group, row.reward, row.messages) == (4, 8, 1.0, CHAT[:1])
+        assert fields_of(row)["n_sampled"] == 3
+
+    def test_a_single_call_of_an_engine_is_no_rollout(self):
+        metadata = {**self.METADATA, "op": "LLMServerClient.generate", "output": {"token_ids": [1]}}
+        assert rollout_of("rollout_trace/LLMServerClient.generate", 0, CHAT, metadata) is None
+
+
+def test_trl_s_completions_table_is_read_as_rollouts():
+    records = [
+        {"step": 2, "prompt": CHAT[:1], "completion": CHAT[1:], "right": 1.0, "brief": 0.5, "advantage": 0.1},
+        {
+            "step": 2,
+            "prompt": "Text?",
+            "completion": "Text.",
+            "right": None,
+            "brief": 0.25,
+            "advantage": -0.1,
+        },
+    ]
+    rows = rows_of_table(json.loads(json.dumps(records)), 1)
+    assert [row.reward for row in rows] == [1.5, 0.25]
+    assert rows[0].conversation() == CHAT
+    assert rows[1].components == {"right": None, "brief": 0.25}
+
+
+@pytest.mark.usefixtures("trackio_dir")
+class TestCopy:
+    def test_a_project_is_copied_once_and_the_original_is_left_as_it_is(self):
+        import trackio
+
+        run = trackio.init(project="theirs", name="r1", embed=False, auto_log_gpu=False)
+        key, metadata, _ = TRACES["TRL"]
+        run.log({key: [trackio.Trace([dict(m) for m in CHAT], metadata) for _ in range(4)]}, step=1)
+        run.log(
+            {
+                "completions": trackio.Table(
+                    data=[[1, "q", "a", 1.0, 0.5]],
+                    columns=["step", "prompt", "completion", "right", "advantage"],
+                )
+            },
+            step=2,
+        )
+        trackio.finish()
+        before = rt.open_store(project="theirs").runs()
+        assert import_rollouts("trackio:theirs", "ours").rows == 5
+        assert import_rollouts("trackio:theirs", "ours").rows == 0
+        assert rt.open_store(project="theirs").runs() == before
+        [copied] = rt.open_store(project="ours").runs()
+        assert (copied.name, copied.n_rollouts, copied.n_traces) == ("r1", 5, 5)
