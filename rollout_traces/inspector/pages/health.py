@@ -116,7 +116,7 @@ def _in_ledger(store: Store, request: Request, where: str) -> int | None:
     """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
     steps = (request.step, request.step)
     try:
-        return store.count(request.run, request.split, where=where, steps=steps, rows="ledger")
+        return store.count(request.run, request.split, where=where, steps=steps, rows="all")
     except StoreError:
         return None
 
