@@ -25,7 +25,8 @@ ORDER = (
     ("ledger",),
     ("metrics", "selection", "decode"),
     ("flags",),
-    ("trace",),
+    ("alarms",),
+    ("trace", "preflight"),
     ("sink",),
     ("steps",),
     ("worker",),
@@ -59,10 +60,12 @@ READ_FROM = (
     "settings",
     "packed_batch",
     "ledger",
+    "metrics",
     "flags",
+    "alarms",
     "trace",
 )
-"""What the reading side takes from the writing side: plain data, and how it is packed."""
+"""What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }

@@ -25,7 +25,6 @@ from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Role, TokenTrack, ToolCall, Transcript, Turn
 
 NO_TOKENIZER = "the row's tokens are known; without a tokenizer they cannot be shown"
-NO_TOKENS = "the row came without tokens: what speaks of tokens is unobserved"
 
 
 class MessagesDecoder:
@@ -55,15 +54,15 @@ def rows_with_messages(batch: PackedBatch) -> np.ndarray:
 
 
 def row_from_messages(batch: PackedBatch, row: int) -> Transcript:
-    """The transcript of a row's messages, with the reason why it has no tokens as a warning.
+    """The transcript of a row's messages; where its tokens are known, a warning says why they are not shown.
 
     Args:
         batch: the hand-over.
         row: which of its rows.
     """
-    reason = NO_TOKENIZER if batch.has_tokens[row] else NO_TOKENS
+    reasons = (NO_TOKENIZER,) if batch.has_tokens[row] else ()
     tools = batch.row_value("tools", row)
-    return transcript_of_messages(batch.row_value("messages", row) or (), tools or (), warnings=(reason,))
+    return transcript_of_messages(batch.row_value("messages", row) or (), tools or (), warnings=reasons)
 
 
 def transcript_of_messages(

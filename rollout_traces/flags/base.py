@@ -15,6 +15,7 @@ import numpy as np
 from rollout_traces.flags.runs import Runs
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.episodes import episode_numbers
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
@@ -81,11 +82,12 @@ class Population:
 
     @cached_property
     def groups(self) -> tuple[np.ndarray, ...]:
-        """The rows of each group of two or more, int64 [G] each."""
+        """The rows of each group of two or more episodes, int64 [G] each."""
         group = self.ledger.get("group")
         order = np.argsort(group, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-        return tuple(rows for rows in parts if len(rows) > 1)
+        episodes = episode_numbers(self.ledger)
+        return tuple(rows for rows in parts if len(set(episodes[rows].tolist())) > 1)
 
 
 @dataclass(frozen=True, eq=False)

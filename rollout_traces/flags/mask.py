@@ -163,6 +163,7 @@ def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     meaning="an assistant turn's end marker is left out of the loss while its body is trained, or the reverse",
     splits=("rollout",),
     needs=("tokens",),
+    explained_by=("mask_leak",),
 )
 def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     """Loss mask of the end marker against that of the body; not for rows cut by length.
@@ -202,6 +203,7 @@ def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     splits=("rollout",),
     alert_above=0.0,
     needs=("tokens",),
+    explained_by=("mask_leak",),
 )
 def mask_shifted(
     row: TracedRow, *, share: Annotated[float, "of the trained assistant turns that must be off"] = 0.5

@@ -77,6 +77,8 @@ class FlagSpec:
         splits: the splits it makes sense on.
         alert_above: the share of rollouts above which an alert is raised unless the run sets another, None
             for never.
+        explained_by: flags of the same row (of the same turn, where both name one) that are its cause.
+        of_group: it speaks of the group, and is drawn there.
     """
 
     name: str
@@ -88,6 +90,8 @@ class FlagSpec:
     on_request: bool = False
     splits: tuple[str, ...] = SPLITS
     alert_above: float | None = None
+    explained_by: tuple[str, ...] = ()
+    of_group: bool = False
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -110,6 +114,8 @@ def population_flag(
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
     alert_above: float | None = None,
+    explained_by: tuple[str, ...] = (),
+    of_group: bool = False,
 ) -> Callable[[PopulationDetector], PopulationDetector]:
     """Registers a detector that sees all rows without their text.
 
@@ -122,12 +128,16 @@ def population_flag(
         on_request: off until one of its thresholds is set.
         splits: the splits it makes sense on.
         alert_above: the share of rollouts above which an alert is raised.
+        explained_by: flags of the same row that are its cause: it is nested under them.
+        of_group: it speaks of the group.
 
     Raises:
         ConfigError: the name is taken.
     """
 
-    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
+    spec = FlagSpec(
+        name, family, severity, meaning, None, None, on_request, splits, alert_above, explained_by, of_group
+    )
     return _registers(name, needs, lambda form: replace(spec, population=form))
 
 
@@ -141,6 +151,8 @@ def row_flag(
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
     alert_above: float | None = None,
+    explained_by: tuple[str, ...] = (),
+    of_group: bool = False,
 ) -> Callable[[RowDetector], RowDetector]:
     """Registers a detector that sees one decoded rollout; arguments as in `population_flag`.
 
@@ -148,7 +160,9 @@ def row_flag(
     population detector said of it.
     """
 
-    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, alert_above)
+    spec = FlagSpec(
+        name, family, severity, meaning, None, None, on_request, splits, alert_above, explained_by, of_group
+    )
     return _registers(name, needs, lambda form: replace(spec, row=form))
 
 

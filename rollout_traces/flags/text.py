@@ -52,6 +52,7 @@ def truncated(population: Population) -> dict[int, list[Flag]]:
     severity="warn",
     meaning="the last assistant turn has no end marker and no stop reason explains it",
     needs=("tokens",),
+    explained_by=("truncated",),
 )
 def no_end_marker(
     row: TracedRow,
@@ -123,7 +124,14 @@ def repetition(
     return found
 
 
-@population_flag("empty_completion", family="text", severity="warn", meaning=_EMPTY, alert_above=0.1)
+@population_flag(
+    "empty_completion",
+    family="text",
+    severity="warn",
+    meaning=_EMPTY,
+    alert_above=0.1,
+    explained_by=("truncated",),
+)
 def empty_completion(population: Population) -> dict[int, list[Flag]]:
     """A sampled turn of nothing but the end marker, or no sampled token at all.
 
@@ -154,7 +162,14 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
     return found
 
 
-@row_flag("empty_completion", family="text", severity="warn", meaning=_EMPTY, alert_above=0.1)
+@row_flag(
+    "empty_completion",
+    family="text",
+    severity="warn",
+    meaning=_EMPTY,
+    alert_above=0.1,
+    explained_by=("truncated",),
+)
 def empty_turn(row: TracedRow) -> Iterator[Flag]:
     """A sampled assistant turn without content and tool calls; unclosed thinking is another flag."""
     for index, turn in enumerate(row.transcript.turns):
@@ -224,6 +239,7 @@ def gibberish(
     severity="warn",
     meaning="tool-call markers without a call that can be parsed",
     alert_above=0.25,
+    explained_by=("truncated",),
 )
 def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     """Calls of assistant turns whose name or arguments could not be read."""
@@ -250,7 +266,13 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
             yield make_flag("tool_error", text, turn=index, start=turn.start, stop=turn.stop)
 
 
-@row_flag("thinking_unclosed", family="text", severity="warn", meaning="thinking was opened and not closed")
+@row_flag(
+    "thinking_unclosed",
+    family="text",
+    severity="warn",
+    meaning="thinking was opened and not closed",
+    explained_by=("truncated",),
+)
 def thinking_unclosed(row: TracedRow) -> Iterator[Flag]:
     """An opening marker of a thinking block without its closing marker in a sampled assistant turn."""
     for index, turn in enumerate(row.transcript.turns):

@@ -87,6 +87,7 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         hosts = sum(name == b"host" for name, _ in scope["headers"])
+        proxy = self.options.proxies.undeclared_https(scope)
         scope = self._below_the_prefix(self.options.proxies.as_the_browser_sent_it(scope))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers, hosts)
@@ -98,6 +99,10 @@ class Guard:
         rule = rule_of(self.options.rules, path, scope["method"], may_write)
         if rule is None:
             await self._answer(_plain("Nothing is served here.\n", 404), scope, receive, send)
+            return
+        if rule.kind == "page" and proxy is not None:
+            said = f"A proxy at {proxy} says that it serves this over https. Where it is yours, start with --trusted-proxy {proxy}.\n"
+            await self._answer(_plain(said, 403), scope, receive, send)
             return
         refusal = _body_refusal(rule, headers, scope["method"]) or self._sign_in(
             rule, scope, headers, may_write

@@ -130,6 +130,16 @@ class Proxies:
             changed["headers"] = [*kept, (b"host", host.encode("latin-1"))]
         return changed
 
+    def undeclared_https(self, scope: Scope) -> str | None:
+        """The address of an undeclared peer that says it serves the page over https; None where there is none.
+
+        The page would ask for its scripts over http then, which a browser refuses.
+        """
+        said = dict(scope["headers"]).get(b"x-forwarded-proto", b"").rpartition(b",")[2].strip()
+        if said != b"https" or scope.get("scheme") == "https" or self._declared(scope):
+            return None
+        return str(scope["client"][0]) if scope.get("client") else "its address"
+
     def _declared(self, scope: Scope) -> bool:
         if not self.networks or not scope.get("client"):
             return False

@@ -15,6 +15,15 @@ from rollout_traces.transcript import TokenTrack, Transcript, Turn
 _CODES = {"f": ("<f4", "f4"), "i": ("<i4", "i4"), "u": ("u1", "u1")}
 
 
+TOKENS_FROM = {
+    "unobserved": "Tokens are unobserved: the rollout came as text. Token views, masks, lengths and everything of the "
+    "policy need input_ids and loss_mask to be logged; --tokenizer of an import makes ids of the text.",
+    "re-encoded": "The ids were made of the rollout's text with a tokenizer: they may differ from those that were "
+    "trained on, and so may masks and lengths.",
+}
+"""What a rollout's page says of where its tokens come from, by `ids_from`."""
+
+
 def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str, str]) -> dict[str, Any]:
     """Everything that the conversation view needs.
 
@@ -35,7 +44,13 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
         "metadata": metadata,
         "flags": _flags(details.get("flags"), metadata.get("flags"), severities),
         "warnings": [
-            _clean(text) for text in (newer_schema(record.metadata), *details.get("warnings", ())) if text
+            _clean(text)
+            for text in (
+                newer_schema(record.metadata),
+                TOKENS_FROM.get(str(record.metadata.get("ids_from"))),
+                *details.get("warnings", ()),
+            )
+            if text
         ],
         "timings": details.get("timings") or {},
     }
@@ -43,6 +58,9 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
         turns = [_turn_of_message(message) for message in record.messages if isinstance(message, Mapping)]
         return {**common, "turns": turns, "raw": "", "tokens": None}
     drawn = transcript_payload(transcript, metadata.get("train_version"))
+    if not len(transcript.tokens):
+        turns = [{**turn, "n_tokens": None} for turn in drawn["turns"]]
+        return {**common, "turns": turns, "raw": drawn["raw"], "tokens": None}
     advantage = metadata.get("advantage")
     if "advantages" not in transcript.tokens.tracks and isinstance(advantage, (int, float)):
         drawn["tokens"]["row_advantage"] = float(advantage)

@@ -32,6 +32,19 @@ MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
+PER_EPISODE = frozenset(
+    (
+        "success",
+        "format_share",
+        "solved_groups",
+        "success_standard_error",
+        "majority_vote",
+        "pass_at_k",
+        "group_ties",
+        "group_spread",
+    )
+)
+"""Families of groups and pass rates: rows of one episode count once there."""
 _WHOLE_STEP_ONLY = ("discarded", "update")
 _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
 
@@ -76,8 +89,10 @@ def rollout_metrics(
     for spec in FAMILIES.values():
         if wanted.may_want(spec):
             result |= _run(spec, view)
-    result |= _by_source(view)
-    result |= _of_discarded(view)
+    if wanted.may_want_under("source"):
+        result |= _by_source(view)
+    if wanted.may_want_under("discarded"):
+        result |= _of_discarded(view)
     result = with_former_keys(result, FAMILIES.values())
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
@@ -180,6 +195,19 @@ class KeyFilter:
         others = [pattern for pattern in self._allow if pattern != DEFAULT]
         return bool(others) or any(key.default for key in spec.keys)
 
+    def may_want_under(self, part: str) -> bool:
+        """Whether a key of a part of the step can have been asked for.
+
+        Args:
+            part: `source` or `discarded`.
+        """
+        asked = [
+            _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
+        ]
+        if DEFAULT not in self._allow:
+            asked = asked[: len(self._allow)]
+        return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
+
     @staticmethod
     def _matches(key: str, pattern: str) -> bool:
         return fnmatchcase(key, _without_split(pattern))
@@ -206,7 +234,7 @@ def _run(spec: Family, view: StepView) -> dict[str, float]:
     if not view.ledger.n_rows or missing_for(spec, view):
         return {}
     try:
-        values = spec.function(view)
+        values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
     except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
         log.warning("metric family %s could not be computed: %r", spec.name, error)
         return {FAILED: 1.0}

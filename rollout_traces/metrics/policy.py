@@ -94,6 +94,20 @@ def mismatch(view: StepView) -> dict[str, float]:
 
 
 @family(
+    "mismatch_largest",
+    reads="ledger",
+    needs=("mismatch_abs_max",),
+    source="practice",
+    keys=(Key("mismatch/abs_max", "largest |d| of a sampled token, nats", default=True),),
+)
+def mismatch_largest(view: StepView) -> dict[str, float]:
+    """The largest |d| over all rows."""
+    values = view.floats("mismatch_abs_max")
+    values = values[np.isfinite(values)]
+    return known("mismatch/abs_max", values.max() if len(values) else None)
+
+
+@family(
     "mismatch_by_staleness",
     reads="tokens",
     needs=("logprobs", "prox_logprobs", "versions", "train_version"),

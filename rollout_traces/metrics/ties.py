@@ -73,7 +73,7 @@ def identical_completions(view: StepView) -> np.ndarray:
             formerly="group/tie_{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
         ),
         Key("group/wasted_tokens", "sampled tokens in tied groups", default=True),
-        Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens"),
+        Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens", default=True),
     ),
 )
 def group_ties(view: StepView) -> dict[str, float]:

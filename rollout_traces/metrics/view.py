@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.episodes import first_rows, has_episodes, with_episode_lengths
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.ledger.rewards import known_rewards, reward_failed
@@ -114,6 +115,14 @@ class StepView:
     def truncated(self) -> np.ndarray:
         """bool [B]: sampling was cut by the length limit."""
         return self.ledger.get("stop_reason") == "length"
+
+    @cached_property
+    def episodes(self) -> StepView:
+        """The same step with one row an episode, its length summed; itself where no two rows share one."""
+        if not has_episodes(self.ledger):
+            return self
+        whole = replace(self, ledger=with_episode_lengths(self.ledger))
+        return whole.take(first_rows(self.ledger))
 
     @cached_property
     def groups(self) -> GroupIndex:

@@ -347,7 +347,8 @@ class _Loggers:
 
 def _logger_of(asked: ImportOptions, name: str, outcome: ImportedRun) -> RolloutLogger:
     every = asked.max_traces_per_step is None
-    ids = "re-encoded where the dump has none" if asked.tokenizer is not None else "as recorded"
+    made = asked.tokenizer is not None and "token ids" in outcome.lacks
+    ids = "re-encoded where the dump has none" if made else "as recorded"
     logger = RolloutLogger(
         asked.project,
         name,

@@ -79,10 +79,14 @@ def _traces(
 
 
 def _tables(connection: sqlite3.Connection) -> Iterator[tuple[RolloutRow, str, int]]:
+    seen: set[tuple[str, int]] = set()
     for rowid, name, step, metrics in connection.execute(
         "SELECT id, run_name, step, metrics FROM metrics WHERE instr(metrics, ?) ORDER BY run_name, id",
         (f'"{TABLE}"',),
     ):
+        if (name, hash(metrics)) in seen:  # TRL logs its last table once more when training ends
+            continue
+        seen.add((name, hash(metrics)))
         table = _json(metrics, dict).get(TABLE)
         records = table.get("_value") if isinstance(table, dict) else None
         for row in rows_of_table(records if isinstance(records, list) else (), int(step or 0)):

@@ -115,11 +115,17 @@ class TestProxies:
     SENT = {"x_forwarded_proto": "https", "x_forwarded_host": "team.example"}
 
     def test_what_an_undeclared_peer_forwards_is_not_believed_and_not_passed_on(self):
-        answer = SITE.ask(**self.SENT, x_gradio_server="http://evil.example", forwarded="host=evil.example")
+        sent = {**self.SENT, "x_gradio_server": "http://evil.example", "forwarded": "host=evil.example"}
+        answer = SITE.ask("/config", **sent)
         assert answer.status == 200
         assert answer.seen["scheme"] == "http"
         names = {name for name, _ in answer.seen["headers"]}
         assert names == {b"host"}
+
+    def test_an_undeclared_one_that_serves_https_is_told_to_be_declared(self):
+        answer = SITE.ask(x_forwarded_proto="https", client="10.1.2.3")
+        assert (answer.status, answer.seen) == (403, None)
+        assert "--trusted-proxy 10.1.2.3" in answer.body
 
     def test_a_declared_one_says_how_the_page_was_asked_for(self):
         site = Site(allowed=("team.example",), proxies=("10.1.0.0/16",))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from rollout_traces.inspector.pages.health import flag_shares, needs_text, summarise
-from rollout_traces.inspector.pages.measures import MEASURES, tie_reasons, tied_rows
+from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.metrics import check_keys
+from rollout_traces.settings.run_settings import RunSettings
 
 
 def rows(**columns) -> Ledger:
@@ -31,20 +33,26 @@ def rows(**columns) -> Ledger:
     return Ledger(made)
 
 
-def measured(ledger: Ledger) -> dict[str, float | None]:
+KEYS = [key for measure in MEASURES for key in measure.keys]
+
+
+def summary(ledger: Ledger, **declared) -> dict:
+    """What Health says of a ledger."""
+    return summarise(ledger, "rollout", KEYS, RunSettings.create(**declared))
+
+
+def measured(ledger: Ledger) -> dict[str, float]:
     """All measures of a ledger."""
-    return summarise(ledger, 0.0, 1.0)["measures"]
+    return summary(ledger)["metrics"]
 
 
 class TestTies:
     def test_equal_rewards_of_two_or_more_are_tied(self):
         ledger = rows(group=[0, 0, 1, 1, 2], reward=[0.5, 0.5, 0.5, 0.6, 1.0])
-        assert tied_rows(ledger).tolist() == [True, True, False, False, False]
-        assert measured(ledger)["tied"] == pytest.approx(1 / 3)
+        assert measured(ledger)["group/tie_share"] == 1 / 2
 
-    def test_an_unknown_reward_or_group_is_not_tied(self):
-        assert not tied_rows(rows(group=[0, 0], reward=[0.5, None])).any()
-        assert not tied_rows(rows(group=[None, None], reward=[0.5, 0.5])).any()
+    def test_an_unknown_reward_is_not_tied(self):
+        assert measured(rows(group=[0, 0], reward=[0.5, None]))["group/tie_share"] == 0
 
     def test_reasons_say_what_the_group_has_in_common(self):
         ledger = rows(
@@ -53,17 +61,17 @@ class TestTies:
             stop_reason=["stop"] * 6 + ["length"] * 2 + ["stop"] * 2,
             reward_status=["ok"] * 8 + ["timeout"] * 2,
         )
-        assert tie_reasons(ledger, 0.0, 1.0) == {
-            "all best": 1,
-            "all worst": 1,
-            "other": 1,
-            "all truncated": 1,
-            "all failed to be rewarded": 1,
+        assert summary(ledger)["ties"] == {
+            "all best": (1 / 5, 1),
+            "all worst": (1 / 5, 1),
+            "all at 0.3": (1 / 5, 1),
+            "all truncated": (1 / 5, 1),
+            "all failed reward": (1 / 5, 1),
         }
 
     def test_wasted_tokens_are_those_sampled_in_tied_groups(self):
         ledger = rows(group=[0, 0, 1, 1], reward=[1.0, 1.0, 0.0, 1.0], n_sampled=[10, 20, 30, 40])
-        assert measured(ledger)["wasted"] == pytest.approx(0.3)
+        assert measured(ledger)["group/wasted_token_share"] == pytest.approx(0.3)
 
 
 class TestShares:
@@ -71,39 +79,34 @@ class TestShares:
         ledger = rows(
             group=[0, 0, 0, 0],
             reward=[1.0] * 4,
-            stop_reason=["length", "stop", "stop", "stop"],
+            stop_reason=["length", "stop", "stop", None],
             discard_reason=[None, "zero_advantage", None, "zero_advantage"],
             version_min=[3, 3, 4, None],
             version_max=[4, 3, 4, None],
-            staleness_max=[2, 1, 0, None],
         )
         found = measured(ledger)
-        assert found["truncated"] == 0.25
-        assert found["discarded"] == 0.5
-        assert found["mixed"] == pytest.approx(1 / 3)
-        assert found["staleness"] == 1.0
+        assert found["stop/length_share"] == pytest.approx(1 / 3)
+        assert found["discarded/share"] == 0.5
+        assert found["staleness/mixed_share"] == pytest.approx(1 / 3)
+
+    def test_a_failed_reward_is_not_part_of_the_mean(self):
+        ledger = rows(group=[0, 0], reward=[1.0, 0.0], reward_status=["ok", "timeout"])
+        assert measured(ledger)["reward/mean"] == 1.0 and measured(ledger)["reward/failed_share"] == 0.5
 
     def test_the_update_of_three_rollouts(self):
-        assert measured(rows(group=[0] * 5, update_share=[0.4, 0.3, 0.1, 0.1, 0.1]))["top3"] == pytest.approx(
-            0.8
-        )
+        ledger = rows(group=[0] * 5, update_share=[0.4, 0.3, 0.1, 0.1, 0.1])
+        assert measured(ledger)["update/top3_share"] == pytest.approx(0.8)
 
-    def test_what_is_unknown_everywhere_is_none(self):
-        found = measured(rows(group=[0, 1]))
-        for key in (
-            "reward",
-            "truncated",
-            "staleness",
-            "mixed",
-            "mismatch",
-            "top3",
-            "tool_errors",
-            "reward_failures",
-        ):
-            assert found[key] is None, key
+    def test_what_is_unknown_everywhere_is_absent(self):
+        assert set(measured(rows(group=[0, 1]))) == {"discarded/share", FLAGGED}
 
-    def test_every_measure_has_a_filter_or_an_order(self):
+    def test_flags_of_kept_rows_do_not_move_the_share_of_flagged_ones(self):
+        ledger = rows(group=[0, 1], flags=[("tool_error",), ("truncated", "tool_error")])
+        assert measured(ledger)[FLAGGED] == 0.5
+
+    def test_every_measure_has_a_filter_or_an_order_and_is_a_metric(self):
         assert all(measure.where or measure.order for measure in MEASURES)
+        check_keys([key for key in KEYS if key != FLAGGED])
 
 
 class TestFlagShares:

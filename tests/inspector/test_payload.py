@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
+from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.inspector.payload import packed, rollout_payload, transcript_payload, utf16_positions
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
@@ -136,3 +137,27 @@ class TestOurTraces:
         assert payload["metadata"]["reward"] == 0.5
         assert payload["timings"] == {"generation": 1.5}
         assert payload["warnings"] == ["made by hand"]
+
+
+class TestWithoutTokens:
+    def test_turns_are_drawn_without_a_token_track_and_the_page_says_what_to_log(self):
+        messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        record = rollout_trace(
+            transcript_of_messages(messages), Ledger({}), 0, extra={"ids_from": "unobserved"}
+        )
+        payload = rollout_payload("id", record, {})
+        assert payload["tokens"] is None
+        assert [(turn["role"], turn["n_tokens"]) for turn in payload["turns"]] == [
+            ("user", None),
+            ("assistant", None),
+        ]
+        assert payload["warnings"][0].startswith("Tokens are unobserved")
+
+    def test_ids_that_were_made_of_text_are_said_to_be(self):
+        record = rollout_trace(
+            make_transcript([("user", "q"), ("assistant", "a")]),
+            Ledger({}),
+            0,
+            extra={"ids_from": "re-encoded"},
+        )
+        assert "may differ" in rollout_payload("id", record, {})["warnings"][0]

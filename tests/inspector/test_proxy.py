@@ -100,6 +100,7 @@ class TestTrackioBeside:
         with visit.context.expect_page() as opened:
             visit.page.get_by_role("link", name="Trackio").click()
         dashboard = opened.value
+        expect(dashboard.get_by_text("run-a").first).to_be_visible()
         asked: list[tuple[int, str]] = []
         dashboard.on("response", lambda answer: asked.append((answer.status, answer.url)))
         dashboard.reload()

@@ -43,7 +43,7 @@ def test_metrics_histograms_tools_and_totals_stand_at_the_step_and_the_digest_sa
     assert values["rollout/total/filtered"] == 0
     assert sum(values["rollout/reward/histogram"]["values"]) == 32
     assert sum(values["rollout/tokens/completion/histogram"]["values"]) == 32
-    assert values["rollout/tools/calls_mean_random_share"] > 0
+    assert values["rollout/tools/calls_mean_of_random"] > 0
     assert 0 < values["rollout/update/top3_share"] < 1
     assert values["rollout/update/ess_rows"] > 16  # over both hand-overs
     assert "reference (ref_logprobs)" in digest

@@ -121,15 +121,15 @@ class TestTools:
     def test_otherwise_they_speak_of_the_random_part_and_say_so(self):
         ledger = make_ledger(reward=[1.0, 0.0, 0.0], selected_by=["random", "alarm:longest", None])
         found = of_ledger(ledger, tool_use={0: use(search=2), 1: use(search=50)})
-        assert found["tools/calls_mean_random_share"] == 2.0
-        assert found["tools/random_share_n"] == 1.0
+        assert found["tools/calls_mean_of_random"] == 2.0
+        assert found["tools/of_random_n"] == 1.0
         assert "tools/calls_mean" not in found and "count/tool_calls" not in found
 
     def test_thinking_is_known_for_traced_rows_and_estimated_on_the_random_ones(self):
         ledger = make_ledger(n_thinking=[10, 90, None], selected_by=["random", "alarm", None])
         found = of_ledger(ledger)
         assert found["tokens/thinking/mean_random_share"] == 10.0
-        assert found["tokens/thinking/random_share_n"] == 1.0
+        assert found["tokens/thinking/of_random_n"] == 1.0
         assert of_ledger(make_ledger(n_thinking=[10, 90]))["tokens/thinking/mean"] == 50.0
 
     def test_errors_stand_by_the_turn_they_followed(self):

@@ -7,7 +7,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.decode.messages import NO_TOKENS, transcript_of_messages
+from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.flags import off_flags
 from rollout_traces.ledger.build import build_ledger
 
@@ -83,7 +83,7 @@ class TestWholeWay:
         assert rows[0]["flags"] == ("tool_error",)
         assert set(rows[1]["flags"]) == {"tool_call_unparsed", "tool_error"}
         transcript = store.transcript(rows[0].id)
-        assert transcript.warnings == (NO_TOKENS,)
+        assert transcript.warnings == ()
         assert [turn.raw for turn in transcript.turns] == [
             message["content"] for message in conversation(CALL)
         ]

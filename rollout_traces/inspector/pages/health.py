@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.breakdown import BY, breakdown
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
-from rollout_traces.inspector.pages.measures import MEASURES, Measure, tie_reasons
+from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, Measure
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.metrics import StepView
+from rollout_traces.metrics.ties import tie_causes
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Store
+from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
 from rollout_traces.store.switched_off import off_in
 
 EXAMPLES = 24
 STEPS_AT_ONCE = 64
-MEASURES_OF_TRAINING = ("tied", "wasted", "discarded", "top3")
+MEASURES_OF_TRAINING = (
+    "group/tie_share",
+    "group/wasted_token_share",
+    "discarded/share",
+    "update/top3_share",
+)
 """What means nothing where nothing is trained on."""
 
 
@@ -26,14 +37,16 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Measures, flags, discard and tie reasons of every step that has a ledger."""
     store = workspace.store(request.project)
     counted = [info for info in store.steps(request.run, request.split) if info.n_rollouts]
-    low, high = axis_range(workspace, request, "reward")
-    summaries = _summaries(
-        workspace, request, [(info.step, info.n_rollouts or 0) for info in counted], low, high
-    )
     steps = [info.step for info in counted]
-    series = {
-        measure.key: [summaries[step]["measures"][measure.key] for step in steps] for measure in MEASURES
-    }
+    keys = [key for measure in MEASURES for key in measure.keys]
+    logged = logged_metrics(store, request.run, request.split, keys)
+    there = {key for metrics in logged.values() for key in metrics}
+    never_logged = tuple(key for key in keys if key not in there)
+    summaries = _summaries(
+        workspace, request, [(info.step, info.n_rollouts or 0) for info in counted], never_logged
+    )
+    metrics = {step: summaries[step]["metrics"] | logged.get(step, {}) for step in steps}
+    series = {measure.key: [_first_of(metrics[step], measure.keys) for step in steps] for measure in MEASURES}
     evaluates = request.split.startswith("eval")
     shown = [
         measure
@@ -51,6 +64,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         "discards": _matrix(steps, summaries, "discards"),
         "ties": _matrix(steps, summaries, "ties"),
         "severities": flag_severities(),
+        "by": [name for name in BY if _is_known(store, request, name)],
         "n_traced": sum(info.n_traces for info in counted),
         "n_rows": sum(info.n_rollouts or 0 for info in counted),
         "chosen_by": chosen_over_steps(workspace, request),
@@ -60,6 +74,15 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
             "metrics": off_in(store, request.run, request.split, "metrics_off") or "",
         },
     }
+
+
+def _is_known(store: Store, request: Request, column: str) -> bool:
+    """Whether the last step's ledger knows a column."""
+    steps = [info.step for info in store.steps(request.run, request.split) if info.n_rollouts]
+    if not steps:
+        return False
+    values = store.ledger(request.run, request.split, steps=(steps[-1], steps[-1])).get(column)
+    return any(value not in (None, NULL_INT) for value in values.tolist())
 
 
 def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
@@ -93,7 +116,7 @@ def _in_ledger(store: Store, request: Request, where: str) -> int | None:
     """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
     steps = (request.step, request.step)
     try:
-        return store.count(request.run, request.split, where=where, steps=steps, rows="ledger")
+        return store.count(request.run, request.split, where=where, steps=steps, rows="all")
     except StoreError:
         return None
 
@@ -112,47 +135,83 @@ def _question(what: str, name: str) -> tuple[str, str]:
     return measure.where, measure.order
 
 
+def _first_of(metrics: Mapping[str, float], keys: Sequence[str]) -> float | None:
+    return next((_finite(metrics[key]) for key in keys if key in metrics), None)
+
+
 def _summaries(
-    workspace: Workspace, request: Request, steps: list[tuple[int, int]], low: float, high: float
+    workspace: Workspace, request: Request, steps: list[tuple[int, int]], keys: tuple[str, ...]
 ) -> dict[int, dict[str, Any]]:
-    """Step -> what is known of it; a step is read again only when its number of rows changed."""
+    """Step -> what its ledger says; a step is read again only when its number of rows changed.
+
+    Args:
+        workspace: where what was read before is kept.
+        request: the run and split.
+        steps: step and number of rows.
+        keys: the metrics that are computed here, as the run logs them at no step.
+    """
     known: dict[int, dict[str, Any]] = {}
     missing: list[tuple[int, int]] = []
     place = (request.project, request.run, request.split)
     for step, n_rows in steps:
-        summary = workspace.steps_seen.get((*place, step, n_rows, low, high))
+        summary = workspace.steps_seen.get((*place, step, n_rows, keys))
         if summary is None:
             missing.append((step, n_rows))
         else:
             known[step] = summary
     store = workspace.store(request.project)
+    settings = RunSettings.from_config(store.config(request.run)) if missing else RunSettings()
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]
-        ledger = store.ledger(request.run, request.split, steps=(part[0][0], part[-1][0]))
-        of_row = ledger.get("step")
+        rows_of = dict(by_step(store.ledger(request.run, request.split, steps=(part[0][0], part[-1][0]))))
         for step, n_rows in part:
-            summary = summarise(ledger.take((of_row == step).nonzero()[0]), low, high)
-            workspace.steps_seen[(*place, step, n_rows, low, high)] = known[step] = summary
+            summary = summarise(rows_of.get(step, Ledger({})), request.split, keys, settings)
+            workspace.steps_seen[(*place, step, n_rows, keys)] = known[step] = summary
     return known
 
 
-def summarise(ledger: Ledger, low: float, high: float) -> dict[str, Any]:
-    """The measures and counts of one step's rows.
+def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSettings) -> dict[str, Any]:
+    """The metrics and counts of one step's rows.
 
     Args:
         ledger: all rollouts of the step.
-        low: the worst reward of the run, to tell why a group is tied.
-        high: the best.
+        split: `rollout` or `eval-rollout`.
+        keys: the metrics to compute.
+        settings: what the run declares.
     """
     n_rows = max(ledger.n_rows, 1)
     discards = Counter(reason for reason in ledger.get("discard_reason").tolist() if reason is not None)
-    groups = max(len(set(ledger.get("group").tolist())), 1)
+    metrics = ledger_metrics(ledger, split, keys, settings) if ledger.n_rows and keys else {}
     return {
-        "measures": {measure.key: _finite(measure.compute(ledger)) for measure in MEASURES},
+        "metrics": {**metrics, FLAGGED: _flagged(ledger)},
         "flags": flag_shares(ledger),
         "discards": {name: (count / n_rows, count) for name, count in discards.items()},
-        "ties": {name: (count / groups, count) for name, count in tie_reasons(ledger, low, high).items()},
+        "ties": tie_reasons(ledger, settings),
     }
+
+
+def tie_reasons(ledger: Ledger, settings: RunSettings) -> dict[str, tuple[float, int]]:
+    """Tied groups of a step by what they have in common, as `group/tie_cause/<cause>_share` counts them.
+
+    Returns:
+        Reason -> its share of the groups of two or more, and its number of groups. Groups that have nothing in
+        common but their reward say which one.
+    """
+    if not ledger.n_rows:
+        return {}
+    view = StepView(of_closed_step(ledger), None, settings)
+    several = max(int((view.groups.sizes >= 2).sum()), 1)
+    reasons: Counter[str] = Counter()
+    for cause, reward in zip(tie_causes(view), view.groups.max(view.rewards), strict=True):
+        if cause is not None:
+            reasons[f"all at {reward:.3g}" if cause == "other" else cause.replace("_", " ")] += 1
+    return {reason: (n / several, n) for reason, n in reasons.items()}
+
+
+def _flagged(ledger: Ledger) -> float:
+    """Share of rows with a flag that is found without text."""
+    raised = [any(not needs_text(name) for name in names) for names in ledger.get("flags").tolist()]
+    return sum(raised) / max(len(raised), 1)
 
 
 def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
@@ -217,4 +276,4 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-PAGE = Page(name="health", title="Health", key="4", functions=(health, examples))
+PAGE = Page(name="health", title="Health", key="4", functions=(health, breakdown, examples))

@@ -14,9 +14,7 @@ from rollout_traces.analysis import events as timeline
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.diagnoses import TIERS, Diagnosis, RunReport
 from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
-from rollout_traces.analysis.of_store import relations_of
 from rollout_traces.analysis.purpose import evaluation_scores
-from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import Series
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -62,7 +60,7 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 def run_explain(workspace: Workspace, request: Request) -> dict[str, Any]:
     """What differs at a step from the ten before it."""
-    relations = _relations(workspace, request)
+    relations = workspace.store(request.project).table()
     name = workspace.store(request.project).run(request.run).name
     step = request.step
     found = workspace.remembered(
@@ -78,13 +76,8 @@ def run_explain(workspace: Workspace, request: Request) -> dict[str, Any]:
     return {**answer, "step": step}
 
 
-def _relations(workspace: Workspace, request: Request) -> Relations:
-    store = workspace.store(request.project)
-    return workspace.remembered(("relations",), request.project, lambda: relations_of(store))
-
-
 def _report(workspace: Workspace, request: Request) -> RunReport:
-    relations = _relations(workspace, request)
+    relations = workspace.store(request.project).table()
     name = workspace.store(request.project).run(request.run).name
     key = ("run report", name, request.split)
     return workspace.remembered(key, request.project, lambda: diagnose(relations, name, request.split))

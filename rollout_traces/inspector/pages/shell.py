@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rollout_traces.inspector.pages.base import Page
@@ -49,9 +50,25 @@ def _runs(workspace: Workspace, project: str) -> list[dict[str, Any]]:
             "n_traces": run.n_traces,
             "n_rollouts": run.n_rollouts,
             "splits": [_split(store, run.id, split) for split in run.splits],
+            "note": _note(store, run),
         }
         for run in reversed(found)
     ]
+
+
+def _note(store: Any, run: Any) -> str:
+    """What every page of a run has to say of it: that it was imported and what that leaves unknown."""
+    imported = store.config(run.id).get("imported")
+    if isinstance(imported, Mapping):
+        lacks = [str(text) for text in imported.get("lacks") or ()]
+        if "re-encoded" in str(imported.get("ids")):
+            return "Imported: ids of rollouts that came as text were re-encoded and may differ from those trained on."
+        if lacks:
+            return f"Imported: unobserved are {', '.join(lacks)}."
+        return "Imported."
+    if run.n_traces and not run.n_rollouts:
+        return "Kept rollouts only: how many there were is unknown."
+    return ""
 
 
 def _split(store: Any, run_id: str, split: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ export function legend(painted) {
   if (overlay.kind === "bands") {
     return h("div", { class: "rt-legend", "data-testid": "legend" }, [...bands].slice(0, 12).map(([value, band]) => swatch(`b${band}`, overlay.names?.[value] ?? number(value))), swatch("m0", "not sampled"), name);
   }
+  if (!painted.values.some(value => value !== 0 && !Number.isNaN(value))) return h("div", { class: "rt-legend", "data-testid": "legend" }, h("b", null, "0 at every token"), name);
   const steps = overlay.kind === "diverging"
     ? Array.from({ length: 2 * LEVELS + 1 }, (_, i) => (i < LEVELS ? `n${LEVELS - i}` : `p${i - LEVELS}`))
     : Array.from({ length: LEVELS + 1 }, (_, i) => `s${overlay.low ? LEVELS - i : i}`);

@@ -6,6 +6,7 @@ import { dispatch, listed, shortcut } from "../../lib/keyboard.js";
 import { catalog, onPopulation, splitOf, whenReady } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
 
 const PULSE = 2000;
 const settings = window.rolloutTraces;
@@ -130,7 +131,8 @@ function drawPickers() {
   return replace(slot,
     picker("Project", now.project, catalog.projects.map(p => ({ value: p.name, label: p.name })), value => state.set({ project: value }), "project-select"),
     catalog.runs.length ? [slash(), picker("Run", now.run, catalog.runs.map(r => ({ value: r.name, label: r.label })), value => state.set({ run: value }), "run-select")] : null,
-    run && run.splits.length ? [slash(), picker("Split", now.split, run.splits.map(s => ({ value: s.name, label: s.name })), value => state.set({ split: value }), "split-select")] : null);
+    run && run.splits.length ? [slash(), picker("Split", now.split, run.splits.map(s => ({ value: s.name, label: s.name })), value => state.set({ split: value }), "split-select")] : null,
+    run && run.note ? h("span", { class: "rt-run-note", title: run.note, testid: "run-note" }, inert(run.note)) : null);
 }
 
 function drawTabs() {

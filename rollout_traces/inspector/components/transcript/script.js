@@ -105,7 +105,7 @@ export class TranscriptView {
           button("␣↵", () => change({ whitespace: !look.whitespace }), { title: "Show whitespace (w)", "aria-pressed": String(look.whitespace), testid: "whitespace" })]
         : button("rendered", () => change({ rendered: !look.rendered }), { title: "Markdown and formulas drawn, or as plain text (m)", "aria-pressed": String(look.rendered), testid: "rendered" }),
       h("span", { class: "rt-transcript-end" },
-        this.tokens ? button("turn table", () => this.toggleTable(), { class: "rt-ghost", "aria-pressed": String(Boolean(this.table)), title: "Each turn in figures (y)", testid: "turn-table-button" }) : null,
+        this.tokens && this.options.around ? button("turn table", () => this.toggleTable(), { class: "rt-ghost", "aria-pressed": String(Boolean(this.table)), title: "Each turn in figures (y)", testid: "turn-table-button" }) : null,
         button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }), button("expand all", () => this.collapseAll(false), { class: "rt-ghost" })));
     const known = OVERLAYS.find(each => each.key === look.overlay);
     const why = known ? `This rollout carries nothing for “${known.label}”: its trainer did not hand it over per token.` : `There is no overlay “${look.overlay}”. There are: ${OVERLAYS.map(each => each.key).join(", ")}.`;

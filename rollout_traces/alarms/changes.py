@@ -1,0 +1,79 @@
+"""A step against the 20 steps before it.
+
+A share changed when the lower end of its 95 % interval is above the highest it was in 19 of 20 steps, and above
+their mean by a minimum effect. A mean changed when it is more than `LEVEL_SPREADS` robust standard deviations
+(1.4826 times the median absolute deviation of the steps' means, around the line through them) away from where that
+line would be, and away by a minimum effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from rollout_traces.alarms.counts import Counts, total
+
+ROLLING = 20
+"""Steps that a step is compared with."""
+FEWEST = 5
+"""Steps that are enough for that."""
+SHARE_EFFECT = 0.1
+"""A share has to rise by this much of all units."""
+LEVEL_SPREADS = 5.0
+LEVEL_EFFECT = 0.3
+"""A mean has to move by this part of what it was."""
+
+
+def changed_share(now: Counts, before: Sequence[Counts], *, sure: bool = True) -> float | None:
+    """Whether a share rose.
+
+    Args:
+        now: the step, or a few small ones.
+        before: the steps before, oldest first.
+        sure: the lower end of the interval has to be above; otherwise the share itself.
+
+    Returns:
+        What it passed; None where it did not.
+    """
+    if len(before) < FEWEST:
+        return None
+    known = total(before)
+    shares = [counts.share for counts in before]
+    limit = max(known.share + max(SHARE_EFFECT, known.share / 2), float(np.quantile(shares, 0.95)))
+    return limit if (now.lower() if sure else now.share) > limit else None
+
+
+def changed_level(now: float, before: Sequence[float], direction: Literal["up", "both"]) -> float | None:
+    """Whether a mean moved.
+
+    Args:
+        now: the step's.
+        before: those of the steps before, oldest first.
+        direction: whether a fall counts.
+
+    Returns:
+        What it passed; None where it did not.
+    """
+    if len(before) < FEWEST:
+        return None
+    at = np.arange(len(before), dtype=np.float64)
+    values = np.asarray(before, np.float64)
+    slope, start = _robust_line(at, values)
+    expected = start + slope * len(before)
+    spread = 1.4826 * float(np.median(np.abs(values - start - slope * at)))
+    away = max(LEVEL_SPREADS * spread, LEVEL_EFFECT * abs(float(np.median(values))))
+    if not math.isfinite(now) or not away:
+        return None
+    if now > expected + away:
+        return expected + away
+    return expected - away if direction == "both" and now < expected - away else None
+
+
+def _robust_line(at: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Slope and start of the line with the median slope of all pairs (Theil 1950, Sen 1968)."""
+    one, two = np.triu_indices(len(at), 1)
+    slope = float(np.median((values[two] - values[one]) / (at[two] - at[one])))
+    return slope, float(np.median(values - slope * at))

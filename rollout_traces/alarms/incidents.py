@@ -1,0 +1,347 @@
+"""Incidents: what became abnormal, since when, until when. One open incident a signal and source.
+
+`advance` takes one step; `over_steps` folds a run. Both the worker, which raises alerts, and a page, which reads
+ledgers, use them, so that they agree. No file, no clock.
+
+A signal is judged at a step that has 20 rows of 5 groups or more, else on the last three steps pooled. It passes
+when the lower end of the share's 95 % interval, clustered by group, is above its limit; it opens when it passes at
+two of the last three steps judged. What a run did from its beginning is no incident: the limit is never below the
+share of the run's first 20 steps plus a tenth (or plus half of it, where that is more). A flag of severity `error`
+opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see `changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from rollout_traces.alarms.changes import ROLLING, changed_level, changed_share
+from rollout_traces.alarms.counts import Counts, total
+from rollout_traces.alarms.signals import EVERYWHERE, Level, Signal, StepSignals
+
+MIN_ROWS, MIN_GROUPS = 20, 5
+POOLED = 3
+"""Small steps that are judged together, and steps judged of which two have to pass."""
+PASSES = 2
+FIRST_STEPS = 20
+"""Steps whose shares are usual for the run."""
+QUIET = 5
+"""Steps without it, that have its source, after which an incident is closed."""
+REOPENS_WITHIN = 50
+"""Steps after its close within which it is opened again instead of another one."""
+MARGIN, MARGIN_OF = 0.1, 0.5
+"""A rise above what is usual: by this much of all rows, and by this part of what is usual."""
+
+Key = tuple[str, str]
+"""A signal and a source."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something that became abnormal.
+
+    Attributes:
+        signal: a flag's name or another signal's.
+        source: the source; empty for all rows.
+        severity: `error`, `warn` or `info`.
+        opened: the first step at which it passed.
+        last: the last step at which it did.
+        closed: the step at which it was over; None while it is open.
+        reopened: steps at which it came back.
+        n_rows: rollouts that carried it from `opened` on.
+        value: the share or mean at which it opened.
+        worst: the share or mean farthest from usual so far.
+        usual: what it was before; None where nothing was known.
+        limit: what it passed.
+        is_level: the values are means, no shares.
+    """
+
+    signal: str
+    source: str
+    severity: str
+    opened: int
+    last: int
+    value: float
+    worst: float
+    limit: float
+    usual: float | None = None
+    closed: int | None = None
+    reopened: tuple[int, ...] = ()
+    n_rows: int = 0
+    is_level: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Signal and source."""
+        return self.signal, self.source
+
+    @property
+    def name(self) -> str:
+        """What tells it from all other incidents of its run and split."""
+        return f"{self.signal}@{self.opened}" + (f"@{self.source}" if self.source else "")
+
+    def covers(self, step: int) -> bool:
+        """True at the steps from its first to its last appearance."""
+        return self.opened <= step <= (self.last if self.closed is not None else max(self.last, step))
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a step did to an incident."""
+
+    what: Literal["opened", "reopened", "closed"]
+    incident: Incident
+
+
+@dataclass(frozen=True)
+class Track:
+    """What is remembered of one signal and source.
+
+    Attributes:
+        n_first: steps among the run's first ones that were counted.
+        first: their counts.
+        recent: the last steps before an incident, oldest first: for shares and for levels.
+        passes: whether the last steps judged passed.
+        quiet: steps since the incident was seen.
+    """
+
+    n_first: int = 0
+    first: Counts = field(default_factory=Counts)
+    recent: tuple[Counts | Level, ...] = ()
+    passes: tuple[bool, ...] = ()
+    quiet: int = 0
+
+
+@dataclass(frozen=True)
+class AlarmState:
+    """What is known of a run's split so far; plain values go in and out.
+
+    Attributes:
+        incidents: all so far, in the order in which they opened.
+        tracks: by signal and source.
+    """
+
+    incidents: tuple[Incident, ...] = ()
+    tracks: Mapping[Key, Track] = field(default_factory=dict)
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        """Those that are not over."""
+        return tuple(incident for incident in self.incidents if incident.closed is None)
+
+    def as_plain(self) -> dict[str, Any]:
+        """JSON-safe values."""
+        return {
+            "incidents": [asdict(incident) for incident in self.incidents],
+            "tracks": [
+                {"key": list(key), **asdict(track), "levels": [isinstance(r, Level) for r in track.recent]}
+                for key, track in self.tracks.items()
+            ],
+        }
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> AlarmState:
+        """What `as_plain` gave."""
+        incidents = tuple(
+            Incident(**{**known, "reopened": tuple(known["reopened"])})
+            for known in values.get("incidents", ())
+        )
+        return cls(incidents, {tuple(t["key"]): _track(t) for t in values.get("tracks", ())})
+
+
+def over_steps(steps: Iterable[StepSignals], signals: Mapping[str, Signal]) -> AlarmState:
+    """The incidents of a run's split, its steps ascending."""
+    state = AlarmState()
+    for step in steps:
+        state, _ = advance(state, step, signals)
+    return state
+
+
+def advance(
+    state: AlarmState, seen: StepSignals, signals: Mapping[str, Signal]
+) -> tuple[AlarmState, tuple[Event, ...]]:
+    """Takes one step.
+
+    Args:
+        state: what is known so far.
+        seen: the step.
+        signals: what is watched, see `signals.watched`.
+
+    Returns:
+        The new state, and what opened, came back or closed.
+    """
+    judged = {key: _judge(state, key, seen, signals[key[0]]) for key in _keys(seen) if key[0] in signals}
+    tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
+    incidents = list(state.incidents)
+    events: list[Event] = []
+    for key, verdict in sorted(judged.items(), key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
+        at = _newest(incidents, key)
+        known = incidents[at] if at is not None else None
+        is_open = known is not None and known.closed is None
+        n_rows = seen.n_raised.get(key, 0)
+        if is_open and known is not None and at is not None:
+            incidents[at] = _still_open(known, verdict, seen.step, n_rows)
+            if verdict.track.quiet >= QUIET:
+                incidents[at] = replace(incidents[at], closed=seen.step)
+                tracks[key] = replace(verdict.track, passes=(), quiet=0)
+                events.append(Event("closed", incidents[at]))
+        elif verdict.opens and not _is_told(key, incidents, judged, signals):
+            if known is not None and at is not None and seen.step - (known.closed or 0) <= REOPENS_WITHIN:
+                back = replace(known, closed=None, reopened=(*known.reopened, seen.step))
+                incidents[at] = _still_open(back, verdict, seen.step, n_rows)
+                events.append(Event("reopened", incidents[at]))
+            else:
+                incidents.append(_opened(key, signals[key[0]], verdict, seen.step, n_rows))
+                events.append(Event("opened", incidents[-1]))
+            tracks[key] = replace(verdict.track, quiet=0)
+    return AlarmState(tuple(incidents), tracks), tuple(events)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What a step says of a signal: the track with the step in it, and whether an incident may open."""
+
+    track: Track
+    opens: bool
+    seen_now: bool
+    value: float
+    usual: float | None
+    limit: float
+    is_level: bool = False
+
+
+def _keys(seen: StepSignals) -> list[Key]:
+    return [*seen.shares, *((name, EVERYWHERE) for name in seen.levels)]
+
+
+def _judge(state: AlarmState, key: Key, seen: StepSignals, signal: Signal) -> _Verdict:
+    track = state.tracks.get(key, Track())
+    at = _newest(list(state.incidents), key)
+    is_open = at is not None and state.incidents[at].closed is None
+    if key in seen.shares:
+        return _judge_share(track, seen.shares[key], signal, seen.n_raised.get(key, 0), is_open)
+    return _judge_level(track, seen.levels[key[0]], signal, is_open)
+
+
+def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is_open: bool) -> _Verdict:
+    if signal.severity == "error":
+        raised = n_raised > 0 or counts.hits > 0
+        fresh = replace(track, quiet=0 if raised else track.quiet + 1)
+        return _Verdict(fresh, raised, raised, counts.share, None, 0.0)
+    past = [known for known in track.recent if isinstance(known, Counts)]
+    usual = track.first.share if track.first.n >= MIN_ROWS else None
+    limit = limit_of(signal, usual)
+    judged = counts if _is_enough(counts) else total([*past[-(POOLED - 1) :], counts])
+    known = _is_enough(judged) and usual is not None
+    above = known and limit is not None and judged.lower() > limit
+    change = changed_share(judged, past) if signal.changes and known else None
+    passed = above or change is not None
+    passes = (*track.passes, passed)[-POOLED:] if _is_enough(judged) else track.passes
+    quiet = 0 if passed or (limit is not None and counts.share > limit) else track.quiet + 1
+    if is_open and change is None and signal.changes and past:
+        quiet = 0 if changed_share(judged, past, sure=False) is not None else quiet
+    fresh = Track(
+        track.n_first if is_open else min(track.n_first + 1, FIRST_STEPS),
+        track.first if is_open or passed or track.n_first >= FIRST_STEPS else track.first + counts,
+        track.recent if is_open or passed else (*past, counts)[-ROLLING:],
+        passes,
+        quiet,
+    )
+    passed_limit = change if not above and change is not None else (limit if limit is not None else 0.0)
+    return _Verdict(
+        fresh, passed and sum(passes) >= PASSES, quiet == 0, judged.share,
+        total(past).share if past else None, passed_limit,
+    )  # fmt: skip
+
+
+def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _Verdict:
+    past = [known for known in track.recent if isinstance(known, Level)]
+    judged = level if _is_enough(level) else _pooled([*past[-(POOLED - 1) :], level])
+    if not _is_enough(judged) or signal.changes is None:
+        gathered = replace(track, recent=(*past, level)[-ROLLING:])
+        return _Verdict(gathered, False, False, judged.mean, None, 0.0, is_level=True)
+    change = changed_level(judged.mean, [known.mean for known in past], signal.changes)
+    passes = (*track.passes, change is not None)[-POOLED:]
+    fresh = replace(
+        track,
+        recent=track.recent if is_open or change is not None else (*past, level)[-ROLLING:],
+        passes=passes,
+        quiet=0 if change is not None else track.quiet + 1,
+    )
+    usual = sum(known.mean for known in past) / len(past) if past else None
+    opens = change is not None and sum(passes) >= PASSES
+    return _Verdict(fresh, opens, change is not None, judged.mean, usual, change or 0.0, is_level=True)
+
+
+def limit_of(signal: Signal, usual: float | None) -> float | None:
+    """The share above which a signal is abnormal for a run.
+
+    Args:
+        signal: the signal; with a limit of its own or none.
+        usual: its share in the run's first steps; None where that is unknown.
+
+    Returns:
+        None where no share is abnormal by itself.
+    """
+    if usual is None or usual <= MARGIN:
+        return signal.limit
+    risen = usual + max(MARGIN, MARGIN_OF * usual)
+    return risen if signal.limit is None else max(signal.limit, risen)
+
+
+def _is_enough(seen: Counts | Level) -> bool:
+    return seen.n >= MIN_ROWS and seen.n_groups >= MIN_GROUPS
+
+
+def _pooled(levels: list[Level]) -> Level:
+    return Level(
+        sum(level.n for level in levels),
+        sum(level.n_groups for level in levels),
+        sum(level.total for level in levels),
+    )
+
+
+def _newest(incidents: list[Incident], key: Key) -> int | None:
+    return next((at for at in reversed(range(len(incidents))) if incidents[at].key == key), None)
+
+
+def _is_told(
+    key: Key, incidents: list[Incident], judged: Mapping[Key, _Verdict], signals: Mapping[str, Signal]
+) -> bool:
+    """Whether an open incident tells the fact already: of all rows, of another source that is the only one, of a cause."""
+    name, source = key
+    still_open = [incident for incident in incidents if incident.closed is None]
+    causes = set(signals[name].explained_by)
+    if any(incident.signal in causes for incident in still_open):
+        return True
+    of_sources = {incident.source for incident in still_open if incident.signal == name}
+    return EVERYWHERE in of_sources if source != EVERYWHERE else bool(of_sources)
+
+
+def _opened(key: Key, signal: Signal, verdict: _Verdict, step: int, n_rows: int) -> Incident:
+    return Incident(
+        signal.name, key[1], signal.severity, step, step, verdict.value, verdict.value, verdict.limit,
+        usual=verdict.usual, n_rows=n_rows, is_level=verdict.is_level,
+    )  # fmt: skip
+
+
+def _still_open(incident: Incident, verdict: _Verdict, step: int, n_rows: int) -> Incident:
+    usual = incident.usual or 0.0
+    worse = abs(verdict.value - usual) > abs(incident.worst - usual)
+    return replace(
+        incident,
+        last=step if verdict.seen_now else incident.last,
+        worst=verdict.value if worse else incident.worst,
+        n_rows=incident.n_rows + n_rows,
+    )
+
+
+def _track(values: Mapping[str, Any]) -> Track:
+    recent = tuple(
+        Level(**known) if is_level else Counts(**known)
+        for known, is_level in zip(values["recent"], values["levels"], strict=True)
+    )
+    return Track(
+        values["n_first"], Counts(**values["first"]), recent, tuple(values["passes"]), values["quiet"]
+    )

@@ -1,0 +1,208 @@
+"""What is watched: for each step, how many rollouts carry each flag, by source, and the means that may move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from rollout_traces.alarms.counts import Counts, Grouped
+from rollout_traces.flags import REGISTRY, FlagSpec
+from rollout_traces.flags.base import Severity
+from rollout_traces.ledger.columns import NULL_INT, Ledger
+
+Direction = Literal["up", "both"]
+EVERYWHERE = ""
+"""The source that stands for all rows."""
+TOOL_ERROR = "tool_error"
+TRUNCATED = "truncated"
+REWARD_FAILURE = "reward_failure"
+MISMATCH = "mismatch"
+ENTROPY = "entropy"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One thing that is watched.
+
+    Attributes:
+        name: a flag's name, or one of `reward_failure`, `mismatch`, `entropy`.
+        severity: what its incidents have.
+        meaning: a few words: what it counts or measures.
+        limit: the share above which it is abnormal; None: only a change is.
+        changes: whether a change against the steps before is looked for; `both` where a fall matters too.
+        explained_by: signals whose open incident tells the same fact.
+    """
+
+    name: str
+    severity: Severity
+    meaning: str
+    limit: float | None = None
+    changes: Direction | None = None
+    explained_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Level:
+    """A mean over rows.
+
+    Attributes:
+        n: rows.
+        n_groups: groups that they come from.
+        total: sum of their values.
+    """
+
+    n: int
+    n_groups: int
+    total: float
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN of nothing."""
+        return self.total / self.n if self.n else float("nan")
+
+
+@dataclass(frozen=True)
+class StepSignals:
+    """What was seen in one step of one split.
+
+    Attributes:
+        step: the trainer's global step.
+        shares: (signal, source) -> its counts; the source is `EVERYWHERE` for all rows.
+        levels: signal -> its mean over all rows.
+        n_raised: (signal, source) -> all rows that carry it, kept ones that were not drawn at random included.
+    """
+
+    step: int
+    shares: Mapping[tuple[str, str], Counts]
+    levels: Mapping[str, Level] = field(default_factory=dict)
+    n_raised: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def watched(limits: Mapping[str, float]) -> dict[str, Signal]:
+    """All signals by name.
+
+    Args:
+        limits: flag -> the share above which it alerts, see `flags.registry.alert_limits`.
+    """
+    changing = {TOOL_ERROR, TRUNCATED}
+    signals = {
+        spec.name: Signal(
+            spec.name,
+            spec.severity,
+            spec.meaning,
+            limits.get(spec.name),
+            "up" if spec.name in changing else None,
+            spec.explained_by,
+        )
+        for spec in REGISTRY.values()
+    }
+    extra = (
+        Signal(REWARD_FAILURE, "warn", "the reward function failed or timed out", None, "up"),
+        Signal(
+            MISMATCH, "warn", "mean e^d - d - 1 of the row, d = prox minus rollout logprob", None, "up",
+            ("logprob_mismatch",),
+        ),
+        Signal(ENTROPY, "warn", "mean -log p of the sampled tokens, nats", None, "both"),
+    )  # fmt: skip
+    return signals | {signal.name: signal for signal in extra}
+
+
+def unexplained(names: Sequence[str]) -> list[str]:
+    """A row's flags without those that another one of the row explains."""
+    present = set(names)
+    return [name for name in names if not present & set(_explained_by(name))]
+
+
+def signals_of(ledger: Ledger, step: int) -> StepSignals:
+    """Counts a step's rows.
+
+    A flag that is found without text is counted among all rows. One that needs text is known of kept rows
+    alone: it is counted among those drawn at random (all rows, where all were kept).
+
+    Args:
+        ledger: all rollouts of the step and split.
+        step: the step.
+    """
+    seen = _Seen(ledger)
+    shares: dict[tuple[str, str], Counts] = {}
+    n_raised: dict[tuple[str, str], int] = {}
+    for source, rows in seen.sources.items():
+        read = rows & seen.read
+        of_all, of_read = Grouped(seen.groups[rows]), Grouped(seen.groups[read])
+        for name, hit in seen.flagged.items():
+            if _needs_text(name) and name != TOOL_ERROR and read.any():
+                shares[name, source] = of_read.count(hit[read])
+            elif not _needs_text(name):
+                shares[name, source] = of_all.count(hit[rows])
+            n_raised[name, source] = int((hit & rows).sum())
+        _add_others(shares, seen, source, rows)
+    return StepSignals(step, shares, _levels(seen), n_raised)
+
+
+class _Seen:
+    """A step's rows as arrays.
+
+    Args:
+        ledger: all rollouts of the step and split.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.groups = ledger.get("group")
+        kept = np.asarray([uid is not None for uid in ledger.get("trace_uid")], bool)
+        at_random = kept & (ledger.get("selected_by") == "random")
+        self.read = kept if kept.all() else at_random
+        self.sources = _sources(ledger)
+        self.flagged = {name: np.zeros(ledger.n_rows, bool) for name in REGISTRY}
+        for row, flags in enumerate(ledger.get("flags").tolist()):
+            for name in unexplained(flags) if flags else ():
+                if name in self.flagged:
+                    self.flagged[name][row] = True
+
+
+def _sources(ledger: Ledger) -> dict[str, np.ndarray]:
+    """Source -> bool [B]; all rows first, and each source where there is more than one."""
+    column = ledger.get("source")
+    found = sorted({source for source in column.tolist() if source is not None})
+    everywhere = {EVERYWHERE: np.ones(ledger.n_rows, bool)}
+    return everywhere | ({source: column == source for source in found} if len(found) > 1 else {})
+
+
+def _add_others(shares: dict[tuple[str, str], Counts], seen: _Seen, source: str, rows: np.ndarray) -> None:
+    ledger = seen.ledger
+    calls, errors = ledger.get("n_tool_calls"), ledger.get("n_tool_errors")
+    known = rows & seen.read & (calls != NULL_INT) & (errors != NULL_INT)
+    if (calls[known] > 0).any():
+        shares[TOOL_ERROR, source] = Grouped(seen.groups[known], calls[known]).count(errors[known])
+    status = ledger.get("reward_status")
+    told = rows & np.asarray([value is not None for value in status], bool)
+    if told.any():
+        shares[REWARD_FAILURE, source] = Grouped(seen.groups[told]).count((status != "ok")[told])
+
+
+def _levels(seen: _Seen) -> dict[str, Level]:
+    readers: dict[str, Callable[[Ledger], np.ndarray]] = {
+        MISMATCH: lambda ledger: ledger.get("mismatch_k3"),
+        ENTROPY: lambda ledger: -ledger.get("mean_logprob"),
+    }
+    found = {}
+    for name, read in readers.items():
+        values = read(seen.ledger)
+        known = np.isfinite(values)
+        if known.any():
+            n_groups = len(np.unique(seen.groups[known]))
+            found[name] = Level(int(known.sum()), n_groups, float(values[known].sum()))
+    return found
+
+
+def _needs_text(name: str) -> bool:
+    spec = REGISTRY[name]
+    return spec.population is None and spec.severity != "error"
+
+
+def _explained_by(name: str) -> tuple[str, ...]:
+    spec: FlagSpec | None = REGISTRY.get(name)
+    return spec.explained_by if spec is not None else ()

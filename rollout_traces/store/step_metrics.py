@@ -1,0 +1,101 @@
+"""The metrics of a run's steps: as they were logged, else computed from the ledger by the functions that logged them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.metrics import rollout_metrics
+from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.store.store import EVERYTHING, Steps, Store
+
+Metrics = dict[str, float]
+
+
+def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> dict[int, Metrics]:
+    """What a run logged of its steps.
+
+    Args:
+        store: the store.
+        run: id or name of the run.
+        split: `rollout` or `eval-rollout`.
+        keys: keys without the split.
+
+    Returns:
+        Step -> its values by key; where a step was logged twice, the later value.
+    """
+    found: dict[int, Metrics] = {}
+    series = store.metrics(run)
+    for key in keys:
+        steps, values = series.get(f"{split}/{key}", ([], []))
+        for step, value in zip(steps, values, strict=True):
+            found.setdefault(step, {})[key] = value
+    return found
+
+
+def ledger_metrics(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSettings) -> Metrics:
+    """A step's metrics as its ledger tells them; those that need the tokens are absent.
+
+    Args:
+        ledger: the step's rows. Those that came after it was closed are not looked at, and of several attempts
+            at the step the last one is.
+        split: `rollout` or `eval-rollout`.
+        keys: keys or patterns without the split.
+        settings: what the run declares.
+
+    Returns:
+        Values by key, without the split.
+    """
+    found = rollout_metrics(None, of_closed_step(ledger), keys=list(keys), split=split, settings=settings)
+    return {key.removeprefix(f"{split}/"): value for key, value in found.items()}
+
+
+def step_metrics(
+    store: Store, run: str, split: str, keys: Sequence[str], steps: Steps = EVERYTHING
+) -> dict[int, Metrics]:
+    """The metrics of every step that has a ledger, under their own names.
+
+    Args:
+        store: the store.
+        run: id or name of the run.
+        split: `rollout` or `eval-rollout`.
+        keys: keys without the split.
+        steps: first and last step, both included.
+
+    Returns:
+        Step -> its values by key. A key that the run logged at some step is what was logged; one that it logs
+        at none is computed from the ledger, where that is enough.
+    """
+    found = logged_metrics(store, run, split, keys)
+    never_logged = [key for key in keys if not any(key in metrics for metrics in found.values())]
+    ledger = store.ledger(run, split, steps)
+    settings = RunSettings.from_config(store.config(run))
+    result = {}
+    for step, rows in by_step(ledger):
+        computed = ledger_metrics(rows, split, never_logged, settings) if never_logged else {}
+        result[step] = found.get(step, {}) | computed
+    return result
+
+
+def by_step(ledger: Ledger) -> list[tuple[int, Ledger]]:
+    """The rows of each step, steps in order."""
+    steps = ledger.get("step")
+    order = np.argsort(steps, kind="stable")
+    edges = np.flatnonzero(np.diff(steps[order])) + 1
+    parts = np.split(order, edges) if len(order) else []
+    return [(int(steps[rows[0]]), ledger.take(rows)) for rows in parts]
+
+
+def of_closed_step(ledger: Ledger) -> Ledger:
+    """The rows that a step's metrics speak of: none that came late, and those of the last attempt."""
+    kept = np.ones(ledger.n_rows, bool)
+    if "late" in ledger.columns:
+        late = ledger.columns["late"]
+        kept &= (late != 1) | (late == NULL_INT)
+    if "attempt" in ledger.columns:
+        attempts = ledger.columns["attempt"].tolist()
+        last = max((attempt for attempt in attempts if attempt is not None), default=None)
+        kept &= np.asarray([attempt == last for attempt in attempts], bool)
+    return ledger if kept.all() else ledger.take(np.flatnonzero(kept))
