@@ -42,15 +42,14 @@ function path(points) {
   return out;
 }
 
-// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label, show(value): as text, bare: no axes}
+// steps, values: arrays of one length. options: {width, step, weight, onStep(step), label, show(value): as text, bare: no axes, range: [low, high] in place of the values' own}
 export function lineChart(steps, values, options) {
   const { width, step, weight = 0, onStep, height = HEIGHT, show, bare = false } = options;
   const PAD = bare ? BARE : AXES;
   const finite = values.filter(Number.isFinite);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "rt-chart-svg", role: "img", "aria-label": options.label || "" });
   if (!finite.length) return root;
-  let low = Math.min(...finite);
-  let high = Math.max(...finite);
+  let [low, high] = options.range || [Math.min(...finite), Math.max(...finite)];
   const nonnegative = low >= 0;
   if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
   const margin = (high - low) * 0.06;
