@@ -11,7 +11,9 @@ import numpy as np
 
 from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics import ToolUse, identity_checks, missing_inputs, rollout_metrics
+from rollout_traces.metrics.told_apart import describe_told_apart
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.trace.conversion import TraceRecord, step_summary_trace
@@ -139,7 +141,7 @@ def _off_text(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> str
 
 
 def _status(rows: Ledger) -> str:
-    rewards = rows.get("reward")
+    rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     reward = f"mean reward {known.mean():.4g}" if len(known) else "reward unknown"
     return f"{reward}, {rows.n_rows} rollouts"
@@ -151,7 +153,7 @@ def _selection_counts(rows: Ledger) -> str:
 
 
 def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
-    rewards = rows.get("reward")
+    rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     lines = [
         f"{rows.n_rows} rollouts in {len(set(rows.get('group').tolist()))} groups; {n_traced} kept as traces."
@@ -174,6 +176,11 @@ def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
     stops = Counter(reason for reason in rows.get("stop_reason").tolist() if reason is not None)
     if stops:
         lines.append("Stopped by: " + ", ".join(f"{reason} {n}" for reason, n in stops.most_common()) + ".")
+    engines = Counter(name for name in rows.get("engine").tolist() if name is not None)
+    if engines:
+        lines.append("Engines: " + ", ".join(f"{name} {n}" for name, n in engines.most_common(8)) + ".")
     if off:
         lines.append(f"Metrics that are off, and what they lack: {off}.")
+    if apart := describe_told_apart(rows):
+        lines.append(apart)
     return "\n".join(lines)

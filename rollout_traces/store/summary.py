@@ -1,24 +1,18 @@
-"""One line a step: what the ledger, or where there is none the traces, say of it."""
+"""One line a step: what all its rollouts, or where there is no ledger the traced ones, say of it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from rollout_traces.ledger.columns import NULL_INT, Ledger, concatenate, kind_of
-from rollout_traces.store.rows import TraceRow
-from rollout_traces.store.steps import tied
+from rollout_traces.store.asking import GROUPS, Asked, Asking
+from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.scope import Scope
 from rollout_traces.store.store import EVERYTHING, Steps, Store
-
-_NEEDED = ("step", "group", "reward", "stop_reason", "n_sampled", "staleness_max", "flags")
 
 
 @dataclass(frozen=True)
-class StepSummary:
+class StepFigures:
     """A step of a split in figures.
 
     Attributes:
@@ -50,10 +44,33 @@ class StepSummary:
     flags: Mapping[str, int]
 
 
+_STEPS = """
+SELECT any_value(run) AS run, split, step, count(*) AS rollouts, count(doc) AS traced,
+    avg(r) AS reward_mean, stddev_pop(r) AS reward_std,
+    avg(CAST(stop_reason = 'length' AS DOUBLE)) AS truncated,
+    avg(n_sampled) AS sampled_mean, max(staleness_max) AS staleness_max, run_no
+FROM (SELECT *, CASE WHEN isfinite(reward) THEN reward END AS r FROM rollouts t WHERE {condition})
+GROUP BY run_no, split, step
+"""
+_TIED = """
+SELECT run_no, split, step, avg(CAST(group_tied AS DOUBLE)) AS tied
+FROM ({groups}) WHERE group_rows > 1 GROUP BY run_no, split, step
+"""
+_FLAGS = """
+SELECT run_no, split, step, flag, count(*) AS n
+FROM (SELECT run_no, split, step, unnest(flags) AS flag FROM rollouts t WHERE {condition})
+GROUP BY run_no, split, step, flag ORDER BY n DESC, flag
+"""
+_READS = (
+    "run", "run_no", "split", "step", "group", "attempt", "doc", "reward", "stop_reason", "n_sampled",
+    "staleness_max", "flags", "superseded",
+)  # fmt: skip
+
+
 def summarise_steps(
     store: Store, run: str | None = None, split: str | None = None, steps: Steps = EVERYTHING
-) -> list[StepSummary]:
-    """Every step of a run, or of all runs.
+) -> list[StepFigures]:
+    """Every step of a run, or of all runs; rows that a later attempt superseded are left out.
 
     Args:
         store: the store.
@@ -61,78 +78,34 @@ def summarise_steps(
         split: a split.
         steps: first and last step, both included.
     """
-    found = []
-    for info in [store.run(run)] if run is not None else store.runs():
-        for name in [split] if split is not None else info.splits:
-            traced = {step.step: step.n_traces for step in store.steps(info.id, name)}
-            ledger = store.ledger(info.id, name, steps)
-            missing = {step for step in traced if within(step, steps)} - {*ledger.get("step").tolist()}
-            if missing:
-                ledger = concatenate([ledger, _from_traces(store, info.id, name, missing)])
-            found += [
-                _summary((info.name, name, step), rows, traced.get(step, 0))
-                for step, rows in _by_value(ledger, "step")
-            ]
-    return found
+    order = {info.id: at for at, info in enumerate(store.runs())}
+    run_id = None if run is None else store.run(run).id
+    scope = Scope(run_id, split, steps, rows="all")
+    return store.ask(lambda asking: _figures(asking, scope, order))
 
 
-def within(step: int, steps: Steps) -> bool:
-    """True when a step lies between two, both included, None for an open end."""
-    return (steps[0] is None or step >= steps[0]) and (steps[1] is None or step <= steps[1])
-
-
-def _from_traces(store: Store, run_id: str, split: str, steps: set[int]) -> Ledger:
-    """The columns that the summary needs, of traces without a ledger."""
-    rows: list[TraceRow] = []
-    after = None
-    while True:
-        page = store.query(run_id, split, limit=10_000, after=after)
-        rows += [row for row in page.rows if row.step in steps]
-        after = page.next
-        if after is None:
-            return Ledger({name: _column(name, [row[name] for row in rows]) for name in _NEEDED})
-
-
-def _column(name: str, values: list[Any]) -> np.ndarray:
-    kind = kind_of(name)
-    if kind == "float":
-        return np.asarray([v if isinstance(v, int | float) else np.nan for v in values], np.float64)
-    if kind == "int":
-        return np.asarray([v if isinstance(v, int) else NULL_INT for v in values], np.int64)
-    column = np.empty(len(values), object)
-    column[:] = [() if v is None and kind == "tags" else v for v in values]
-    return column
-
-
-def _summary(place: tuple[str, str, int], rows: Ledger, traced: int) -> StepSummary:
-    rewards = rows.get("reward")
-    known = rewards[np.isfinite(rewards)]
-    groups = [group.get("reward") for _, group in _by_value(rows, "group") if group.n_rows > 1]
-    reasons = [reason for reason in rows.get("stop_reason").tolist() if reason is not None]
-    sampled = rows.get("n_sampled")
-    stale = rows.get("staleness_max")
-    return StepSummary(
-        run=place[0],
-        split=place[1],
-        step=place[2],
-        rollouts=rows.n_rows,
-        traced=traced,
-        reward_mean=float(known.mean()) if len(known) else None,
-        reward_std=float(known.std()) if len(known) else None,
-        tied_groups=sum(tied(group.tolist()) for group in groups) / len(groups) if groups else None,
-        truncated=sum(reason == "length" for reason in reasons) / len(reasons) if reasons else None,
-        sampled_mean=float(sampled[sampled != NULL_INT].mean()) if (sampled != NULL_INT).any() else None,
-        staleness_max=int(stale.max()) if (stale != NULL_INT).any() else None,
-        flags=dict(
-            Counter(flag for flags in rows.get("flags").tolist() for flag in flags or ()).most_common()
-        ),
+def _figures(asking: Asking, scope: Scope, order: Mapping[str, int]) -> list[StepFigures]:
+    asked = asking.asked(scope)
+    condition = asked.condition.and_(Sql("NOT t.superseded"))
+    asked = Asked(condition, (), (*asked.columns, *_READS), {})
+    kept = f"(SELECT * FROM rollouts t WHERE {condition.text})"
+    groups = GROUPS.replace("FROM rollouts WHERE", f"FROM {kept} WHERE")
+    tied = {
+        (row["run_no"], row["split"], row["step"]): row["tied"]
+        for row in asking.run(asked, _TIED.format(groups=groups), condition.parameters).to_pylist()
+    }
+    flags: dict[tuple[int, str, int], dict[str, int]] = {}
+    if asking.rows.kinds["flags"] == "tags":
+        found = asking.run(asked, _FLAGS.format(condition=condition.text), condition.parameters)
+        for row in found.to_pylist():
+            flags.setdefault((row["run_no"], row["split"], row["step"]), {})[row["flag"]] = row["n"]
+    rows = asking.run(asked, _STEPS.format(condition=condition.text), condition.parameters).to_pylist()
+    runs = asking.rows.state.runs
+    rows.sort(
+        key=lambda r: (order.get(runs[r["run_no"]][0], 0), r["split"] != "rollout", r["split"], r["step"])
     )
-
-
-def _by_value(ledger: Ledger, name: str) -> Iterator[tuple[int, Ledger]]:
-    """Rows that share a known integer, in its order."""
-    values = ledger.get(name)
-    order = np.argsort(values, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(values[order])) + 1) if len(order) else ():
-        if values[rows[0]] != NULL_INT:
-            yield int(values[rows[0]]), ledger.take(rows)
+    figures = []
+    for row in rows:
+        key = (row.pop("run_no"), row["split"], row["step"])
+        figures.append(StepFigures(**row, tied_groups=tied.get(key), flags=flags.get(key, {})))
+    return figures
