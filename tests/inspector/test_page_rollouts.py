@@ -170,6 +170,15 @@ class TestFilterSearchAndSort:
         expect(visit.get("sample-card").first).to_contain_text("step")
         expect(visit.get("population")).to_contain_text("over all steps")
 
+    def test_a_hit_shows_the_place_that_was_found(self, visit):
+        visit.open(project="demo", run="run-a", scope="all", text="division by zero")
+        expect(visit.get("snippet").first).to_contain_text("division by zero")
+        visit.open(project="demo", run="run-a", step=4, text="division by zero")
+        expect(visit.get("snippet").first).to_contain_text("division by zero")
+        visit.open(project="demo", run="run-a", step=4)
+        expect(visit.get("sample-card").first).to_be_visible()
+        expect(visit.get("snippet")).to_have_count(0)
+
     def test_sorting_by_reward_puts_the_lowest_first(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", sort="reward")
         expect(visit.get("group-card")).to_have_count(0)
