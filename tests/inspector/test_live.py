@@ -28,6 +28,7 @@ class TestLiveUpdates:
 
     def test_new_steps_appear_without_moving_what_is_read(self, live):
         visit, folder = live
+        visit.page.set_viewport_size({"width": 1280, "height": 560})
         visit.open(step=1)
         expect(visit.get("turn").first).to_be_visible()
         shown = visit.get("rollout-header").inner_text()
