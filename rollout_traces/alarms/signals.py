@@ -58,6 +58,10 @@ class Level:
     n_groups: int
     total: float
 
+    def as_plain(self) -> list[float]:
+        """The fields in order."""
+        return [self.n, self.n_groups, self.total]
+
     @property
     def mean(self) -> float:
         """The mean; NaN of nothing."""
