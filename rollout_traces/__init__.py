@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+    from rollout_traces.preflight import CheckReport, check
     from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CheckReport": "rollout_traces.preflight",
+    "check": "rollout_traces.preflight",
     "Flag": "rollout_traces.flags",
     "RolloutBatch": "rollout_traces.batch",
     "RolloutHandle": "rollout_traces.logger.rollout_logger",
@@ -45,6 +48,7 @@ _HOMES = {
 _MODULES = {"metrics": "rollout_traces.metrics", "stats_tracker": "rollout_traces.stats.tracker"}
 
 __all__ = [
+    "CheckReport",
     "Flag",
     "RolloutBatch",
     "RolloutHandle",
@@ -58,6 +62,7 @@ __all__ = [
     "Transcript",
     "TranscriptDecoder",
     "Turn",
+    "check",
     "import_rollouts",
     "metrics",
     "open_store",

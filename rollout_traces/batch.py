@@ -45,6 +45,7 @@ ROW_LISTS = (
     "extras",
     "episode_ids",
     "parents",
+    "known_columns",
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
@@ -57,8 +58,8 @@ class RolloutBatch:
     A row's tokens are `input_ids[b][attention_mask[b]]`, and `loss_mask[b, t]` speaks of
     `input_ids[b, t]`. Masks may be bool, int or float; ids int32 or int64.
 
-    A row that attends to no token and has `messages` came without tokens: its conversation is kept, and
-    what speaks of tokens is unobserved. `from_messages` makes a batch of such rows.
+    A row that attends to no token came without tokens: what speaks of tokens is unobserved, and its `messages`
+    are its conversation. `from_messages` makes a batch of such rows.
 
     Attributes:
         input_ids: int [B, T].
@@ -100,6 +101,8 @@ class RolloutBatch:
         episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
             compactions, sub-agents, retries), and count once in groups and pass rates.
         parents: B sample ids of the row of the same episode that this one left; None at the first.
+        known_columns: B mappings of ledger columns to numbers, for what is known of a row whose tokens are not
+            (`n_sampled`, `mean_logprob`, ...); they stand where nothing else tells, or None.
         train_version: the policy version being trained; without it staleness is unknown.
         pad_id: the padding token, for what cannot tell it otherwise.
 
@@ -144,6 +147,7 @@ class RolloutBatch:
     extras: Any = None
     episode_ids: Any = None
     parents: Any = None
+    known_columns: Any = None
     train_version: int | None = None
     pad_id: int | None = None
 

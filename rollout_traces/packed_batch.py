@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,22 @@ PARTLY_GIVEN = ("parsed_answers", "successes")
 """Row lists in which None is an answer of its own: not the same as a row that came without the list."""
 ASSUMED_MASK = "response_mask"
 """In `PackedBatch.not_given`: the rows whose response mask is their loss mask while others' is known."""
+
+
+class StepKey(NamedTuple):
+    """Which step of a run.
+
+    Attributes:
+        attempt: the attempt's id; empty in data of version 0.1.
+        step: the trainer's global step.
+        split: `rollout` or `eval-rollout`.
+        late: 0; 1, 2, ... for what came after the step was closed.
+    """
+
+    attempt: str
+    step: int
+    split: str
+    late: int = 0
 
 
 @dataclass(frozen=True, eq=False)

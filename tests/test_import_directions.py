@@ -26,7 +26,7 @@ ORDER = (
     ("metrics", "selection", "decode"),
     ("flags",),
     ("alarms",),
-    ("trace",),
+    ("trace", "preflight"),
     ("sink",),
     ("steps",),
     ("worker",),

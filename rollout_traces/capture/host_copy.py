@@ -112,7 +112,7 @@ class Capture:
         N = int(lengths[kept].sum())
         columns: dict[str, np.ndarray] = {
             "lengths": lengths.astype(np.uint32),
-            "has_tokens": (kept & ~_text_alone(batches, lengths)).astype(np.uint8),
+            "has_tokens": (kept & (lengths > 0)).astype(np.uint8),
             "group_ids": group_ids,
             **_float_columns(parts),
         }
@@ -206,18 +206,6 @@ def capture(
     """Captures batches and reads them back at once; see `Capture.take`."""
     captured = Capture().take(batches, step=step, split=split, groups=groups)
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
-
-
-def _text_alone(batches: Sequence[RolloutBatch], lengths: np.ndarray) -> np.ndarray:
-    """bool [B]: rows that came with messages and without a token."""
-    if lengths.all():
-        return np.zeros(len(lengths), bool)
-    given = [
-        value
-        for batch in batches
-        for value in (batch.messages if batch.messages is not None else [None] * batch.n_rows)
-    ]
-    return (lengths == 0) & np.asarray([bool(messages) for messages in given], bool)
 
 
 def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:

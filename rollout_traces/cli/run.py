@@ -38,6 +38,10 @@ def run(
     selection: Annotated[
         str | None, typer.Option(help="How the cap is spent: portfolio, first, random, extremes or all.")
     ] = None,
+    check_only: Annotated[
+        bool,
+        typer.Option("--check-only", help="Look at the first rollouts as `check` does, and end the script."),
+    ] = False,
 ) -> None:
     """Run a training script with rollouts logged for whichever trainer it imports.
 
@@ -54,7 +58,11 @@ def run(
     if not script and not context.args:
         raise typer.BadParameter("expected a script, or -m and a module: rollout-traces run train.py")
     given = HookSettings(
-        max_rollout_traces_per_step=max_traces, project=project, name=name, selection=selection
+        max_rollout_traces_per_step=max_traces,
+        project=project,
+        name=name,
+        selection=selection,
+        check_only=check_only or None,
     )
     environment = {**os.environ, **given.as_environment(), **run_report.environment()}
     path = environment.get("PYTHONPATH")

@@ -64,14 +64,13 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
 )
 def tied_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
-    view = _view(population)
+    view = _view(population).episodes
     causes = tie_causes(view)
     found: dict[int, list[Flag]] = {}
     for code, rows in enumerate(view.groups.rows()):
-        if causes[code] is None:
-            continue
-        text = _tie_text(rows, view.rewards[rows], str(causes[code]))
-        found |= {int(row): [make_flag("tied_group", text)] for row in rows}
+        if causes[code] is not None:
+            text = _tie_text(rows, view.rewards[rows], str(causes[code]))
+            found |= _on_the_group(population, view, rows, make_flag("tied_group", text))
     return found
 
 
@@ -89,7 +88,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
 
     The range is the declared one, else what the step spans.
     """
-    view = _view(population)
+    view = _view(population).episodes
     low, high = view.reward_span
     noisy = noise_amplified(view, view.groups)
     found: dict[int, list[Flag]] = {}
@@ -103,7 +102,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
             f"The group's rewards have std {std:.3g}, {std / (high - low):.2%} of the range {low:.4g} to "
             f"{high:.4g}; divided by it the largest advantage is {largest:.1f}."
         )
-        found |= {int(row): [make_flag("noise_amplified_group", text)] for row in rows}
+        found |= _on_the_group(population, view, rows, make_flag("noise_amplified_group", text))
     return found
 
 
@@ -217,6 +216,14 @@ def _view(population: Population) -> StepView:
     return StepView(
         population.ledger, population.batch, population.settings, not_given=population.batch.not_given
     )
+
+
+def _on_the_group(
+    population: Population, view: StepView, rows: np.ndarray, flag: Flag
+) -> dict[int, list[Flag]]:
+    """A group's flag on all of its rows, of which `rows` of the view stand for one episode each."""
+    group = view.ledger.get("group")[rows[0]]
+    return {row: [flag] for row in np.flatnonzero(population.ledger.get("group") == group).tolist()}
 
 
 def _opening_rows(population: Population) -> list[bool]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
 from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.preflight import check
 
 log = logging.getLogger("rollout_traces")
 SILENT_STEPS = 20
@@ -38,6 +41,7 @@ class HookLogger:
     ) -> None:
         self.logger = given
         self.options = dict(options)
+        self._check_only = bool(self.options.pop("check_only", False))
         self._integration = integration
         self._owned = given is None
         self._from_trainer = from_trainer
@@ -57,7 +61,7 @@ class HookLogger:
     def is_on(self) -> bool:
         """False where a logger would be made that keeps no rollouts, and none asked for the ledger alone."""
         wants_traces = (self.options.get("max_rollout_traces_per_step") or 0) > 0
-        return not self._owned or wants_traces or self.options.get("ledger") is True
+        return not self._owned or wants_traces or self._check_only or self.options.get("ledger") is True
 
     def give(self, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
         """Takes what a script's own `attach` says of a trainer that is hooked already, before anything was logged.
@@ -67,7 +71,7 @@ class HookLogger:
             options: further arguments of the one that is made.
         """
         if self.logger is None:
-            self.options.update(options)
+            self.options.update({key: value for key, value in options.items() if key != "check_only"})
             self.logger = logger
             self._owned = logger is None
 
@@ -80,6 +84,8 @@ class HookLogger:
             ConfigError: the logger cannot be made, now or before. It keeps the text alone: an exception
                 would keep the frames that it passed, and the batches in them.
         """
+        if self._check_only:
+            self._check(batches, split)
         if self.logger is None and self._failure is None:
             self._make_logger()
         if self.logger is None:
@@ -118,6 +124,21 @@ class HookLogger:
                 step,
                 self._failure or "The trainer called nothing that is hooked.",
             )
+
+    def _check(self, batches: Sequence[RolloutBatch], split: str) -> None:
+        """Prints what the batch shows, and ends the script: with 1 where a flag of severity error was raised.
+
+        Raises:
+            SystemExit: always.
+        """
+        said = self._from_trainer()
+        decoding = DecodeSettings(None, said.get("chat_template"), said.get("chat_template_kwargs") or {})
+        report = check(list(batches), said.get("tokenizer"), split=split, decoding=decoding)
+        print(
+            f"rollout-traces: {self._integration}, the first rollouts of {split}:\n{report}", file=sys.stderr
+        )
+        self._report.problem = "they were checked only (--check-only)."
+        raise SystemExit(1 if report.failed("error") else 0)
 
     def _make_logger(self) -> None:
         try:

@@ -28,6 +28,7 @@ class HookSettings:
         max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
         chat_template: the Jinja template that prompts are rendered with.
         chat_template_kwargs: further arguments of the template; as a variable, JSON.
+        check_only: look at the first rollouts as `rollout-traces check` does, and end the script; nothing is logged.
     """
 
     max_rollout_traces_per_step: int | None = None
@@ -42,6 +43,7 @@ class HookSettings:
     max_disk_gb: float | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    check_only: bool | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> HookSettings:

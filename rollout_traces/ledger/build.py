@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
+from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, kind_of
 from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
 from rollout_traces.ledger.policy_update import clipped, update_shares
 from rollout_traces.ledger.row_values import row_value_columns, text_column, texts
@@ -84,29 +84,8 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     columns |= _advantages(batch, in_loss)
     columns["clip_share"] = _clip_share(in_loss, settings, batch)
     columns["update_share"] = update_shares(in_loss, columns["discard_reason"])
+    columns = _with_known(columns, batch)
     return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
-
-
-def settle_step(batch: PackedBatch, ledger: Ledger) -> Ledger:
-    """Makes the columns that speak of the whole step right for a step of several hand-overs.
-
-    Args:
-        batch: all rollouts of the step.
-        ledger: their ledgers, stacked in the same order.
-
-    Returns:
-        The ledger with `sample`, `update_share` and `equal_to` taken over the step.
-    """
-    shares = update_shares(MaskedTokens.in_loss(batch), ledger.get("discard_reason"))
-    group = ledger.get("group")
-    settled = {
-        "sample": positions_in_group(group),
-        "update_share": shares,
-        "equal_to": equal_to(MaskedTokens.sampled(batch), group),
-    }
-    return ledger.with_columns(
-        **{name: column for name, column in settled.items() if _any_known(name, column)}
-    )
 
 
 def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Ledger:
@@ -338,6 +317,31 @@ def _lower(value: Any) -> str:
 
 def _nan(batch: PackedBatch) -> np.ndarray:
     return np.full(batch.n_rows, np.nan)
+
+
+_IDENTITY = frozenset(("uid", "split", "step", "group", "sample", "trace_uid", "selected_probability"))
+"""Columns that the run itself gives a row."""
+
+
+def _with_known(columns: Mapping[str, np.ndarray], batch: PackedBatch) -> dict[str, np.ndarray]:
+    """The columns, where a number of `known_columns` stands in every place that nothing else tells."""
+    given = batch.row_lists.get("known_columns")
+    found = dict(columns)
+    if given is None:
+        return found
+    known = [values if isinstance(values, Mapping) else {} for values in given]
+    numeric = {column.name for column in COLUMNS if column.kind in ("float", "int")} - _IDENTITY
+    for name in sorted({name for values in known for name in values} & numeric):
+        kind = kind_of(name)
+        unknown = NULL_INT if kind == "int" else np.nan
+        column = found.get(name, np.full(batch.n_rows, unknown)).copy()
+        missing = column == NULL_INT if kind == "int" else np.isnan(column)
+        for row in np.flatnonzero(missing).tolist():
+            value = known[row].get(name)
+            if isinstance(value, (int, float)) and np.isfinite(value):
+                column[row] = value
+        found[name] = column
+    return found
 
 
 def _any_known(name: str, column: np.ndarray) -> bool:

@@ -45,6 +45,10 @@ COLUMNS = (
     Column("uid", "text", "stable unique id of the rollout: batch id and row"),
     Column("split", "text", "rollout (training) or eval-rollout"),
     Column("step", "int", "the trainer's global step"),
+    Column(
+        "attempt", "text", "the run's attempt that logged it, ordered by time; unknown in data of version 0.1"
+    ),
+    Column("late", "int", "1 when it came after its step was closed, 0 otherwise"),
     Column("group", "int", "rollouts of one prompt in this step share it"),
     Column("sample", "int", "position inside the group, in the order handed over"),
     Column("equal_to", "int", "first sample of its group with the very same sampled tokens, else its own"),

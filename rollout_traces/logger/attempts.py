@@ -39,26 +39,32 @@ class Attempts:
         with self._lock:
             self._begin()
 
-    def note_rollouts(self, step: int, split: str) -> str:
+    def note_rollouts(self, step: int, split: str, *, announced: bool = False) -> str:
         """Notes that rollouts of a step are logged.
 
         Args:
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
+            announced: the trainer announces closes: only a step that it closed, or one from before the attempt's
+                first, can be gone back to.
 
         Returns:
             The id of the attempt that they belong to.
         """
         with self._lock:
             newest = self._newest.get(split)
-            if newest is not None and step < newest - LATE_STEPS and self._is_closed(step, split):
+            if (
+                newest is not None
+                and step < newest - LATE_STEPS
+                and (not announced or self._is_closed(step, split))
+            ):
                 self._begin()
             self._newest[split] = max(step, self._newest.get(split, step))
             self._first.setdefault(split, step)
             return self.current
 
     def note_close(self, step: int, split: str) -> str:
-        """Notes that the trainer closed a step; from then on only closed steps of the split can be gone back to.
+        """Notes that the trainer closed a step.
 
         Returns:
             The id of the attempt that the step belongs to.
@@ -68,8 +74,7 @@ class Attempts:
             return self.current
 
     def _is_closed(self, step: int, split: str) -> bool:
-        closed = self._closed.get(split)
-        return closed is None or step in closed or step < self._first[split]
+        return step in self._closed.get(split, ()) or step < self._first[split]
 
     def _begin(self) -> None:
         self.n_begun += 1

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ from rollout_traces.spool.memory import MemorySpool
 from rollout_traces.spool.record import Record
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
-from rollout_traces.steps.processor import StepOptions, StepProcessor
+from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.trace.sanitize import plain
+from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
 from rollout_traces.worker.recovery import find_left
-from rollout_traces.worker.runner import WorkerProcess, WorkerThread, config_as_plain
+from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 
 log = logging.getLogger("rollout_traces")
 
@@ -358,7 +360,7 @@ class LoggerPipeline(SpoolClient):
     def _manifest(self, *, has_tokenizer: bool) -> RunManifest:
         run, steps = self._sink.run, self._plan.steps
         if callable(steps.selection):
-            steps = StepOptions(**{**steps.__dict__, "selection": "portfolio"})
+            steps = replace(steps, selection="portfolio")
         config = {key: value for key, value in dict(run.config or {}).items() if not key.startswith("_")}
         return RunManifest(
             project=run.project,
@@ -369,7 +371,7 @@ class LoggerPipeline(SpoolClient):
             space_id=self._plan.space_id or getattr(run, "_space_id", None),
             server_url=(self._plan.server_url or "").split("?")[0] or run_server(run),
             private=self._plan.private,
-            options=config_as_plain(steps),
+            options=steps.as_plain(),
             decoding=self._plan.decoding.as_plain() or {},
             has_tokenizer=has_tokenizer and self._plan.tokenizer is not None,
         )
@@ -395,6 +397,7 @@ class LoggerPipeline(SpoolClient):
             lambda: StepProcessor(self._sink, decoder, self._plan.steps, counters, redact=self._plan.redact),
             self._sink,
             counters,
+            CloseLog(None if folder is None else folder.closes),
         )
 
     def _decoder(self) -> Any:

@@ -35,7 +35,7 @@ from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
-from rollout_traces.steps.processor import StepOptions
+from rollout_traces.steps.options import JOIN_SECONDS, MAX_STEP_BYTES, QUIET_SECONDS, StepOptions
 
 STEPS_WITH_GROUPS = 16
 """Steps whose group numbers are kept for further calls."""
@@ -111,6 +111,11 @@ class RolloutLogger:
             rank 0's run and share one selection with one cap.
         max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
         max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
+        max_step_bytes: memory of the worker for the tokens of one open step; above it those of a random sample of
+            its groups are kept, and probabilities say so.
+        quiet_seconds: seconds without rollouts after which an open step is closed, and at least three times the
+            longest pause seen within a step; 0: never. It is off where closes are announced.
+        join_seconds: seconds that a step which could be closed waits for awaited joins.
         announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
             For asynchronous trainers, whose steps overlap, and for hooks.
         drain: the former name of `worker`.
@@ -148,6 +153,9 @@ class RolloutLogger:
         per_rank: bool = False,
         max_bytes_per_step: int = MAX_BYTES,
         max_spool_bytes: int = MAX_SPOOL_BYTES,
+        max_step_bytes: int = MAX_STEP_BYTES,
+        quiet_seconds: float = QUIET_SECONDS,
+        join_seconds: float = JOIN_SECONDS,
         announces_closes: bool = False,
         drain: str | None = None,
     ) -> None:
@@ -189,6 +197,9 @@ class RolloutLogger:
             metric_keys=(metric_keys,) if isinstance(metric_keys, str) else tuple(metric_keys),
             flag_parameters=flag_parameters,
             all_rows_folder=None if all_rows_folder is None else str(Path(all_rows_folder).absolute()),
+            quiet_seconds=quiet_seconds,
+            join_seconds=join_seconds,
+            max_step_bytes=max_step_bytes,
         )
         plan = PipelineOptions(
             steps=step_options,
@@ -253,8 +264,8 @@ class RolloutLogger:
             batch: a `RolloutBatch`, one dict of tensors, or a list of dicts (each one group).
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
-            await_join: keys that will be joined later in the step; the traces are written once they are
-                there, at the latest when the next step begins.
+            await_join: keys that will be joined later in the step; the step is not closed before they are there,
+                at the latest when a later step is closed, or after `join_seconds`.
 
         Returns:
             A handle for `join`; without id when the batch was refused.
@@ -273,7 +284,7 @@ class RolloutLogger:
             at = plain_step(step)
             batch_id = secrets.token_hex(6)
             batches = self._parts(batch, batch_id)
-            attempt = self._pipeline.attempts.note_rollouts(at, split)
+            attempt = self._pipeline.attempts.note_rollouts(at, split, announced=self._announces_closes)
             details = {
                 "step": at,
                 "split": split,

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_ledger
+from rollout_traces.packed_batch import StepKey
+from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
 
 PAGE = 5000
 """Rows asked for at once; Trackio answers with 10,000 at most."""
@@ -60,7 +61,9 @@ class Stored:
     expected: set[int] = field(default_factory=set)
     every_scalar: bool = False
     _rows: dict[str, dict[str, StoredRow]] = field(default_factory=lambda: defaultdict(dict))
-    _traced: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    _traced: dict[StepKey, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _closes: dict[str, tuple[StepKey, tuple[str, ...]]] = field(default_factory=dict)
+    _n_closed: Counter[StepKey] = field(default_factory=Counter)
     _prompts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _expected_keys: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _last_trace: int = 0
@@ -90,6 +93,7 @@ class Stored:
         fresh.refresh()
         self.uids, self.summarised, self.scalars = fresh.uids, fresh.summarised, fresh.scalars
         self._rows, self._traced, self._prompts = fresh._rows, fresh._traced, fresh._prompts
+        self._closes, self._n_closed = fresh._closes, fresh._n_closed
         self._last_trace, self._last_metric = fresh._last_trace, fresh._last_metric
         self.expected.clear()
         self._expected_keys.clear()
@@ -123,13 +127,36 @@ class Stored:
             if uid is not None and uid.startswith(f"{batch_id}-")
         }
 
-    def traced_at(self, step: int, split: str) -> set[str]:
-        """uids of the rollouts traced at a step."""
-        return self._traced.get((step, split), set())
+    def traced_at(self, step: StepKey) -> set[str]:
+        """uids of the rollouts traced at a step, late parts included."""
+        return self._traced.get(step._replace(late=0), set())
 
-    def traced_prompts(self, split: str) -> Counter[str]:
-        """Prompt key -> traces of it in this run."""
-        return Counter(self._prompts.get(split, {}))
+    def close_of(self, batch_id: str) -> tuple[StepKey, tuple[str, ...]] | None:
+        """The step, and the hand-overs, of the stored step summary that speaks of a hand-over."""
+        return self._closes.get(batch_id)
+
+    def n_closed(self, step: StepKey) -> int:
+        """Step summaries that are stored of a step: one, and one for each late part."""
+        return self._n_closed[step._replace(late=0)]
+
+    def traced_prompts(self) -> dict[str, Counter[str]]:
+        """Split -> prompt key -> traces of it in this run."""
+        return {split: Counter(prompts) for split, prompts in self._prompts.items()}
+
+    def run_state(self) -> dict[str, Any]:
+        """The run's state as the newest step summary carries it; empty when there is none.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        rows = self._ask(
+            f"SELECT spans FROM traces WHERE run_id = {_quoted(self.run_id)} AND key LIKE '%/{STEPS}' "
+            "ORDER BY rowid DESC LIMIT 1"
+        )
+        spans = rows[0]["spans"] if rows else []
+        spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
+        state = read_details(TraceRecord((), {}, spans or [])).get("run_state")
+        return state if isinstance(state, dict) else {}
 
     def totals(self) -> dict[str, float]:
         """The newest `<split>/total/...` scalars of the run, empty when there are none.
@@ -184,7 +211,7 @@ class Stored:
         return token
 
     def _page_of_traces(self) -> list[dict[str, Any]]:
-        names = ("uid", "batches", "selected_by", "selected_probability", "prompt_key")
+        names = ("uid", "batches", "selected_by", "selected_probability", "prompt_key", "attempt", "late")
         fields = ", ".join(f"json_extract(metadata, '$.{name}') AS {name}" for name in names)
         rows = self._ask(
             f"SELECT rowid AS r, step, key, {fields} FROM traces WHERE run_id = {_quoted(self.run_id)} "
@@ -217,12 +244,16 @@ class Stored:
             return
         self.uids.add(uid)
         split, _, kind = key.rpartition("/")
+        step_key = StepKey(str(row["attempt"] or ""), int(row["step"]), split)
         if kind == STEPS:
-            self.summarised.update(str(row["batches"] or "").split(","))
+            parts = tuple(str(row["batches"] or "").split(","))
+            self.summarised.update(parts)
+            self._closes.update(dict.fromkeys(parts, (step_key._replace(late=int(row["late"] or 0)), parts)))
+            self._n_closed[step_key] += 1
         elif kind == TRAJECTORIES:
             probability = float(row["selected_probability"] or 0.0)
             self._rows[uid.rpartition("-")[0]][uid] = StoredRow(uid, str(row["selected_by"]), probability)
-            self._traced[(int(row["step"]), split)].add(uid)
+            self._traced[step_key].add(uid)
             self._prompts[split][str(row["prompt_key"])] += 1
 
     def _take_metrics(self, row: Mapping[str, Any]) -> None:

@@ -46,15 +46,12 @@ class TrackioSink:
 
     Attributes:
         stored: what the store holds, as of the last `confirm`.
-        sending_again: True while records are processed that may have been stored before: what is there
-            already is not logged twice.
     """
 
     def __init__(self, run: Any, *, owned: bool) -> None:
         self.run = run
         self.owned = owned
         self.stored = Stored(query_of(run), run.project, run.id)
-        self.sending_again = False
         self._logged: set[Token] = set()
         self._sizes: deque[int] = deque(maxlen=QUEUE_CALLS + 1)
         self._disk = DiskUse(run.project)
@@ -129,8 +126,13 @@ class TrackioSink:
             run.id = run_id
         return cls(run, owned=True)
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int) -> list[str]:
+    def log_scalars(self, scalars: Mapping[str, Any], *, step: int, again: bool = False) -> list[str]:
         """Logs numbers at a step.
+
+        Args:
+            scalars: key -> number.
+            step: the trainer's global step.
+            again: they may have been logged before; what is stored already is not logged twice.
 
         Returns:
             The keys that were left out, because their value is unknown, not finite or no number.
@@ -141,7 +143,7 @@ class TrackioSink:
             return left_out
         token = scalar_signature(int(step), values)
         self._logged.add(token)
-        if self.sending_again and token in self.stored.scalars:
+        if again and token in self.stored.scalars:
             return left_out
         self.stored.expect(int(step), values)
         self._log(values, step)

@@ -70,6 +70,7 @@ class Claim:
         split: the split that all of its rollouts are of.
         lacks: what the file does not have, one phrase each: shown before and after an import.
         order: sorts the files of one step.
+        run: what its first rollout's run is called, where the file says so; else the root's name.
     """
 
     root: Path
@@ -77,6 +78,7 @@ class Claim:
     split: str = TRAIN
     lacks: tuple[str, ...] = ()
     order: str = ""
+    run: str | None = None
 
 
 @dataclass(frozen=True)

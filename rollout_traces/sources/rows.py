@@ -31,6 +31,7 @@ class RolloutRow:
         response_mask: n values, 1 where the policy sampled the token; None: the loss mask.
         tracks: further n values by canonical name (`logprobs`, `versions`, ...).
         messages: OpenAI-style messages, None where the dump has none.
+        messages_are_given: they are the trainer's own; False: they were read from its tokens.
         n_prompt_messages: how many of them are the prompt; None when unknown.
         prompt_text: the prompt's text, where the dump has no messages.
         reply_text: what was written after the prompt, where the dump has no messages.
@@ -56,6 +57,7 @@ class RolloutRow:
         run: name of its run, in a file of several.
         timings: seconds by name.
         extras: scalars to show beside it.
+        known_columns: numbers of the ledger that its tokens would tell (`n_sampled`, ...), by column.
         train_version: the policy version being trained.
     """
 
@@ -67,6 +69,7 @@ class RolloutRow:
     response_mask: Sequence[Any] | None = None
     tracks: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] | None = None
+    messages_are_given: bool = True
     n_prompt_messages: int | None = None
     prompt_text: str | None = None
     reply_text: str | None = None
@@ -92,6 +95,7 @@ class RolloutRow:
     run: str | None = None
     timings: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
+    known_columns: dict[str, float] = field(default_factory=dict)
     train_version: int | None = None
 
     def conversation(self) -> list[dict[str, Any]] | None:
@@ -201,14 +205,12 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
     given["sample_metrics"] = _named(rows, "metrics")
     given |= {name: _list(rows, attribute) for name, attribute in _ROW_LISTS.items()}
     given["messages"] = _listed(
-        [
-            row.messages if decodes_tokens and n else row.conversation()
-            for row, n in zip(rows, lengths, strict=True)
-        ]
+        [_messages_of(row, n, decodes_tokens) for row, n in zip(rows, lengths, strict=True)]
     )
     given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
     given["group_ids"] = _groups(rows, given["prompt_keys"])
     given["extras"] = _listed([row.extras or None for row in rows])
+    given["known_columns"] = _listed([row.known_columns or None for row in rows])
     given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
     return RolloutBatch(**{name: value for name, value in given.items() if value is not None})
 
@@ -229,6 +231,12 @@ _ROW_LISTS = {
     "tools": "tools",
     "timings": "timings",
 }
+
+
+def _messages_of(row: RolloutRow, n_tokens: int, decodes_tokens: bool) -> list[dict[str, Any]] | None:
+    if not n_tokens or not decodes_tokens:
+        return row.conversation()
+    return row.messages if row.messages_are_given else None
 
 
 def _tracks(rows: Sequence[RolloutRow], lengths: Sequence[int], shape: tuple[int, int]) -> dict[str, Any]:

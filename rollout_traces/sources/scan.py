@@ -99,7 +99,10 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
             )
             problems.add(path, "nothing_found", f"{what}. Known: {', '.join(formats())}.")
     names = _names(list(runs), paths)
-    return [FoundRun(root, names[root], _ordered(files)) for root, files in sorted(runs.items())]
+    return [
+        FoundRun(root, files[0].claim.run or names[root], _ordered(files))
+        for root, files in sorted(runs.items())
+    ]
 
 
 def recognise(

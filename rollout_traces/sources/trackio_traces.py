@@ -98,6 +98,7 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         "ground_truth": row.ground_truth,
         **{f"component/{name}": value for name, value in row.components.items()},
         **{f"sample/{name}": value for name, value in row.metrics.items()},
+        **row.known_columns,
         **text_facts(row.conversation() or ()),
     }
     if row.input_ids is not None and row.response_mask is not None:
@@ -176,7 +177,8 @@ def _trl(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
         messages,
         reward=number(m.get("reward")),
         components=_below(m, "rewards/"),
-        metrics=_below(m, "tools/") | numbers({k: m.get(k) for k in ("prompt_tokens", "completion_tokens")}),
+        metrics=_below(m, "tools/"),
+        known_columns=numbers({"n_prompt": m.get("prompt_tokens"), "n_sampled": m.get("completion_tokens")}),
         advantage=number(m.get("advantage")),
         group=m.get("group_id"),
         train_version=version,

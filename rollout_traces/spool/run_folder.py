@@ -6,6 +6,7 @@
     tokenizer/      the policy's tokenizer, by value
     drain.lock      held by the worker
     status.json     what the worker counted so far
+    closes.jsonl    which steps were closed with which hand-overs
     worker.log      what the worker said
     from-<writer>/  one spool a writer
 ```
@@ -110,6 +111,7 @@ class RunFolder:
         self.path = path
         self.tokenizer = path / "tokenizer"
         self.log = path / "worker.log"
+        self.closes = path / "closes.jsonl"
         self.worker_lock = FolderLock(path / "drain.lock")
 
     @classmethod

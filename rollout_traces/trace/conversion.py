@@ -41,6 +41,8 @@ METADATA = {
     "uid": "stable unique id of the rollout: batch id and row",
     "split": "rollout (training) or eval-rollout",
     "step": "the trainer's global step",
+    "attempt": "the run's attempt that logged it; ids sort by time",
+    "late": "1 when it came after its step was closed",
     "group": "rollouts of one prompt in this step share it",
     "sample": "position inside the group",
     "group_size": "rollouts in the group",

@@ -1,4 +1,4 @@
-"""Spools -> process -> store: records are processed in order and let go once the store is seen to hold them.
+"""Spools to store: records are processed in order, and removed once the store is seen to hold them.
 
 The same loop runs in the worker process and in a thread. A record whose traces, step summary or scalars Trackio
 turned out to have dropped is processed again; what is stored already is not logged twice.
@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rollout_traces.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import Token, TrackioSink
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.spool.run_folder import RANK_SPOOL
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.worker.rank_merge import Held, RankMerger
+from rollout_traces.worker.close_log import Close, CloseLog
+from rollout_traces.worker.closing import CloseRules, Due, Handed
+from rollout_traces.worker.replay import Place, Replay
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +33,14 @@ TURN = 0.5
 """Seconds of processing after which the store is looked at again."""
 MAX_BACKOFF = 30.0
 """Seconds between two attempts to store what Trackio dropped, at most."""
-
-
-Place = tuple[str, str]
-"""A record's name, which says when it was handed over, and its spool."""
+CLOSING = ("flush", "finish")
+"""Records that close every step of their spool."""
+SUMMARY = "-digest"
+"""What the uid of a step summary ends with."""
 
 
 class RecordSource(Protocol):
-    """A spool as the loop sees it."""
+    """A spool as the consumer sees it."""
 
     @property
     def spool(self) -> str: ...
@@ -59,31 +62,30 @@ class Consumed:
     """A record that was processed and waits to be seen in the store.
 
     Attributes:
-        reader: its spool.
+        source: its spool.
         kind: its kind.
-        batch_id: the hand-over it belongs to, or None.
+        step: the step that it belongs to and that is still open, or None.
         n_rows: rollouts in it.
         tokens: what was logged for it.
-        step_is_open: its step summary is still to come.
     """
 
-    reader: RecordSource
+    source: RecordSource
     kind: str
-    batch_id: str | None = None
+    step: StepKey | None = None
     n_rows: int = 0
     tokens: set[Token] = field(default_factory=set)
-    step_is_open: bool = False
 
 
 class SpoolConsumer:
-    """Processes spools.
+    """Processes the records of spools.
 
     Args:
         readers: gives the spools there are now.
         make_processor: builds a fresh `StepProcessor` that writes to `sink`.
         sink: where it goes.
         counters: counts by name.
-        publish: called before a flush is answered, to say the counters.
+        closes: where closes are written down.
+        publish: called before a flush is answered, to publish the counters.
     """
 
     def __init__(
@@ -92,21 +94,23 @@ class SpoolConsumer:
         make_processor: Callable[[], StepProcessor],
         sink: TrackioSink,
         counters: Counter[str],
+        closes: CloseLog | None = None,
         publish: Callable[[], None] = lambda: None,
     ) -> None:
         self._readers = readers
         self._publish = publish
         self._make_processor = make_processor
-        self._processor = make_processor()
         self.sink = sink
         self.counters = counters
         self._consumed: dict[Place, Consumed] = {}
-        self._gather: RankMerger[tuple[Place, RecordSource, Record]] = RankMerger()
-        self._again: set[Place] = {place for place, _ in self._records()}
-        self._sends_again = True
+        self._replay = Replay(sink.stored, closes or CloseLog(), counters)
+        self._replay.send_again(place for place, _ in self._records())
+        self._settles = True
+        self._n_logged = 0
         self._looked_at = 0.0
         self._failures = 0
         self._not_before = 0.0
+        self._begin()
 
     @property
     def n_waiting(self) -> int:
@@ -119,18 +123,25 @@ class SpoolConsumer:
         Returns:
             False when there was nothing.
         """
-        if time.monotonic() < self._not_before or not self._ready_to_send_again():
+        if time.monotonic() < self._not_before or not self._is_settled():
             return False
-        moved = self._process_new()
-        readers = self._readers()
-        if all(reader.owner_is_gone for reader in readers):
-            moved = self._close_steps() or moved
+        moved, is_behind = self._process_new()
+        moved = self._close_decided(incomplete=not moved and not is_behind) or moved
+        if not is_behind:
+            moved = self._close_due() or moved
         if self._consumed and time.monotonic() - self._looked_at >= CONFIRM_EVERY:
             moved = self._confirm() or moved
         return moved
 
-    def _ready_to_send_again(self) -> bool:
-        if not self._sends_again:
+    def _begin(self) -> None:
+        self._processor = self._make_processor()
+        options = self._processor.options
+        self._rules = CloseRules(options.quiet_seconds, options.join_seconds)
+        self._decided: dict[StepKey, Close] = {}
+
+    def _is_settled(self) -> bool:
+        """True once it is known what the store holds, before anything is processed again."""
+        if not self._settles:
             return True
         try:
             if not self.sink.settle():
@@ -139,143 +150,209 @@ class SpoolConsumer:
         except Exception as error:  # noqa: BLE001  the store may be locked or away; tried again, counted
             self._back_off("store_unreadable", error)
             return False
-        self._sends_again = False
-        self._processor = self._make_processor()
+        self._settles = False
+        self._begin()
         return True
-
-    def _process_new(self) -> bool:
-        started = time.monotonic()
-        moved = False
-        blocked: set[str] = set()
-        n_unconfirmed = self._n_unconfirmed()
-        for place, reader in self._records():
-            if place in self._consumed or reader.spool in blocked:
-                continue
-            if time.monotonic() - started > TURN or n_unconfirmed >= MAX_UNCONFIRMED:
-                break
-            if reader.spool in self._gather:
-                blocked.add(reader.spool)
-                continue
-            moved = self._process_next(place, reader) or moved
-            if place in self._consumed:
-                n_unconfirmed += len(self._consumed[place].tokens)
-        while together := self._gather.take_ready(self._living_ranks()):
-            self._process_together(together)
-            moved = True
-        return moved
-
-    def _living_ranks(self) -> dict[str, bool]:
-        """Spools of living ranks -> True when one asks for a flush."""
-        ranks = [reader for reader in self._readers() if reader.spool.startswith(RANK_SPOOL)]
-        waiting = {reader.spool: reader.names() for reader in ranks}
-        return {
-            reader.spool: self._asks_for_a_flush(reader, waiting[reader.spool])
-            for reader in ranks
-            if waiting[reader.spool] or not reader.owner_is_gone
-        }
-
-    def _asks_for_a_flush(self, reader: RecordSource, names: Sequence[str]) -> bool:
-        if reader.spool not in self._gather:
-            return False
-        for name in names[-1:]:
-            try:
-                return reader.read(name).kind in ("flush", "finish")
-            except (RecordError, FileNotFoundError):
-                return False
-        return False
 
     def _records(self) -> list[tuple[Place, RecordSource]]:
         """All waiting records, in the order handed over."""
         found = [((name, reader.spool), reader) for reader in self._readers() for name in reader.names()]
         return sorted(found, key=lambda item: item[0])
 
-    def _n_unconfirmed(self) -> int:
-        logged = (token for item in self._consumed.values() for token in item.tokens)
-        return sum(not self.sink.is_stored(token) for token in logged)
-
-    def _process_next(self, place: Place, reader: RecordSource) -> bool:
-        """Processes a record, or has it wait for those of other ranks.
+    def _process_new(self) -> tuple[bool, bool]:
+        """Processes records that have come.
 
         Returns:
-            False when it has to wait.
+            Whether there were some, and whether there are more.
         """
+        started = time.monotonic()
+        moved = False
+        living = self._living()
+        unconfirmed, self._n_logged = self._n_unconfirmed(), 0
+        for place, source in self._records():
+            if place in self._consumed:
+                continue
+            if time.monotonic() - started > TURN or unconfirmed + self._n_logged >= MAX_UNCONFIRMED:
+                return moved, True
+            self._process(place, source)
+            self._close_decided(incomplete=False)
+            self._close_passed(living)
+            moved = True
+        return moved, False
+
+    def _take_logged(self) -> set[Token]:
+        tokens = self.sink.take_logged()
+        self._n_logged += len(tokens)
+        return tokens
+
+    def _n_unconfirmed(self) -> int:
+        logged = {token for item in self._consumed.values() for token in item.tokens}
+        return sum(not self.sink.is_stored(token) for token in logged)
+
+    def _process(self, place: Place, source: RecordSource) -> None:
         try:
-            record = reader.read(place[0])
+            record = source.read(place[0])
         except FileNotFoundError:
-            return True
+            return
         except RecordError as error:
             self.counters["records_damaged"] += 1
             log.warning("a record cannot be read and is set aside: %s", error)
-            reader.set_aside(place[0])
-            return True
-        if record.kind == ROLLOUTS and record.meta.get("n_ranks", 1) > 1:
-            held = Held(record.meta["step"], record.meta["split"], (place, reader, record))
-            self._gather.hold(reader.spool, held)
-            return False
-        self._process_together([(place, reader, record)])
-        return True
-
-    def _process_together(self, items: Sequence[tuple[Place, RecordSource, Record]]) -> None:
-        """Processes one record, or the hand-overs of several ranks that share a selection."""
-        self.sink.sending_again = any(place in self._again for place, _, _ in items)
+            source.set_aside(place[0])
+            return
         try:
-            self._process([record for _, _, record in items])
+            step = self._take(record, place, source)
         except Exception as error:
             self.counters["process_errors"] += 1
             log.warning("a record could not be processed and is set aside: %r", error, exc_info=True)
-            for place, reader, _ in items:
-                reader.set_aside(place[0])
+            source.set_aside(place[0])
             return
         finally:
-            tokens = self.sink.take_logged()
-        for place, reader, record in items:
-            n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
-            batch_id = record.meta.get("batch_id")
-            self._consumed[place] = Consumed(reader, record.kind, batch_id, n_rows, set(tokens))
-        self._settle_steps(tokens)
+            tokens = self._take_logged()
+        n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
+        self._consumed[place] = Consumed(source, record.kind, step, n_rows, tokens)
 
-    def _process(self, records: Sequence[Record]) -> None:
-        record = records[0]
+    def _take(self, record: Record, place: Place, source: RecordSource) -> StepKey | None:
+        """Processes a record.
+
+        Returns:
+            The open step that it belongs to.
+        """
+        meta = record.meta
         if record.kind == ROLLOUTS:
-            batches = [batch_from_record(one) for one in records]
-            self._processor.process(batches, record.meta.get("await_join", ()))
-        elif record.kind == "join":
-            tracks = {key[len("track/") :]: a for key, a in record.arrays.items() if key.startswith("track/")}
-            floats = {key[len("row/") :]: a for key, a in record.arrays.items() if key.startswith("row/")}
-            self._processor.join(record.meta["batch_id"], tracks, floats)
-        elif record.kind == "scalars":
-            self._log_scalars(record.meta["scalars"], record.meta["step"])
+            return self._take_rollouts(record, source)
+        if record.kind == "join":
+            return self._take_join(record)
+        if record.kind == "scalars":
+            self._log_scalars(meta["scalars"], meta["step"], again=self._replay.is_again(place))
         elif record.kind == "close":
-            self._processor.close_step(record.meta["step"], record.meta["split"])
-        elif record.kind in ("flush", "finish"):
-            self._processor.close_steps()
+            return self._take_close(meta, source)
+        elif record.kind in CLOSING:
+            self._rules.flush(source.spool)
+        return None
 
-    def _log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
-        left_out = self.sink.log_scalars(scalars, step=step)
+    def _take_rollouts(self, record: Record, source: RecordSource) -> StepKey | None:
+        meta = record.meta
+        batch_id = meta["batch_id"]
+        if self._replay.is_complete(batch_id):
+            return None
+        step = StepKey(meta.get("attempt", ""), meta["step"], meta["split"])
+        decided = self._replay.close_of(batch_id)
+        if decided is not None:
+            key = decided.key
+            self._decided[key] = decided
+        else:
+            open_key = self._rules.open_key(step)
+            key = open_key or step._replace(late=self._replay.n_closed(step))
+            handed = Handed(key, source.spool, meta.get("n_ranks", 1), meta.get("announced", False))
+            self._rules.rollouts(handed, time.monotonic())
+        self._processor.add(key, batch_from_record(record), meta.get("await_join", ()))
+        return key
+
+    def _take_join(self, record: Record) -> StepKey | None:
+        batch_id = record.meta["batch_id"]
+        tracks = {key[len("track/") :]: a for key, a in record.arrays.items() if key.startswith("track/")}
+        floats = {key[len("row/") :]: a for key, a in record.arrays.items() if key.startswith("row/")}
+        if self._processor.join(batch_id, tracks, floats):
+            return self._processor.key_of(batch_id)
+        if self._replay.close_of(batch_id) is None or not self._replay.is_complete(batch_id):
+            self.counters["joins_too_late"] += 1
+            log.warning("join: the step of hand-over %s is closed. Join before it is.", batch_id)
+        return None
+
+    def _take_close(self, meta: Mapping[str, Any], source: RecordSource) -> StepKey | None:
+        step = StepKey(meta.get("attempt", ""), meta["step"], meta["split"])
+        if self._rules.open_key(step) is None and step not in self._decided and meta.get("n_ranks", 1) == 1:
+            seen = self._replay.n_closed(step) > 0
+            self.counters["closes_repeated" if seen else "closes_of_nothing"] += 1
+            return None
+        self._rules.announce(step, source.spool)
+        return self._rules.open_key(step)
+
+    def _log_scalars(self, scalars: Mapping[str, Any], step: int, *, again: bool) -> None:
+        left_out = self.sink.log_scalars(scalars, step=step, again=again)
         if left_out:
             self.counters["scalar_values_left_out"] += len(left_out)
             log.info("step %d: no finite number, left out: %s", step, ", ".join(left_out))
 
-    def _close_steps(self) -> bool:
-        """Writes what open steps still owe, once nobody is left to hand anything over."""
-        if not any(item.step_is_open for item in self._consumed.values()):
-            return False
-        self._processor.close_steps()
-        self._settle_steps(self.sink.take_logged())
-        return True
+    def _close_decided(self, *, incomplete: bool) -> bool:
+        """Closes the steps that were closed before a restart, once their hand-overs are back.
 
-    def _settle_steps(self, tokens: set[Token]) -> None:
-        """Notes which steps are open; what a step that closed just now logged is waited for by its records."""
-        for item in self._consumed.values():
-            if item.batch_id is None:
-                continue
-            is_open = self._processor.is_open(item.batch_id)
-            if item.step_is_open and not is_open:
-                item.tokens |= tokens
-            item.step_is_open = is_open
+        Args:
+            incomplete: close them also where a hand-over is not there any more.
+        """
+        ready = [key for key, close in self._decided.items() if incomplete or self._is_back(close)]
+        for key in ready:
+            self._close(self._decided.pop(key))
+        return bool(ready)
+
+    def _is_back(self, close: Close) -> bool:
+        """True when all that a step was closed with before a restart has been processed again."""
+        has_parts = set(close.parts) <= set(self._processor.parts_of(close.key))
+        return has_parts and close.n_joins is not None and self._processor.n_joins(close.key) >= close.n_joins
+
+    def _close_passed(self, living: set[str]) -> None:
+        """Closes what the record just processed made due, so that a backlog is not held in memory."""
+        for due in self._due(living):
+            if due.why in ("announced", "next step", "attempt"):
+                self._close_open(due)
+
+    def _close_due(self) -> bool:
+        found = self._due(self._living())
+        for due in found:
+            self._close_open(due)
+        return bool(found)
+
+    def _due(self, living: set[str]) -> list[Due]:
+        if not self._rules.has_open:
+            return []
+        ranks = {spool for spool in living if spool.startswith(RANK_SPOOL)}
+        return self._rules.due(time.monotonic(), living, ranks, self._processor.awaits_joins)
+
+    def _living(self) -> set[str]:
+        """Spools of which more may come: their owners are there, or records in them are still to be processed."""
+        return {
+            reader.spool
+            for reader in self._readers()
+            if not reader.owner_is_gone
+            or any((name, reader.spool) not in self._consumed for name in reader.names())
+        }
+
+    def _close_open(self, due: Due) -> None:
+        parts = self._processor.parts_of(due.key)
+        if parts:
+            self._close(Close(due.key, parts, due.why, self._processor.n_joins(due.key)))
+        else:
+            self._rules.closed(due.key)
+
+    def _close(self, close: Close) -> None:
+        """Writes down that a step is closed, judges it and stores it."""
+        key = close.key
+        try:
+            self._replay.record(close)
+        except OSError as error:
+            self._back_off("closes_unwritten", error)
+            return
+        self._rules.closed(key)
+        places = [place for place, item in self._consumed.items() if item.step == key]
+        again = all(self._replay.is_again(place) for place in places)
+        keeps = self._processor.options.ledger
+        try:
+            stored = self._replay.stored_step(close, keeps_summaries=keeps, again=again)
+            self._processor.close(key, stored, again=again)
+        except Exception as error:
+            self.counters["process_errors"] += 1
+            log.warning("%s could not be processed, its records are set aside: %r", key, error, exc_info=True)
+            self.sink.take_logged()
+            for place in places:
+                self._consumed.pop(place).source.set_aside(place[0])
+            return
+        tokens = self._take_logged()
+        for place in places:
+            self._consumed[place].tokens |= tokens
+            self._consumed[place].step = None
 
     def _confirm(self) -> bool:
-        """Lets go of what is stored, and has processed again what turned out to be dropped."""
+        """Removes what is stored, and processes again what turned out to be dropped."""
         self._looked_at = time.monotonic()
         try:
             idle = self.sink.idle()
@@ -286,7 +363,7 @@ class SpoolConsumer:
         gone = [
             place
             for place, item in self._consumed.items()
-            if not item.step_is_open and all(map(self.sink.is_stored, item.tokens))
+            if item.step is None and all(map(self.sink.is_stored, item.tokens))
         ]
         self._let_go(self._without_early_flushes(gone))
         if idle and self._n_unconfirmed():
@@ -298,46 +375,52 @@ class SpoolConsumer:
         left = set(self._consumed) - set(places)
         first_left: dict[str, str] = {}
         for name, spool in left:
-            if self._consumed[(name, spool)].kind not in ("flush", "finish"):
+            if self._consumed[(name, spool)].kind not in CLOSING:
                 first_left[spool] = min(name, first_left.get(spool, name))
         return [
             (name, spool)
             for name, spool in places
-            if self._consumed[(name, spool)].kind not in ("flush", "finish")
+            if self._consumed[(name, spool)].kind not in CLOSING
             or spool not in first_left
             or name < first_left[spool]
         ]
 
     def _let_go(self, places: Sequence[Place]) -> None:
-        """Counts, says and removes what is stored, in this order: whoever sees a record gone sees it counted."""
+        """Counts, publishes and removes what is stored, in this order: whoever sees a record gone sees it counted."""
         items = {place: self._consumed.pop(place) for place in places}
+        self._count_stored(list(items.values()))
         for place, item in items.items():
-            self._count_stored(item)
-            self._again.discard(place)
+            self._replay.let_go(place)
             self.sink.stored.scalars.difference_update(t for t in item.tokens if isinstance(t, int))
             self._failures = 0
-        if any(item.kind in ("flush", "finish") for item in items.values()):
+        if any(item.kind in CLOSING for item in items.values()):
             self._publish()
         for place, item in items.items():
-            item.reader.remove(place[0])
+            item.source.remove(place[0])
 
-    def _count_stored(self, item: Consumed) -> None:
-        if item.kind != ROLLOUTS:
-            self.counters[f"{item.kind}_stored"] += 1
-            return
-        own = [token for token in item.tokens if str(token).startswith(f"{item.batch_id}-")]
-        digest = f"{item.batch_id}-digest"
-        self.counters["rollouts_stored"] += item.n_rows
-        self.counters["traces_stored"] += len(own) - (digest in own)
-        self.counters["step_summaries_stored"] += digest in own
+    def _count_stored(self, items: Sequence[Consumed]) -> None:
+        uids = {
+            token
+            for item in items
+            if item.kind == ROLLOUTS
+            for token in item.tokens
+            if isinstance(token, str)
+        }
+        summaries = sum(uid.endswith(SUMMARY) for uid in uids)
+        self.counters["traces_stored"] += len(uids) - summaries
+        self.counters["step_summaries_stored"] += summaries
+        for item in items:
+            if item.kind == ROLLOUTS:
+                self.counters["rollouts_stored"] += item.n_rows
+            else:
+                self.counters[f"{item.kind}_stored"] += 1
 
     def _send_again(self) -> None:
         """Forgets what was processed and not seen stored; it is processed anew."""
         lost = RuntimeError(f"Trackio dropped {self._n_unconfirmed()} entries; they are sent again")
-        self._again |= set(self._consumed)
+        self._replay.send_again(self._consumed)
         self._consumed.clear()
-        self._gather.clear()
-        self._sends_again = True
+        self._settles = True
         self._back_off("sent_again", lost)
 
     def _back_off(self, counter: str, error: Exception) -> None:

@@ -21,10 +21,12 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.run_folder import RunFolder, RunManifest
-from rollout_traces.steps.processor import StepOptions, StepProcessor
+from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
-from rollout_traces.worker.runner import config_from_plain, run_loop
+from rollout_traces.worker.runner import run_loop
 
 log = logging.getLogger("rollout_traces.worker.main")
 
@@ -97,13 +99,14 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         counters["workers_started"] += 1
         sink = open_sink(manifest)
         decoder = decoder_of(folder, manifest)
-        config = config_of(manifest, named, counters)
+        options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)
         loop = SpoolConsumer(
             folder.readers,
-            lambda: StepProcessor(sink, decoder, config, counters),
+            lambda: StepProcessor(sink, decoder, options, counters),
             sink,
             counters,
+            CloseLog(folder.closes),
             publish.now,
         )
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
@@ -118,18 +121,18 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         folder.worker_lock.release()
 
 
-def config_of(manifest: RunManifest, named: NamedTargets, counters: Counter[str]) -> StepOptions:
+def options_of(manifest: RunManifest, named: NamedTargets, counters: Counter[str]) -> StepOptions:
     """The worker's settings, without a folder for all rows where nobody named it."""
     import trackio.utils
 
-    config = config_from_plain(manifest.options)
+    options = StepOptions.from_plain(manifest.options)
     try:
         folder = named.all_rows_folder(manifest.options, Path(trackio.utils.TRACKIO_DIR))
     except StoreError as error:
         counters["all_rows_folders_refused"] += 1
         log.warning("%s", error)
         folder = None
-    return replace(config, all_rows_folder=folder)
+    return replace(options, all_rows_folder=folder)
 
 
 def open_sink(manifest: RunManifest) -> TrackioSink:

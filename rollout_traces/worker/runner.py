@@ -10,14 +10,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
-from rollout_traces.steps.processor import StepOptions
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
 
@@ -29,19 +25,6 @@ MAX_STARTS = 3
 """Workers that may fail to start before a thread takes over."""
 UNHURT = 10.0
 """Seconds after which a worker that died had started well."""
-
-
-def config_as_plain(config: StepOptions) -> dict[str, Any]:
-    """A worker's settings as JSON-safe values; its selection has to be a name."""
-    return {**asdict(config), "settings": config.settings.as_config()}
-
-
-def config_from_plain(values: Mapping[str, Any]) -> StepOptions:
-    """The settings that `config_as_plain` wrote; keys of other versions are passed over."""
-    known = {key: value for key, value in values.items() if key in StepOptions.__dataclass_fields__}
-    known["settings"] = RunSettings.create(**known.get("settings", {}))
-    known["metric_keys"] = tuple(known.get("metric_keys", ("default",)))
-    return StepOptions(**known)
 
 
 def run_loop(loop: SpoolConsumer, is_over: Callable[[], bool], publish: Callable[[], None]) -> None:

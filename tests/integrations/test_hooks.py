@@ -20,6 +20,7 @@ from rollout_traces.integrations.base import (
     warn_if_unsupported,
 )
 from rollout_traces.integrations.hook_logger import HookLogger
+from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,22 @@ class TestHookLogger:
             hook.start_training()
             hook.log_rollouts([], step=1, split="rollout")
         assert calls == ["rollouts", "attempt", "rollouts"]
+
+    @pytest.mark.parametrize(("leaks", "code"), [(False, 0), (True, 1)])
+    def test_check_only_looks_at_the_first_rollouts_and_ends_the_script(
+        self, trackio_dir, capsys, leaks, code
+    ):
+        tokenizer = tiny_tokenizer()
+        batch = rollout_batch(tokenizer, BatchPlan(n_groups=2, group_size=4))
+        if leaks:
+            batch = dataclasses.replace(batch, loss_mask=batch.attention_mask)
+        hook = HookLogger("trl", None, {"check_only": True}, lambda: {"project": "p", "tokenizer": tokenizer})
+        assert hook.is_on
+        with pytest.raises(SystemExit) as ended:
+            contained("trl")(hook.log_rollouts)([batch], step=1, split="rollout")
+        assert ended.value.code == code
+        assert "trl, the first rollouts of rollout:\n8 rollouts of 2 groups" in capsys.readouterr().err
+        assert not list(trackio_dir.iterdir())
 
     def test_a_trainer_that_logs_nothing_for_twenty_steps_is_warned_about_once(self, caplog):
         hook = HookLogger("trl", None, {"max_rollout_traces_per_step": 4}, dict)

@@ -11,7 +11,6 @@ from rollout_traces.ledger.build import (
     build_ledger,
     complete_from_transcripts,
     normalise_stop_reason,
-    settle_step,
 )
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, pack, unpack
 from rollout_traces.settings.run_settings import RunSettings
@@ -234,17 +233,6 @@ class TestUpdateShare:
             tracks={"logprobs": np.full(10, -1, np.float32)}, row_floats={"advantages": np.zeros(2)}
         )
         assert "update_share" not in build_ledger(batch).columns
-
-    def test_a_step_of_two_hand_overs_is_settled_as_one(self):
-        whole = two_rows(
-            tracks={"logprobs": np.full(10, -1, np.float32)},
-            row_floats={"advantages": np.asarray([1.0, 3.0])},
-            group_ids=np.asarray([5, 5]),
-        )
-        ledger = build_ledger(whole).with_columns(update_share=np.ones(2), sample=np.zeros(2, np.int64))
-        settled = settle_step(whole, ledger)
-        assert settled.get("update_share") == pytest.approx([0.25, 0.75])
-        assert settled.get("sample").tolist() == [0, 1]
 
 
 class TestShape:

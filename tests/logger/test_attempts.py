@@ -5,8 +5,8 @@ from __future__ import annotations
 from rollout_traces.logger.attempts import Attempts, attempts_of, now
 
 
-def log(attempts: Attempts, *steps: int, split: str = "rollout") -> list[str]:
-    return [attempts.note_rollouts(step, split) for step in steps]
+def log(attempts: Attempts, *steps: int, split: str = "rollout", announced: bool = False) -> list[str]:
+    return [attempts.note_rollouts(step, split, announced=announced) for step in steps]
 
 
 class TestSteps:
@@ -29,10 +29,10 @@ class TestSteps:
 
     def test_an_open_step_of_a_trainer_that_announces_closes_can_be_far_behind(self):
         attempts = Attempts("t")
-        log(attempts, 1, 2, 3, 4, 5, 6)
+        log(attempts, 1, 2, 3, 4, 5, 6, announced=True)
         attempts.note_close(1, "rollout")
-        assert log(attempts, 2) == ["t-001"]
-        assert log(attempts, 1) == ["t-002"]
+        assert log(attempts, 2, announced=True) == ["t-001"]
+        assert log(attempts, 1, announced=True) == ["t-002"]
 
     def test_what_is_begun_by_hand_is_one(self):
         attempts = Attempts("t")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollout_traces.batch import SPLITS
-from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
+from rollout_traces.metrics import BUILT_IN, FAMILIES, Family, Key
+from rollout_traces.metrics.compute import PER_EPISODE
 from rollout_traces.metrics.histograms import HISTOGRAMS
 from rollout_traces.metrics.repetition import WINDOW
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
@@ -37,22 +38,59 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
 ## Conventions
 
 - `std` is the population standard deviation; quantiles are by linear interpolation at `q(n - 1)`.
-- Empty input gives no key, never 0. Values that are NaN or infinite are left out of an aggregate and counted
-  under `<quantity>_nonfinite`, a key that is absent when there are none.
+- Empty input gives no key, never 0.
+- **Not given is not NaN.** None in a list, what a numpy mask hides over a whole row, and a column that a part of
+  the step came without are unknown: left out, and counted nowhere. NaN and infinities that were given are left
+  out and counted under `<quantity>_nonfinite`, a key that is absent when there are none. A ledger read back keeps
+  no difference between the two: there NaN is unknown.
+- **Where known is decided per row.** A row's policy logprobs are its prox logprobs where it came with them, else
+  its rollout logprobs (update shares, `ref/*`, `advantage/logprob_covariance`); advantages are the tokens' own,
+  else the row's; loss weights and importance weights that a row came without are 1; the response mask is the
+  given one, else versions >= 0 (unless no token of the part has a negative one and the loss leaves tokens out),
+  else the loss mask; `nll_estimate` speaks of the rows without entropies.
+- **Which rows count.** Discarded rows count in every metric but `update/*` and the loss tokens. Rows whose tokens
+  were left behind are in no metric of tokens. Rewards whose function failed are left out of `reward/*`; a status
+  that is not given is ok. Shares of stop reasons are over the rows with a known one, shares of groups over groups
+  of two or more, `group/solve_*` over those whose successes are all known, `clip_share_*` and `importance/*` over
+  tokens of which the ratio is known.
+- **Rows or episodes.** Rows that share `episode_ids` are one run of an environment. It counts once, by its first
+  row that left no other, in: {per_episode}. There its sampled tokens are summed. Everything else counts rows:
+  rewards and their components, lengths, turns, stop reasons, versions, advantages, updates, counts, and all
+  metrics of tokens.
+- **Successes** are the trainer's; for rows that came without `successes`, `reward >= success_threshold` where
+  that is declared and the reward is known. None in a given list stays unknown.
+- **Staleness** below 0 is a token ahead of the trainer: it counts with its sign in mean and max, in
+  `staleness/ahead_share`, and in no lag and no mismatch by staleness.
+- **Component shares** take the declared weights, else those that reproduce every reward of the step and no others
+  do; without either there is no key.
 - What only decoded text tells (tools, thinking) is known for traced rollouts. Where all were decoded the keys
   are plain; otherwise they are computed on the rollouts that chance selected, their keys end in
-  `_random_share`, and the number of those rollouts stands beside them.
-- With `sources`, and at most eight of them, every metric that needs only the ledger also stands under
-  `source/<name>/...`; the same metrics of what was left out stand under `discarded/...`.
+  `_of_random`, and the number of those rollouts is under `.../of_random_n`.
+- With `sources`, and at most eight of them, every metric that needs only the ledger is also given under
+  `source/<name>/...`; the same metrics of what was left out under `discarded/...`. Best, worst and noise are
+  measured against the reward range of the whole step there too.
+- Names from the data are cleaned for keys (letters, digits, `_ . @ ^ + = -`, 48 characters). Where two names
+  become equal, the one that is not that name itself ends in four hex digits, and the step's summary says so.
+- A metric that was renamed keeps its former key beside the new one for one release.
+- `pass@k` and `pass^k` are over groups with k or more known successes; where a k leaves groups out,
+  `group/pass_<k>_n` says how many are behind it.
+- Standard errors cluster rollouts by group. Of equally common answers in `group/maj@all` each is
+  as likely.
 - A metric that fails costs its own keys alone: `metrics_failed` is 1 and the log says why.
-- Per-token floats come through the spool with float16 precision, about three decimal digits; scalars of a rollout
-  are exact.
+- Per-token floats come through the spool with float16 precision, about three decimal digits, and float32 where a
+  call holds a finite value beyond float16; scalars of a rollout are exact.
 - Histograms: {histograms}.
+
+Health, `rollout-traces stats` and the metrics above are one thing: what a step logged is shown under its own key,
+and what a run does not log is computed from the ledger by the same functions.
+
+A second opinion in `tests/oracle`, plain loops that import nothing of the package's metrics, flags or ledger,
+agrees on every value of random steps: 20,000 of them in each test run, 500,000 in the slow one.
 
 **Mismatch.** With d = prox less rollout logprob on sampled tokens, clamped to +-20, and w = e^d: `k1` =
 mean(-d), an estimate of KL(rollout || train) that can cancel; `k3` = mean(e^d - d - 1), never negative;
 `prob_abs_diff` = mean |e^prox - e^rollout|; `mult_prob_error` = mean e^|d| (1.05 is where people worry);
-`sequence_log_ratio_*` = the sum of d of a rollout; `ess_share` = (sum w)^2 / (N sum w^2), per token and, with
+`sequence_log_ratio_{{mean,min,max}}` = the sum of d of a rollout, signed, `_abs_max` the largest by size; `ess_share` = (sum w)^2 / (N sum w^2), per token and, with
 w = e^(sum of d), per rollout; `chi2` = mean(w^2) - 1. By staleness the sequence measures sum a rollout's
 tokens of that staleness.
 
@@ -64,8 +102,9 @@ with another temperature or top-p scaling look like.
 different n-grams / n-grams of the group, none across rollouts; `jaccard_distance` = mean over pairs of
 1 - |A and B| / |A or B| of their token sets. Mean over groups; `_micro` weighs groups by their size.
 
-**Ties.** A group of two or more is tied when its rewards are equal within 1e-6 x max(1, |reward|). It counts
-under the first cause that holds: all_failed_reward, all_truncated, all_unparsed, identical_completions,
+**Ties.** A group of two or more is tied when its rewards are equal within 1e-6 x max(1, |reward|). Rows whose
+reward function failed are left out of the comparison, unless it failed for all; a group with another unknown
+reward is not tied. It counts under the first cause that holds: all_failed_reward, all_truncated, all_unparsed, identical_completions,
 all_best, all_worst, other. Best and worst are the ends of the declared reward range, else of the step's
 rewards, or all successes and no success. `group/zero_advantage_share` (max |A| <= 1e-8) is another fact.
 
@@ -73,7 +112,7 @@ rewards, or all successes and no success. `group/zero_advantage_share` (max |A| 
 
 **Update.** `u_t = |A_t| * w_t * (1 - p_t)` over loss tokens; w is the loss weight times e^d where they are
 known, p the probability under prox logprobs where known, else under the rollout's. A rollout's share is its sum
-over the step's; discarded rollouts carry nothing. Importance weights that the loss does not use are counted all
+over the step's; discarded rollouts carry nothing, and one that came without advantages or logprobs is unknown. Importance weights that the loss does not use are counted all
 the same where both logprobs are given.
 
 ## What the run declares
@@ -98,12 +137,17 @@ def metrics_page() -> str:
         splits=" or ".join(f"`{split}/`" for split in SPLITS),
         histograms=", ".join(f"`{key}` of the ledger's `{column}`" for key, column in HISTOGRAMS.items()),
         window=WINDOW,
+        per_episode=", ".join(f"`{pattern}`" for pattern in _per_episode()),
         config_key=CONFIG_KEY,
         settings="\n".join(f"| `{name}` | {meaning} |" for name, meaning in attributes_of(RunSettings)),
     )
     header = ["| key | meaning | default | reads | needs | source |", "| --- | --- | --- | --- | --- | --- |"]
     rows = [row for spec in sorted(FAMILIES.values(), key=_chapter) for row in _rows(spec)]
     return "\n".join([introduction, *header, *rows]) + "\n"
+
+
+def _per_episode() -> list[str]:
+    return [key.pattern for name in FAMILIES if name in PER_EPISODE for key in FAMILIES[name].keys]
 
 
 def _chapter(spec: Family) -> int:
@@ -114,10 +158,14 @@ def _chapter(spec: Family) -> int:
 def _rows(spec: Family) -> list[str]:
     needs = ", ".join(f"`{name}`" for name in spec.needs)
     return [
-        f"| `{escaped(key.pattern)}` | {escaped(key.meaning)} | {'default' if key.default else ''} | {spec.reads} "
+        f"| `{escaped(key.pattern)}` | {escaped(key.meaning)}{_formerly(key)} | {'default' if key.default else ''} | {spec.reads} "
         f"| {needs} | {escaped(spec.source)} |"
         for key in spec.keys
     ]
+
+
+def _formerly(key: Key) -> str:
+    return f"; formerly `{escaped(key.formerly)}`" if key.formerly else ""
 
 
 def escaped(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.ledger.build import build_ledger
+from rollout_traces.metrics.told_apart import describe_told_apart
 from rollout_traces.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 from tests.metrics.builders import of_batch
@@ -202,6 +203,13 @@ class TestNames:
         found = of_batch(batch)
         [other] = [key for key in found if key.startswith("reward/a_b_") and key.endswith("/mean")]
         assert found["reward/a_b/mean"] == 0.0 and found[other] == 1.0
+
+    def test_the_summary_of_the_step_says_which_is_which(self):
+        batch = one_call(part(reward_components={"a b": [1.0] * N, "a_b": [0.0] * N}))
+        assert describe_told_apart(build_ledger(batch)).startswith(
+            "Names that are equal in keys but for their last digits: reward component 'a b' is a_b_"
+        )
+        assert describe_told_apart(build_ledger(one_call(part()))) == ""
 
     def test_reasons_that_cleaning_makes_equal_are_counted_apart(self):
         batch = one_call(part(stop_reasons=["a.b!", "a.b?", "a.b", "a.b"]))

@@ -106,6 +106,7 @@ _COLUMNS = (
     "discard_reasons",
     "extras",
     "timings",
+    "episode_ids",
 )
 
 
@@ -147,6 +148,9 @@ def _part(
         if name in mine:
             part[name] = _track(rng, name, B, T)
     part |= _row_values(rng, mine, B, names)
+    if "episode_ids" in mine and rng.random() < 0.5:
+        part["episode_ids"] = [f"{first}-{b // 2}" if rng.random() < 0.9 else None for b in range(B)]
+        part["parents"] = [rng.choice([None, None, "root"]) for _ in range(B)]
     return part
 
 

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.oracle.given import GivenStep
@@ -119,23 +120,38 @@ def of_ledger(part: Part) -> Values:
         _rewards,
         _components,
         component_shares,
-        _outcomes,
+        _lengths_by_success,
         _lengths,
         _stops,
         _counts,
         _versions,
-        _ties,
         _zero_advantages,
-        _spread,
         _group_lengths,
         _ginis,
         _correlations,
-        _pass_at_k,
         _advantage_rows,
         _largest_mismatch,
     ):
         found |= family(part)
+    once = episodes_of(part)
+    for family in (_outcomes, _ties, _spread, _pass_at_k):
+        found |= family(once)
     return found
+
+
+def episodes_of(part: Part) -> Part:
+    """One row an episode: the first that left no other row, else the first; its length is the whole episode's."""
+    members: dict[Any, list[Row]] = {}
+    for number, row in enumerate(part.rows):
+        episode = row.columns["episode"]
+        members.setdefault(("alone", number) if episode is None else episode, []).append(row)
+    chosen = {}
+    for rows in members.values():
+        stands = next((row for row in rows if row.columns["parent"] is None), rows[0])
+        length = sum(row.columns["n_sampled"] for row in rows)
+        chosen[id(stands)] = replace(stands, columns={**stands.columns, "n_sampled": length})
+    once = [chosen[id(row)] for row in part.rows if id(row) in chosen]
+    return Part(once, part.settings, part.span, part.there)
 
 
 def given_of(row: Row, name: str, kind: str | None = None) -> float | None:
@@ -226,15 +242,20 @@ def _outcomes(part: Part) -> Values:
     found |= put("success/standard_error", standard_error(part, part.column("success")))
     answered = [value for value in part.column("answered") if value is not None]
     found |= share("format_share", [value == 1 for value in answered])
-    for name, value in (("solved", 1), ("unsolved", 0)):
-        lengths = [row.columns["n_sampled"] for row in part.rows if row.columns["success"] == value]
-        found |= describe(f"tokens/completion_{name}", lengths, ("mean", "p50"))
     decided = [g for g in part.several if all(row.columns["success"] is not None for row in g)]
     solved = [(sum(row.columns["success"] for row in g), len(g)) for g in decided]
     found |= share("group/solve_none_share", [n == 0 for n, _ in solved])
     found |= share("group/solve_all_share", [n == size for n, size in solved])
     found |= share("group/solve_partial_share", [0 < n < size for n, size in solved])
     return found | put("group/maj@all", mean([v for g in part.groups if (v := _vote(g)) is not None]))
+
+
+def _lengths_by_success(part: Part) -> Values:
+    found: Values = {}
+    for name, value in (("solved", 1), ("unsolved", 0)):
+        lengths = [row.columns["n_sampled"] for row in part.rows if row.columns["success"] == value]
+        found |= describe(f"tokens/completion_{name}", lengths, ("mean", "p50"))
+    return found
 
 
 def _vote(group: list[Row]) -> float | None:

@@ -170,6 +170,8 @@ def _columns(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         "discard_reason": given.get("discard_reasons"),
         "source": given.get("sources"),
         "engine": given.get("engine_ids"),
+        "episode": given.get("episode_ids"),
+        "parent": given.get("parents"),
         "answer": _short(given.get("parsed_answers")),
         "ground_truth": _short(given.get("ground_truths")),
         "answered": int(given["parsed_answers"] is not None) if "parsed_answers" in given else None,

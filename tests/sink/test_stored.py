@@ -55,9 +55,8 @@ class TestScalars:
         sink.log_scalars({"loss": 1.0}, step=3)
         settled(sink)
         sink.stored.reload()
-        sink.sending_again = True
-        sink.log_scalars({"loss": 1.0}, step=3)
-        sink.log_scalars({"loss": 1.0}, step=4)
+        sink.log_scalars({"loss": 1.0}, step=3, again=True)
+        sink.log_scalars({"loss": 1.0}, step=4, again=True)
         settled(sink)
         assert scalar_steps(trackio_dir, "loss") == {3: 1, 4: 1}
 

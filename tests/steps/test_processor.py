@@ -1,36 +1,95 @@
-"""A step that an earlier worker closed is not closed twice, step summary or not."""
+"""Open steps are kept and stored once they are closed; what an earlier worker stored is not stored twice."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import TrackioSink
-from rollout_traces.steps.processor import StepOptions, StepProcessor
+from rollout_traces.steps.choosing import StoredStep
+from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.worker.close_log import Close, CloseLog
+from rollout_traces.worker.replay import Replay
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.worker.readback import rows
 
+KEY = StepKey("a-001", 1, "rollout")
+TOTALS = """select json_extract(metrics, '$."rollout/total/samples"') as n from metrics where n is not null"""
+
+
+def batch(seed: int = 0):
+    plan = BatchPlan(n_groups=1, group_size=2, seed=seed)
+    return capture([rollout_batch(tiny_tokenizer(), plan)], step=1, split="rollout")
+
+
+@pytest.fixture
+def sink(trackio_dir):
+    opened = TrackioSink.open(project="p", name="run")
+    yield opened
+    opened.finish()
+
+
+def wait_stored(sink: TrackioSink) -> None:
+    deadline = time.monotonic() + 30
+    while not sink.stored.has_totals(1, "rollout") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sink.stored.refresh()
+
 
 @pytest.mark.parametrize("ledger", [True, False])
-def test_what_is_processed_again_counts_once(trackio_dir, ledger):
-    host = capture(
-        [rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2))], step=1, split="rollout"
-    )
-    sink = TrackioSink.open(project="p", name="run")
+def test_a_step_that_is_processed_again_counts_once(sink, trackio_dir, ledger):
+    host = batch()
+    options = StepOptions(max_traces=0, ledger=ledger)
+    close = Close(KEY, (host.batch_id,), "announced", 0)
     for again in (False, True):
-        sink.sending_again = again
-        processor = StepProcessor(sink, None, StepOptions(max_traces=0, ledger=ledger))
-        processor.process([host])
-        processor.close_steps()
-        deadline = time.monotonic() + 30
-        while not sink.stored.has_totals(1, "rollout") and time.monotonic() < deadline:
-            time.sleep(0.05)
-        sink.stored.refresh()
-    sink.finish()
-    found = rows(
-        trackio_dir,
-        """select json_extract(metrics, '$."rollout/total/samples"') as n from metrics where n is not null""",
-    )
-    assert found == [(2,)]
+        processor = StepProcessor(sink, None, options)
+        processor.add(KEY, host)
+        replay = Replay(sink.stored, CloseLog(), Counter())
+        stored = replay.stored_step(close, keeps_summaries=ledger, again=again)
+        processor.close(KEY, stored, again=again)
+        wait_stored(sink)
+    assert rows(trackio_dir, TOTALS) == [(2,)]
+
+
+def test_nothing_is_stored_before_the_step_is_closed(sink):
+    processor = StepProcessor(sink, None, StepOptions())
+    processor.add(KEY, batch(1))
+    processor.add(KEY, batch(2))
+    assert sink.take_logged() == set()
+    processor.close(KEY, StoredStep())
+    assert len(sink.take_logged()) == 1
+    assert processor.counters["steps_closed"] == 1
+
+
+def test_a_late_part_has_a_summary_and_no_metrics(sink, trackio_dir):
+    processor = StepProcessor(sink, None, StepOptions())
+    late = KEY._replace(late=1)
+    for key, seed in ((KEY, 1), (late, 2)):
+        processor.add(key, batch(seed))
+        processor.close(key, StoredStep())
+    wait_stored(sink)
+    assert (processor.counters["late_parts"], processor.counters["rollouts_late"]) == (1, 2)
+    assert rows(trackio_dir, TOTALS) == [(2,)]
+
+
+def test_joins_reach_the_hand_over_of_an_open_step_only(sink):
+    processor = StepProcessor(sink, None, StepOptions())
+    host = batch()
+    processor.add(KEY, host, ["losses"])
+    assert processor.awaits_joins(KEY)
+    assert processor.join(host.batch_id, {}, {"losses": np.asarray([0.5, -0.5])})
+    assert not processor.awaits_joins(KEY)
+    assert not processor.join("unknown", {}, {})
+
+
+def test_joins_that_never_came_are_counted(sink):
+    processor = StepProcessor(sink, None, StepOptions())
+    processor.add(KEY, batch(), ["losses"])
+    processor.close(KEY, StoredStep())
+    assert processor.counters["joins_missed"] == 1

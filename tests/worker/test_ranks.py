@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.spool.run_folder import run_folders
-from rollout_traces.worker.rank_merge import Held, RankMerger
 from tests.worker.readback import ledger_uids, ledgers, rows, trace_uids
 
 WORKER = """
@@ -190,32 +189,3 @@ class TestTwoNodes:
         assert recover(left) == 0
         uids = ledger_uids(trackio_dir)
         assert (len(uids), set(uids.values())) == (24, {1})
-
-
-class TestRankMerger:
-    def make(self, *heads):
-        gather: RankMerger[str] = RankMerger()
-        for spool, step in heads:
-            gather.hold(spool, Held(step, "rollout", f"{spool}@{step}"))
-        return gather
-
-    def test_waits_until_every_living_rank_has_one(self):
-        gather = self.make(("a", 1))
-        assert gather.take_ready({"a": False, "b": False}) == []
-        gather.hold("b", Held(1, "rollout", "b@1"))
-        assert gather.take_ready({"a": False, "b": False}) == ["a@1", "b@1"]
-
-    def test_gives_the_lowest_step_first(self):
-        gather = self.make(("a", 2), ("b", 1))
-        assert gather.take_ready({"a": False, "b": False}) == ["b@1"]
-        assert gather.take_ready({"a": False, "b": False}) == []
-
-    def test_does_not_wait_for_the_dead(self):
-        assert self.make(("a", 1)).take_ready({"a": False}) == ["a@1"]
-
-    def test_does_not_wait_when_a_rank_asks_for_a_flush(self):
-        assert self.make(("a", 1)).take_ready({"a": True, "b": False}) == ["a@1"]
-
-    def test_does_not_wait_for_ever(self, monkeypatch):
-        monkeypatch.setattr("rollout_traces.worker.rank_merge.PATIENCE", 0.0)
-        assert self.make(("a", 1)).take_ready({"a": False, "b": False}) == ["a@1"]

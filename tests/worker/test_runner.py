@@ -354,7 +354,7 @@ class TestAStepThatFails:
         def broken(*arguments):
             raise ValueError("no histogram of this")
 
-        monkeypatch.setattr("rollout_traces.steps.processor.step_histograms", broken)
+        monkeypatch.setattr("rollout_traces.steps.judge.step_histograms", broken)
         logger = rt.RolloutLogger(
             "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, worker="thread"
         )
@@ -362,13 +362,13 @@ class TestAStepThatFails:
         assert logger.finish(60)
         assert set(ledger_uids(trackio_dir).values()) == {1}
         assert len(ledger_uids(trackio_dir)) == 6 and len(trace_uids(trackio_dir)) == 4
-        assert logger.counters["step_summary_errors"] == 1
+        assert logger.counters["histogram_errors"] == 1
 
     def test_whose_alerts_fail_is_stored_once(self, trackio_dir, monkeypatch):
         def broken(*arguments, **named):
             raise ValueError("no alert of this")
 
-        monkeypatch.setattr("rollout_traces.steps.processor.alerts", broken)
+        monkeypatch.setattr("rollout_traces.steps.judge.alerts", broken)
         logger = rt.RolloutLogger(
             "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, worker="thread"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_traces.inspector.pages import compare, explore, health, projects, rollouts, shell
+from rollout_traces.inspector.pages import compare, explore, group, health, projects, rollouts, shell
 from rollout_traces.inspector.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
@@ -12,6 +12,7 @@ PAGES: tuple[Page, ...] = (
     compare.PAGE,
     explore.PAGE,
     health.PAGE,
+    group.PAGE,
 )
 """In the order of the tabs; the frame first."""
 

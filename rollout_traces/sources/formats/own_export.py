@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.lines import json_lines, loads
 from rollout_traces.sources.problems import Problems
@@ -13,6 +14,10 @@ from rollout_traces.sources.rows import RolloutRow, number
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 _MARK = ("run_id", "run", "split", "step")
+_COUNTED = tuple(
+    column.name for column in COLUMNS if column.kind in ("float", "int") and "/" not in column.name
+)
+"""Columns that are counted again where a record has its tokens, and taken as they are where it has none."""
 _PARTS = 256
 
 
@@ -29,16 +34,18 @@ class OwnExport(Format):
             columns = _parquet_columns(head)
             if not set(_MARK) <= columns:
                 return None
+            run = _first_run(head)
         elif not head.has(*_MARK) or not head.keys & {"uid", "schema", "messages"}:
             return None
         else:
             columns = set(head.keys)
+            run = str(head.record["run"]) if head.record is not None else None
         lacks: tuple[str, ...] = (
             () if "input_ids" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
         )
         if "messages" not in columns:
             lacks += ("conversations (export traces for those)",)
-        return Claim(head.path.parent, None, TRAIN, lacks, head.path.name)
+        return Claim(head.path.parent, None, TRAIN, lacks, head.path.name, run)
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
@@ -85,6 +92,12 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
         timings={k: v for k, v in _under(value, "timing/").items() if isinstance(v, (int, float))} or None,
         extras={k: v for k, v in extras.items() if isinstance(v, (str, int, float))},
         train_version=value.get("train_version"),
+        messages_are_given=value.get("decoded_from") == "messages",
+        known_columns={
+            name: value[name]
+            for name in _COUNTED
+            if isinstance(value.get(name), (int, float)) and name in value
+        },
     )
     if value.get("input_ids") is not None:
         row.input_ids = value["input_ids"]
@@ -127,6 +140,14 @@ def _parquet_columns(head: Head) -> set[str]:
         return set(pq.read_schema(head.path).names)
     except (pa.ArrowException, OSError):
         return set()
+
+
+def _first_run(head: Head) -> str | None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(head.path) as file:
+        part = next(file.iter_batches(batch_size=1, columns=["run"]), None)
+    return str(part.to_pylist()[0]["run"]) if part is not None and part.num_rows else None
 
 
 def _parquet(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:

@@ -36,11 +36,9 @@ class Tinker(Format):
                 continue
             steps = [s for s in value.get("steps") or [] if isinstance(s, dict)]
             tags = [str(tag) for tag in value.get("tags") or []]
-            metrics = numbers(value.get("trajectory_metrics")) | {
-                "action_tokens": float(sum(s.get("ac_len") or 0 for s in steps)),
-                "observation_tokens": float(max((s.get("ob_len") or 0 for s in steps), default=0)),
-                "env_steps": float(len(steps)),
-            }
+            known = {"n_sampled": sum(s.get("ac_len") or 0 for s in steps), "n_turns": len(steps)}
+            if steps and isinstance(steps[0].get("ob_len"), int):
+                known["n_prompt"] = steps[0]["ob_len"]
             yield (
                 RolloutRow(
                     step=step,
@@ -53,7 +51,8 @@ class Tinker(Format):
                     group=group,
                     sample_id=f"{group}-{value.get('traj_idx')}",
                     source=tags[0] if tags else None,
-                    metrics=metrics,
+                    metrics=numbers(value.get("trajectory_metrics")),
+                    known_columns=known,
                     train_version=value.get("sampling_client_step"),
                 ),
                 record.stop,

@@ -123,6 +123,7 @@ function drawList() {
   const now = state.get();
   drawSamples(part(".rt-left-list"), list, {
     selectedId: rollout?.id, open, showStep: now.scope === "all", scope: now.scope,
+    openGroup: group => state.set({ page: "group", group, sample: null, id: null }),
     filtered: Boolean(now.where || now.text), widen: () => state.set({ scope: "all" }),
     more: async after => {
       const next = await call("samples", { ...request(now), where: now.where || "", text: now.text || "", sort: now.sort || "", scope: now.scope || "step", after });

@@ -64,7 +64,8 @@ function groupCard(group, options) {
   return h("section", { class: "rt-group", testid: "group-card", dataset: { group: String(group.group) } },
     h("header", { class: "rt-group-head", title: firstWords(group.prompt || "", 600) },
       h("div", { class: "rt-group-line" },
-        h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`),
+        group.group === null || !options.openGroup ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
+          : h("button", { type: "button", class: "rt-group-open", title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) }, `Group ${number(group.group)}`),
         group.mean === null || lone ? null : h("span", { class: "rt-soft", title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
         tied, zero, discarded,
         h("span", { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" }, `${group.samples.length}/${group.n}`)),

@@ -9,33 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces import packed_batch
 from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
-from rollout_traces.ledger import columns as ledger
-from rollout_traces.ledger.build import settle_step
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics import ToolUse, identity_checks, missing_inputs, rollout_metrics
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.metrics.told_apart import describe_told_apart
+from rollout_traces.steps.open_step import ClosedStep
+from rollout_traces.steps.options import StepOptions
 from rollout_traces.trace.conversion import TraceRecord, step_summary_trace
+
+OVER_DISK_LIMIT = "The project is above its max_disk_gb: no traces, the ledger only."
 
 
 @dataclass(frozen=True, eq=False)
-class StepPart:
-    """One hand-over of a step that is still open.
+class JudgedRows:
+    """What was found out about the rows of a closed step.
 
     Attributes:
-        batch: the rollouts.
-        ledger: their ledger, with what was selected.
+        ledger: every row, with its flags and with what was selected.
         flags: row -> the flags that need no text.
         random_flags: row -> the flags that need text, for every row that was traced at random.
         tool_use: row -> its tool calls and results, for every row that was traced.
+        tokenizer: what rows were decoded with, None when there was none.
     """
 
-    batch: PackedBatch
     ledger: Ledger
     flags: Mapping[int, Sequence[Flag]] = field(default_factory=dict)
     random_flags: Mapping[int, Sequence[Flag]] = field(default_factory=dict)
     tool_use: Mapping[int, ToolUse] = field(default_factory=dict)
+    tokenizer: Any = None
 
     @property
     def n_traced(self) -> int:
@@ -43,122 +45,103 @@ class StepPart:
         return sum(uid is not None for uid in self.ledger.get("trace_uid").tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class ClosedStep:
-    """A step and split whose hand-overs have all come.
-
-    Attributes:
-        parts: its hand-overs, in order.
-        batch: all their rollouts.
-        rows: their ledger, with what speaks of the whole step taken over all of them.
-        tokenizer: what rows were decoded with, None when there was none.
-    """
-
-    parts: Sequence[StepPart]
-    batch: PackedBatch
-    rows: Ledger
-    tokenizer: Any = None
-
-    @classmethod
-    def of(cls, parts: Sequence[StepPart], tokenizer: Any = None) -> ClosedStep:
-        """Puts the hand-overs of one step and split together."""
-        batch = packed_batch.concatenate([part.batch for part in parts])
-        rows = ledger.concatenate([part.ledger for part in parts])
-        return cls(parts, batch, settle_step(batch, rows) if len(parts) > 1 else rows, tokenizer)
-
-    def metric_inputs(self, config: Any) -> dict[str, Any]:
-        """What the step's metrics are computed from beside its rows."""
-        return {
-            "keys": config.metric_keys,
-            "settings": config.settings,
-            "tool_use": _stacked(self.parts, "tool_use"),
-        }
-
-    def flags_off(self, config: Any) -> dict[str, tuple[str, ...]]:
-        """The flags that cannot be looked for, and what each lacks."""
-        return off_flags(self.batch, parameters=config.flag_parameters, tokenizer=self.tokenizer)
-
-
-def scalars_of(step: ClosedStep, config: Any) -> dict[str, float]:
+def scalars_of(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> dict[str, float]:
     """A step's metrics and flag shares over all its rollouts.
 
     Args:
         step: the step.
-        config: the worker's `StepOptions`.
+        judged: its rows.
+        options: what to compute.
 
     Returns:
         Values by key, the split in front.
     """
-    metrics = rollout_metrics(step.batch, step.rows, **step.metric_inputs(config))
+    metrics = rollout_metrics(step.batch, judged.ledger, **_metric_inputs(judged, options))
     return metrics | flag_metrics(
-        _stacked(step.parts, "flags"),
-        step.rows.n_rows,
-        step.batch.split,
-        off=step.flags_off(config),
-        random_flags=_stacked(step.parts, "random_flags") or None,
-        parameters=config.flag_parameters,
+        judged.flags,
+        judged.ledger.n_rows,
+        step.key.split,
+        off=_flags_off(step, judged, options),
+        random_flags=judged.random_flags or None,
+        parameters=options.flag_parameters,
     )
 
 
 def step_summary_of(
     step: ClosedStep,
-    config: Any,
+    judged: JudgedRows,
+    options: StepOptions,
     *,
-    scalars: Mapping[str, float] | None = None,
-    details: Mapping[str, Any] | None = None,
+    scalars: Mapping[str, float],
+    details: Mapping[str, Any],
+    over_disk_limit: bool = False,
+    described: bool = True,
 ) -> TraceRecord:
-    """A step summary.
+    """A step summary. It names its hand-overs, so that none is counted twice after a crash.
 
     Args:
         step: the step.
-        config: the worker's `StepOptions`.
-        scalars: its metrics; what they say is wrong stands in the summary.
+        judged: its rows.
+        options: what was to be kept.
+        scalars: its metrics; identities that they break are named in the summary.
         details: what only a reader of the whole trace needs.
+        over_disk_limit: the project is above its `max_disk_gb`.
+        described: False: without the list of what is off, where listing it failed before.
 
     Returns:
         A trace that reads as a summary of the step and carries its ledger.
     """
-    rows = step.rows
-    n_traced = sum(part.n_traced for part in step.parts)
-    off = _off_text(step, config)
-    wrong = identity_checks(scalars or {}, step.batch.split)
+    rows, key = judged.ledger, step.key
+    off = _off_text(step, judged, options) if described else ""
+    wrong = identity_checks(scalars, key.split)
+    notes = [*dict.fromkeys(step.batch.notes), *([OVER_DISK_LIMIT] if over_disk_limit else [])]
     metadata = {
         "status": _status(rows),
-        "split": step.batch.split,
-        "step": step.batch.step,
+        "split": key.split,
+        "step": key.step,
+        "attempt": key.attempt or None,
+        "late": key.late or None,
         "population": rows.n_rows,
-        "kept": n_traced,
+        "kept": judged.n_traced,
         "groups": len(set(rows.get("group").tolist())),
         "selection": _selection_counts(rows),
         "metrics_off": off,
-        "flags_off": describe_off(step.flags_off(config)),
+        "flags_off": describe_off(_flags_off(step, judged, options)) if described else "",
         "response_mask_from": step.batch.response_mask_source,
+        "kept_probability": step.kept_probability if step.kept_probability < 1 else None,
+        "uid": f"{step.parts[0]}-digest",
+        "batches": ",".join(step.parts),
+        "notes": notes or None,
     }
+    question = f"What happened at step {key.step} of {key.split}?"
+    if key.late:
+        question = f"What came late for step {key.step} of {key.split}?"
     summary = [
-        {"role": "user", "content": f"What happened at step {step.batch.step} of {step.batch.split}?"},
-        {"role": "assistant", "content": "\n".join([_summary_text(rows, n_traced, off), *wrong])},
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": "\n".join([_summary_text(rows, judged.n_traced, off), *wrong])},
     ]
-    return step_summary_trace(rows, summary=summary, metadata=metadata, details=details)
+    known = {name: value for name, value in metadata.items() if value is not None}
+    return step_summary_trace(rows, summary=summary, metadata=known, details=details)
 
 
-def _stacked(parts: Sequence[StepPart], name: str) -> dict[int, Any]:
-    """Row -> what the parts hold by row, rows counted through."""
-    stacked: dict[int, Any] = {}
-    first = 0
-    for part in parts:
-        stacked |= {first + row: value for row, value in getattr(part, name).items()}
-        first += part.batch.n_rows
-    return stacked
+def _metric_inputs(judged: JudgedRows, options: StepOptions) -> dict[str, Any]:
+    """What the step's metrics are computed from beside its rows."""
+    return {"keys": options.metric_keys, "settings": options.settings, "tool_use": judged.tool_use}
 
 
-def _off_text(step: ClosedStep, config: Any) -> str:
+def _flags_off(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> dict[str, tuple[str, ...]]:
+    """The flags that cannot be looked for, and what each lacks."""
+    return off_flags(step.batch, parameters=options.flag_parameters, tokenizer=judged.tokenizer)
+
+
+def _off_text(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> str:
     """The metrics that were asked for and are off, each with what it lacks."""
-    missing = missing_inputs(step.batch, step.rows, **step.metric_inputs(config))
+    missing = missing_inputs(step.batch, judged.ledger, **_metric_inputs(judged, options))
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 
 
 def _status(rows: Ledger) -> str:
-    rewards = rows.get("reward")
+    rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     reward = f"mean reward {known.mean():.4g}" if len(known) else "reward unknown"
     return f"{reward}, {rows.n_rows} rollouts"
@@ -170,7 +153,7 @@ def _selection_counts(rows: Ledger) -> str:
 
 
 def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
-    rewards = rows.get("reward")
+    rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     lines = [
         f"{rows.n_rows} rollouts in {len(set(rows.get('group').tolist()))} groups; {n_traced} kept as traces."
@@ -193,6 +176,11 @@ def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
     stops = Counter(reason for reason in rows.get("stop_reason").tolist() if reason is not None)
     if stops:
         lines.append("Stopped by: " + ", ".join(f"{reason} {n}" for reason, n in stops.most_common()) + ".")
+    engines = Counter(name for name in rows.get("engine").tolist() if name is not None)
+    if engines:
+        lines.append("Engines: " + ", ".join(f"{name} {n}" for name, n in engines.most_common(8)) + ".")
     if off:
         lines.append(f"Metrics that are off, and what they lack: {off}.")
+    if apart := describe_told_apart(rows):
+        lines.append(apart)
     return "\n".join(lines)

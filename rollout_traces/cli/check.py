@@ -1,0 +1,75 @@
+"""`rollout-traces check`: a batch looked at before a run is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rollout_traces.preflight import CheckReport
+
+COLOURS = {"error": "red", "warn": "yellow", "info": "blue"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("check")(check)
+
+
+def check(
+    batch: Annotated[
+        Path,
+        typer.Argument(help="A batch: .pt (tensors alone), .npz or .parquet, under RolloutBatch's names."),
+    ],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="The policy's tokenizer: a folder. Without it no text is looked at.")
+    ] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            help="Exit with 1 where there is a problem of this level or worse: error, warn or info."
+        ),
+    ] = "error",
+    show: Annotated[bool, typer.Option(help="Print three decoded rows, tokens in the loss bright.")] = True,
+) -> None:
+    """Look at a batch before a run is started: masks, frames, versions, groups, rewards. Nothing is logged.
+
+    Example: rollout-traces check batch.pt --tokenizer Qwen/Qwen3-0.6B --fail-on warn
+    """
+    from rollout_traces.preflight import check as examine
+    from rollout_traces.preflight.examine import LEVELS
+    from rollout_traces.preflight.loading import load_batch
+
+    level = next((known for known in LEVELS if known == fail_on), None)
+    if level is None:
+        raise typer.BadParameter(f"--fail-on: seen {fail_on!r}. Expected one of {', '.join(LEVELS)}.")
+    report = examine(load_batch(batch), None if tokenizer is None else _tokenizer(tokenizer))
+    print_report(report, show=show)
+    if report.failed(level):
+        raise typer.Exit(1)
+
+
+def print_report(report: CheckReport, *, show: bool) -> None:
+    """Prints a report, and with `show` the rows that it has decoded."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from rollout_traces.cli.conversation import print_turns, turns_of
+    from rollout_traces.terminal_text import harmless
+
+    console = Console(highlight=False)
+    console.soft_wrap = not console.is_terminal
+    for line in str(report).splitlines():
+        console.print(Text(harmless(line), style=COLOURS.get(line.split(" ", 1)[0], "")))
+    for row, transcript in report.transcripts.items() if show else ():
+        console.print()
+        console.print(Text(f"row {row}", style="bold"))
+        print_turns(console, turns_of(transcript, raw=False))
+
+
+def _tokenizer(name: str) -> object:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name)

@@ -1,0 +1,279 @@
+"""A closed step, judged: its ledger, flags, selection, traces, metrics, step summary and alerts.
+
+A pure function of the step, the options, what is stored of it and the run's state so far: it knows no Trackio, no
+file, no clock and no lock. What fails inside it is counted and left out; the step goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rollout_traces.flags import (
+    Alert,
+    Flag,
+    FlagErrors,
+    Population,
+    TracedRow,
+    alerts,
+    combine,
+    curves,
+    flag_population,
+    flag_row,
+)
+from rollout_traces.flags.base import as_arrays
+from rollout_traces.ledger.build import complete_from_transcripts
+from rollout_traces.ledger.columns import Ledger
+from rollout_traces.metrics import step_histograms, tool_use
+from rollout_traces.selection import Selected
+from rollout_traces.steps.choosing import StoredStep, choose_rows
+from rollout_traces.steps.discarded import RunningTotals
+from rollout_traces.steps.loss_histogram import loss_histogram, pack
+from rollout_traces.steps.open_step import ClosedStep
+from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.row_metadata import details_of, extra_metadata
+from rollout_traces.steps.row_reader import RowReader
+from rollout_traces.steps.run_state import RunState
+from rollout_traces.steps.step_files import filtered_details
+from rollout_traces.steps.summary import JudgedRows, scalars_of, step_summary_of
+from rollout_traces.trace.conversion import TraceRecord, rollout_trace
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOSS_HISTOGRAM = "loss_histogram"
+"""Where a step summary's details hold the histogram of its loss tokens."""
+RUN_STATE = "run_state"
+"""Where a step summary's details hold the run's state after it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What is to be stored of a step.
+
+    Attributes:
+        traces: of the rows that were chosen.
+        summary: the step summary; None where none is kept, or an earlier one is stored.
+        scalars: the step's metrics by key; none for a late part.
+        histograms: key -> the values behind a histogram.
+        alerts: what has just gone wrong.
+        state: the run's state after the step.
+        rows: the step's ledger, complete.
+    """
+
+    traces: Sequence[TraceRecord]
+    summary: TraceRecord | None
+    scalars: Mapping[str, float]
+    histograms: Mapping[str, np.ndarray]
+    alerts: Sequence[Alert]
+    state: RunState
+    rows: Ledger
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Judges closed steps.
+
+    Attributes:
+        options: what to keep.
+        reader: reads rows as transcripts.
+        counters: what fails is counted here.
+        flag_errors: flags that fail are named here.
+    """
+
+    options: StepOptions
+    reader: RowReader
+    counters: Counter[str] = field(default_factory=Counter)
+    flag_errors: FlagErrors = field(default_factory=FlagErrors)
+
+    def __call__(
+        self, step: ClosedStep, stored: StoredStep, state: RunState, *, over_disk_limit: bool = False
+    ) -> Judgement:
+        """Judges a step.
+
+        Args:
+            step: all its rollouts.
+            stored: what an earlier worker stored of it.
+            state: the run's state before it.
+            over_disk_limit: the project is above its `max_disk_gb`: no traces.
+
+        Returns:
+            What is to be stored.
+        """
+        flags, ledger = self._flagged(step)
+        chosen: list[Selected] = []
+        prompts = state.prompts.get(step.key.split, {})
+        if not over_disk_limit and step.batch.n_rows:
+            chosen = choose_rows(step, ledger, self.options, stored, prompts, self.counters)
+        judged, traces = self._traced(
+            step, JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer), chosen
+        )
+        if stored.is_summarised:
+            return Judgement(traces, None, {}, {}, (), state, judged.ledger)
+        state = _with_prompts(state, step, judged.ledger, traces)
+        scalars = {} if step.key.late else self._scalars(step, judged, state)
+        shares = {key: value for key, value in scalars.items() if "/flags/" in key}
+        previous = state.previous.get(step.key.split)
+        raised = set(state.raised)
+        logged = curves(scalars, raised)
+        found = self._contained("alert_errors", list[Alert], self._alerts, step, scalars, previous)
+        if not step.key.late:
+            state = replace(
+                state,
+                raised=frozenset(raised),
+                previous={**state.previous, step.key.split: shares},
+                totals={**state.totals, **{k: v for k, v in scalars.items() if "/total/" in k}},
+            )
+        summary = (
+            self._summary(step, judged, scalars, state, over_disk_limit) if self.options.ledger else None
+        )
+        histograms = (
+            {}
+            if step.key.late or summary is None
+            else self._contained(
+                "histogram_errors", dict[str, np.ndarray], step_histograms, judged.ledger, step.key.split
+            )
+        )
+        return Judgement(traces, summary, logged, histograms, found, state, judged.ledger)
+
+    def _flagged(self, step: ClosedStep) -> tuple[Mapping[int, Sequence[Flag]], Ledger]:
+        population = Population(step.batch, step.rows, self.options.flag_parameters, self.options.settings)
+        flags = flag_population(population, errors=self.flag_errors)
+        n = step.batch.n_rows
+        columns: dict[str, np.ndarray] = {"flags": as_arrays(flags, n)}
+        if step.key.attempt:
+            columns["attempt"] = np.full(n, step.key.attempt, object)
+        if step.key.late:
+            columns["late"] = np.ones(n, np.int64)
+        elif step.key.attempt:
+            columns["late"] = np.zeros(n, np.int64)
+        return flags, step.rows.with_columns(**columns)
+
+    def _traced(
+        self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
+    ) -> tuple[JudgedRows, list[TraceRecord]]:
+        batch = step.batch
+        readable = self.reader.readable(batch)
+        read = self.reader.read(batch, [item.row for item in chosen if readable[item.row]])
+        chosen = [item for item in chosen if item.row in read]
+        if not chosen:
+            return judged, []
+        transcripts = {row: transcript for row, (transcript, _) in read.items()}
+        row_flags = {
+            row: flag_row(
+                TracedRow(transcript, batch, row, self.options.flag_parameters, self.reader.tokenizer),
+                errors=self.flag_errors,
+            )
+            for row, transcript in transcripts.items()
+        }
+        flags = {
+            row: combine(judged.flags.get(row, ()), row_flags[row], transcript)
+            for row, transcript in transcripts.items()
+        }
+        ledger = _with_selection(complete_from_transcripts(judged.ledger, transcripts), chosen, flags)
+        traces = [
+            rollout_trace(
+                transcripts[item.row],
+                ledger,
+                item.row,
+                flags=flags[item.row],
+                extra=read[item.row][1](extra_metadata(batch, ledger, item.row)),
+                details=read[item.row][1](details_of(batch, item.row)),
+            )
+            for item in chosen
+        ]
+        at_random = {item.row: row_flags[item.row] for item in chosen if item.selected_by == "random"}
+        used = {row: tool_use(transcript) for row, transcript in transcripts.items()}
+        return replace(judged, ledger=ledger, random_flags=at_random, tool_use=used), traces
+
+    def _scalars(self, step: ClosedStep, judged: JudgedRows, state: RunState) -> dict[str, float]:
+        def compute() -> dict[str, float]:
+            totals = RunningTotals.resumed(state.totals)
+            scalars = scalars_of(step, judged, self.options)
+            return scalars | totals.add(judged.ledger, step.key.split)
+
+        return self._contained("metric_errors", dict[str, float], compute)
+
+    def _alerts(
+        self, step: ClosedStep, scalars: Mapping[str, float], previous: Mapping[str, float] | None
+    ) -> list[Alert]:
+        return [] if step.key.late else alerts(scalars, self.options.flag_parameters, previous=previous)
+
+    def _summary(
+        self,
+        step: ClosedStep,
+        judged: JudgedRows,
+        scalars: Mapping[str, float],
+        state: RunState,
+        over_disk_limit: bool,
+    ) -> TraceRecord | None:
+        def details() -> dict[str, Any]:
+            reads = self.reader.transcripts if self.reader.decoder is not None else None
+            return filtered_details(step.batch, judged.ledger, reads)
+
+        def histogram() -> dict[str, Any]:
+            found = loss_histogram(step.batch)
+            return {} if found is None else {LOSS_HISTOGRAM: pack(found)}
+
+        kept = {
+            **self._contained("filtered_errors", dict[str, Any], details),
+            **self._contained("histogram_errors", dict[str, Any], histogram),
+            RUN_STATE: state.as_plain(),
+        }
+        try:
+            return step_summary_of(
+                step, judged, self.options, scalars=scalars, details=kept, over_disk_limit=over_disk_limit
+            )
+        except Exception as error:
+            self.counters["step_summary_errors"] += 1
+            log.warning("the summary of %s failed, its ledger goes on: %r", step.key, error, exc_info=True)
+        return self._contained(
+            "ledgers_failed",
+            lambda: None,
+            lambda: step_summary_of(step, judged, self.options, scalars={}, details={}, described=False),
+        )
+
+    def _contained(
+        self, counter: str, otherwise: Callable[[], T], compute: Callable[..., T], *arguments: Any
+    ) -> T:
+        """What `compute` gives; `otherwise` where it fails, which is counted."""
+        try:
+            return compute(*arguments)
+        except Exception as error:
+            self.counters[counter] += 1
+            log.warning("%s (%d so far): %r", counter, self.counters[counter], error, exc_info=True)
+            return otherwise()
+
+
+def _with_prompts(
+    state: RunState, step: ClosedStep, ledger: Ledger, traces: Sequence[TraceRecord]
+) -> RunState:
+    if not traces:
+        return state
+    keys = ledger.get("prompt_key").tolist()
+    traced = [str(keys[row]) for row, uid in enumerate(ledger.get("trace_uid").tolist()) if uid is not None]
+    prompts = Counter(state.prompts.get(step.key.split, {}))
+    prompts.update(traced)
+    return replace(state, prompts={**state.prompts, step.key.split: prompts})
+
+
+def _with_selection(
+    ledger: Ledger, chosen: Sequence[Selected], flags: Mapping[int, Sequence[Flag]]
+) -> Ledger:
+    selected_by = ledger.get("selected_by").copy()
+    probability = ledger.get("selected_probability").copy()
+    trace_uid = ledger.get("trace_uid").copy()
+    names = ledger.get("flags").copy()
+    for item in chosen:
+        selected_by[item.row] = item.selected_by
+        probability[item.row] = item.probability
+        trace_uid[item.row] = ledger.get("uid")[item.row]
+        names[item.row] = tuple(dict.fromkeys(flag.name for flag in flags[item.row]))
+    return ledger.with_columns(
+        selected_by=selected_by, selected_probability=probability, trace_uid=trace_uid, flags=names
+    )

@@ -1,0 +1,81 @@
+"""Rows of a step as transcripts, with what the redact hook hides hidden."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.steps.redact import Redaction
+from rollout_traces.transcript import Transcript
+
+log = logging.getLogger(__name__)
+
+Hide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Hides in what goes with a transcript what was hidden in it."""
+
+
+class Decoder(Protocol):
+    """`TranscriptDecoder` or `MessagesDecoder`."""
+
+    def decode_batch(self, batch: PackedBatch, rows: Sequence[int], /) -> Sequence[Transcript]: ...
+
+    def readable(self, batch: PackedBatch, /) -> np.ndarray: ...
+
+
+class RowReader:
+    """Reads rows of a batch.
+
+    Args:
+        decoder: decodes rows; None where the run has neither tokenizer nor messages.
+        counters: rows that cannot be decoded are counted here.
+        redaction: hides text, or None.
+    """
+
+    def __init__(self, decoder: Any, counters: Counter[str], redaction: Redaction | None = None) -> None:
+        self.decoder: Decoder | None = decoder
+        self.tokenizer = getattr(decoder, "tokenizer", None)
+        self._counters = counters
+        self._redaction = redaction
+
+    def label(self, batch: PackedBatch) -> PackedBatch:
+        """A hand-over with what the hook hides hidden in the names that its rows carry."""
+        return batch if self._redaction is None else self._redaction.labels(batch)
+
+    def readable(self, batch: PackedBatch) -> np.ndarray:
+        """bool [B]: the row can become a transcript."""
+        return np.zeros(batch.n_rows, bool) if self.decoder is None else self.decoder.readable(batch)
+
+    def read(self, batch: PackedBatch, rows: Sequence[int]) -> dict[int, tuple[Transcript, Hide]]:
+        """Row -> its transcript, and what hides the same pieces elsewhere; rows that cannot be decoded are absent."""
+        read: dict[int, tuple[Transcript, Hide]] = {}
+        for row, transcript in self._decode(batch, rows).items():
+            read[row] = (
+                (transcript, as_it_is) if self._redaction is None else self._redaction.apply(transcript)
+            )
+        return read
+
+    def transcripts(self, batch: PackedBatch, rows: Sequence[int]) -> dict[int, Transcript]:
+        """Row -> its transcript; rows that cannot be decoded are absent."""
+        return {row: transcript for row, (transcript, _) in self.read(batch, rows).items()}
+
+    def _decode(self, batch: PackedBatch, rows: Sequence[int]) -> dict[int, Transcript]:
+        decoded: dict[int, Transcript] = {}
+        if self.decoder is None:
+            return decoded
+        for row in rows:
+            try:
+                decoded[row] = self.decoder.decode_batch(batch, [row])[0]
+            except Exception as error:  # noqa: BLE001  one bad row must not take its siblings; it is counted
+                self._counters["decode_errors"] += 1
+                log.warning("decoding %s failed, its siblings go on: %r", batch.uid(row), error)
+        return decoded
+
+
+def as_it_is(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Hides nothing."""
+    return fields

@@ -1,0 +1,44 @@
+"""What a run's steps hand on to the next one: it is stored with every step summary and read after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What the steps so far leave behind.
+
+    Attributes:
+        raised: keys of the flag shares that were ever above zero: their curves have begun.
+        previous: split -> the flag shares of its last step: a share that stays high alerts once.
+        totals: `<split>/total/<name>` -> count over the run.
+        prompts: split -> prompt key -> traces of it.
+    """
+
+    raised: frozenset[str] = frozenset()
+    previous: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    totals: Mapping[str, float] = field(default_factory=dict)
+    prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def as_plain(self) -> dict[str, Any]:
+        """What a step summary carries; totals and prompts are read from the store."""
+        return {"raised": sorted(self.raised), "previous": {k: dict(v) for k, v in self.previous.items()}}
+
+    @classmethod
+    def resumed(
+        cls,
+        stored: Mapping[str, Any],
+        totals: Mapping[str, float],
+        prompts: Mapping[str, Mapping[str, int]],
+    ) -> RunState:
+        """The state after a restart.
+
+        Args:
+            stored: what `as_plain` gave at the newest stored step; empty when there is none.
+            totals: the newest stored totals.
+            prompts: split -> prompt key -> stored traces of it.
+        """
+        return cls(frozenset(stored.get("raised", ())), stored.get("previous", {}), totals, prompts)

@@ -1,0 +1,83 @@
+"""Which steps were closed with which hand-overs: written before a step is judged, so that no restart decides anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from rollout_traces.packed_batch import StepKey
+
+
+class Close(NamedTuple):
+    """One close.
+
+    Attributes:
+        key: the step, or the late part of one.
+        parts: ids of the hand-overs that it was closed with.
+        why: `announced`, `next step`, `attempt`, `flush`, `quiet`, `gone`, `rank silent`, or `stored` for one that
+            its stored summary tells of.
+        n_joins: joins that it was closed with; None where that is not known.
+    """
+
+    key: StepKey
+    parts: tuple[str, ...]
+    why: str
+    n_joins: int | None = None
+
+
+class CloseLog:
+    """The closes of a run's spools, a line each.
+
+    Args:
+        path: the file; None keeps them in memory, for a spool that is there too.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._of_part: dict[str, Close] = {}
+        self._n_closed: dict[StepKey, int] = {}
+        for line in path.read_bytes().splitlines() if path is not None and path.exists() else ():
+            close = _read(line)
+            if close is not None:
+                self._take(close)
+
+    def record(self, close: Close) -> None:
+        """Writes a close.
+
+        Raises:
+            OSError: the disk refused; the step must stay open.
+        """
+        if self._path is not None:
+            line = orjson.dumps(
+                {"step": [*close.key], "parts": close.parts, "why": close.why, "joins": close.n_joins}
+            )
+            with self._path.open("ab") as file:
+                file.write(line + b"\n")
+        self._take(close)
+
+    def of_part(self, batch_id: str) -> Close | None:
+        """The close that a hand-over belongs to; None when its step was not closed with it."""
+        return self._of_part.get(batch_id)
+
+    def n_closed(self, key: StepKey) -> int:
+        """How often a step was closed: once, and once for each late part."""
+        return self._n_closed.get(key._replace(late=0), 0)
+
+    def _take(self, close: Close) -> None:
+        self._of_part.update(dict.fromkeys(close.parts, close))
+        step = close.key._replace(late=0)
+        self._n_closed[step] = max(self._n_closed.get(step, 0), close.key.late + 1)
+
+
+def _read(line: bytes) -> Close | None:
+    """A line; None for one that its writer was killed in the middle of."""
+    try:
+        values = orjson.loads(line)
+        attempt, step, split, late = values["step"]
+        parts: Sequence[str] = values["parts"]
+        return Close(StepKey(attempt, step, split, late), tuple(parts), values["why"], values["joins"])
+    except (ValueError, KeyError, TypeError):
+        return None

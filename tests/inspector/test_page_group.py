@@ -1,0 +1,49 @@
+"""The Group page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
+
+
+class TestGroup:
+    def test_every_rollout_of_the_group_is_there_and_the_kept_ones_say_what_they_did(self, visit):
+        visit.open(tab="group", group=2, **PLACE)
+        rows = visit.get("members").locator("tbody tr")
+        expect(rows).to_have_count(8)
+        expect(rows.first).to_contain_text("calculator")
+        expect(visit.get("members")).to_contain_text("its text was not kept")
+        rewards = [float(text) for text in visit.page.locator(".rt-bench .rt-cell-reward").all_inner_texts()]
+        assert rewards == sorted(rewards, reverse=True)
+        expect(visit.get("population")).to_contain_text("rollouts kept at step 4")
+        visit.picture("group")
+
+    def test_the_tree_shows_where_samples_part_and_leads_there(self, visit):
+        visit.open(tab="group", group=2, **PLACE)
+        tree = visit.get("prefix-tree")
+        expect(tree.locator("li").first).to_contain_text("samples")
+        tree.locator("button").first.click()
+        expect(visit.get("rollout-header")).to_contain_text("Step 4 · group 2")
+        expect(visit.page.locator(".rt-at")).to_be_visible()
+
+    def test_best_and_worst_are_told_apart_by_action_and_phrase(self, visit):
+        visit.open(tab="group", group=2, **PLACE)
+        expect(visit.get("first-action")).to_contain_text("best, #")
+        expect(visit.get("phrases")).to_contain_text("of winners")
+
+    def test_groups_are_walked_and_opened_from_the_list(self, visit):
+        visit.open(**PLACE)
+        visit.page.locator("[data-group='1'] .rt-group-open").click()
+        expect(visit.page.locator("h1:visible")).to_have_text("Step 4 · group 1")
+        visit.get("next-group").click()
+        expect(visit.page.locator("h1:visible")).to_have_text("Step 4 · group 2")
+        visit.page.keyboard.press("K")
+        expect(visit.page.locator("h1:visible")).to_have_text("Step 4 · group 1")
+
+    def test_traces_without_a_group_say_so(self, visit):
+        visit.open(tab="group", project="hostile", split="agent", step=1)
+        expect(visit.page.locator(".rt-notice:visible")).to_contain_text("no group")

@@ -1,0 +1,82 @@
+"""What the trainer says of a row beside its tokens, in the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.capture.host_copy import capture
+from rollout_traces.ledger.build import build_ledger
+from rollout_traces.ledger.columns import Ledger, concatenate, pack, unpack
+from rollout_traces.ledger.row_values import MAX_NAMES, SHORT
+
+
+def ledger_of(n: int = 3, **columns: Any) -> Ledger:
+    ones = np.ones((n, 2), int)
+    batch = RolloutBatch(input_ids=ones, attention_mask=ones, loss_mask=ones, **columns)
+    return build_ledger(capture([batch], step=1, split="rollout"))
+
+
+class TestTexts:
+    def test_engines_answers_and_ground_truths_are_columns(self):
+        ledger = ledger_of(
+            engine_ids=["a", None, 2], parsed_answers=["4", 5, None], ground_truths=[4, "5", None]
+        )
+        assert ledger.get("engine").tolist() == ["a", None, "2"]
+        assert ledger.get("answer").tolist() == ["4", "5", None]
+        assert ledger.get("ground_truth").tolist() == ["4", "5", None]
+
+    def test_long_texts_are_cut(self):
+        cut = ledger_of(ground_truths=["x" * 1000] * 3).get("ground_truth")[0]
+        assert len(cut) == SHORT and cut.endswith("…")
+
+    def test_what_was_not_given_has_no_column(self):
+        assert not {"engine", "answer", "ground_truth"} & set(ledger_of().columns)
+
+
+class TestNamedValues:
+    def test_timings_are_seconds_and_unknown_where_a_row_has_none(self):
+        ledger = ledger_of(timings=[{"generate": 2, "tool": 0.5}, None, {"generate": "soon"}])
+        assert np.array_equal(ledger.get("timing/generate"), [2.0, np.nan, np.nan], equal_nan=True)
+        assert ledger.get("timing/tool")[0] == 0.5
+
+    def test_extras_are_numbers_where_all_of_them_are_and_texts_elsewhere(self):
+        ledger = ledger_of(extras=[{"level": 3, "topic": "sets"}, {"level": True}, {"topic": 7}])
+        assert np.array_equal(ledger.get("extra/level"), [3.0, 1.0, np.nan], equal_nan=True)
+        assert ledger.get("extra/topic").tolist() == ["sets", None, "7"]
+
+    def test_there_are_only_so_many_names(self):
+        ledger = ledger_of(extras=[{f"x{i}": i for i in range(100)}] * 3)
+        assert sum(name.startswith("extra/") for name in ledger.columns) == MAX_NAMES
+
+    def test_both_kinds_of_extras_survive_packing(self):
+        ledger = ledger_of(extras=[{"level": 3, "topic": "sets"}, {}, None])
+        again = unpack(pack(ledger))
+        assert np.array_equal(again.get("extra/level"), ledger.get("extra/level"), equal_nan=True)
+        assert again.get("extra/topic").tolist() == ["sets", None, None]
+        assert again.row(0)["extra/level"] == 3.0 and again.row(1)["extra/level"] is None
+
+    def test_numbers_of_one_part_and_texts_of_another_become_texts(self):
+        numbers, texts = ledger_of(extras=[{"x": 1}] * 3), ledger_of(extras=[{"x": "one"}] * 3)
+        joined = concatenate([numbers, texts, ledger_of()]).get("extra/x")
+        assert joined.tolist() == ["1"] * 3 + ["one"] * 3 + [None] * 3
+
+
+class TestEqualCompletions:
+    def test_the_first_row_of_the_group_with_the_same_tokens(self):
+        ids = np.asarray([[1, 5, 6], [1, 5, 6], [1, 5, 7], [1, 5, 6], [1, 5, 6]])
+        sampled = np.tile([0, 1, 1], (5, 1))
+        batch = RolloutBatch(
+            input_ids=ids,
+            attention_mask=np.ones((5, 3), int),
+            loss_mask=sampled,
+            group_ids=[0, 0, 0, 1, 1],
+        )
+        ledger = build_ledger(capture([batch], step=1, split="rollout"))
+        assert ledger.get("equal_to").tolist() == [0, 0, 2, 0, 0]
+
+    def test_a_row_without_sampled_tokens_is_equal_to_none(self):
+        ledger = ledger_of(n=2, response_mask=[[1, 1], [0, 0]], group_ids=[0, 0])
+        assert [ledger.row(row)["equal_to"] for row in range(2)] == [0, None]

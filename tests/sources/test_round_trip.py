@@ -1,0 +1,83 @@
+"""What `export` wrote is imported as it was: every ledger column, every turn, every token and track."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.export import Query, export
+from rollout_traces.sources.importing import import_rollouts
+from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("trackio_dir")
+OF_THE_COPY = {"uid", "trace_uid"}
+"""Names of rows that a copy gives anew."""
+
+
+@pytest.fixture
+def original(trackio_dir):
+    tokenizer = tiny_tokenizer("qwen3")
+    logger = rt.RolloutLogger(
+        "original", "r1", tokenizer, max_rollout_traces_per_step=1000, selection="all", worker="thread"
+    )
+    for step in (1, 2):
+        logger.log_rollouts(rollout_batch(tokenizer, BatchPlan(seed=step, group_size=4)), step=step)
+        logger.close_step(step)
+    assert logger.finish()
+    return rt.open_store(project="original")
+
+
+def ledger_of(store):
+    return store.ledger(run=store.runs()[0].id)
+
+
+def equal(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.dtype.kind == "f":
+        return np.array_equal(one, other, equal_nan=True)
+    return one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_traces_with_tokens_come_back_equal(original, tmp_path, suffix):
+    path = tmp_path / "out" / f"rollouts.{suffix}"
+    export(original, path, Query(), tokens=True)
+    report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+    assert (report.rows, report.problems.counts, report.runs[0].rows_re_encoded) == (32, {}, 0)
+    copy = rt.open_store(project="copy")
+    before, after = ledger_of(original), ledger_of(copy)
+    assert set(before.columns) == set(after.columns)
+    differ = [name for name in before.columns if not equal(before.get(name), after.get(name))]
+    assert set(differ) <= OF_THE_COPY
+    for mine, theirs in zip(transcripts(original), transcripts(copy), strict=True):
+        assert mine.turns == theirs.turns
+        assert (mine.source, mine.warnings, mine.tools) == (theirs.source, theirs.warnings, theirs.tools)
+        for name in ("input_ids", "loss_mask", "response_mask"):
+            np.testing.assert_array_equal(getattr(mine.tokens, name), getattr(theirs.tokens, name))
+        assert set(mine.tokens.tracks) == set(theirs.tokens.tracks)
+        for name, track in mine.tokens.tracks.items():
+            np.testing.assert_array_equal(track, theirs.tokens.tracks[name])
+
+
+def test_rows_of_a_ledger_keep_the_numbers_that_their_tokens_told(original, tmp_path):
+    path = tmp_path / "out" / "ledger.jsonl"
+    export(original, path, Query(rows="ledger"))
+    import_rollouts(path, "copy", worker="thread")
+    before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
+    for name in ("reward", "n_prompt", "n_sampled", "mean_logprob", "version_min", "prompt_key", "group"):
+        assert equal(before.get(name), after.get(name)), name
+
+
+def test_the_runs_of_one_file_stay_apart(original, tmp_path):
+    logger = rt.RolloutLogger("original", "r2", worker="thread", max_rollout_traces_per_step=10)
+    logger.log_rollouts(rt.RolloutBatch.from_messages([[{"role": "user", "content": "q"}]]), step=1)
+    assert logger.finish()
+    path = tmp_path / "out" / "both.jsonl"
+    export(rt.open_store(project="original"), path, Query())
+    import_rollouts(path, "copy", worker="thread")
+    assert {run.name for run in rt.open_store(project="copy").runs()} == {"r1", "r2"}
+
+
+def transcripts(store):
+    rows = store.query(order_by="step, group, sample", limit=100).rows
+    return [store.transcript(row.id) for row in rows]
