@@ -138,6 +138,12 @@ class AlarmState:
     incidents: tuple[Incident, ...] = ()
     tracks: Mapping[Key, Track] = field(default_factory=dict)
 
+    def pruned(self, step: int) -> AlarmState:
+        """Without incidents that are long over: what a run hands on from step to step."""
+        oldest = step - REOPENS_WITHIN
+        recent = (known for known in self.incidents if known.closed is None or known.closed >= oldest)
+        return replace(self, incidents=tuple(recent))
+
     @property
     def open(self) -> tuple[Incident, ...]:
         """Those that are not over."""
@@ -237,7 +243,7 @@ def _judge(state: AlarmState, key: Key, seen: StepSignals, signal: Signal) -> _V
 
 def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is_open: bool) -> _Verdict:
     if signal.severity == "error":
-        raised = n_raised > 0 or counts.hits > 0
+        raised = signal.limit is not None and n_raised > 0 and n_raised / max(counts.n, 1) > signal.limit
         fresh = replace(track, quiet=0 if raised else track.quiet + 1)
         return _Verdict(fresh, raised, raised, counts.share, None, 0.0)
     past = [known for known in track.recent if isinstance(known, Counts)]
