@@ -22,7 +22,7 @@ def alerts(ledgers):
 def test_a_fault_that_stays_alerts_once():
     [(step, alert)] = alerts([ledger({"truncated": 0.9 if s >= 30 else 0.02}, seed=s) for s in range(80)])
     assert (step, alert.title, alert.level) == (31, "truncated on rollout", "warn")
-    assert alert.text.startswith("Since step 31, rollout: 9")
+    assert alert.text.startswith("Since step 31, rollout: 89.8% truncated, 2.1% in the steps before")
     assert "sampling stopped at the length limit" in alert.text and "above 50.0%" in alert.text
 
 
