@@ -62,7 +62,8 @@ def list_rollouts(
         _steps(store, which, as_json)
     else:
         names = _named(store, which, columns)
-        page = store.query(**which.asked(), order_by=sort, limit=limit, after=after)
+        ask = store.search if which.text else store.query
+        page = ask(**which.asked(), order_by=sort, limit=limit, after=after)
         _rollouts(store, page, names, as_json)
 
 
@@ -105,16 +106,27 @@ def _named(store: Store, which: options.Which, columns: str | None) -> list[str]
 
 def _rollouts(store: Store, page: Page, names: list[str], as_json: bool) -> None:
     if as_json:
-        print_json({"total": page.total, "next": page.next, "rows": [row.as_dict() for row in page.rows]})
+        rows = [
+            {name: _json_value(row[name]) for name in names} if names else row.as_dict() for row in page.rows
+        ]
+        print_json({"total": page.total, "next": page.next, "rows": rows})
         return
     if not names:
         several = [n for n in ("run", "split") if len({row[n] for row in page.rows}) > 1]
         known = [name for name in SHOWN if any(row[name] is not None for row in page.rows)]
-        names = ["uid", *several, *known, "flags", "prompt"]
-    rows = [[row["uid"] or row.id if name == "uid" else row[name] for name in names] for row in page.rows]
-    print_table(names, rows, title=f"{len(page.rows)} of {page.total} in {store.source.label}")
+        names = ["uid", *several, *known, "flags", "snippet" if _has(page, "snippet") else "prompt"]
+    shown = [[row["uid"] or row.id if name == "uid" else row[name] for name in names] for row in page.rows]
+    print_table(names, shown, title=f"{len(page.rows)} of {page.total} in {store.source.label}")
     if page.next is not None:
         typer.echo(f"more with --after {page.next}")
+
+
+def _has(page: Page, name: str) -> bool:
+    return any(row[name] is not None for row in page.rows)
+
+
+def _json_value(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _plain(info: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
-    from rollout_traces.store.scope import Rows
+    from rollout_traces.store.scope import Which as Rows
 
 Project = Annotated[
     str | None,
@@ -66,11 +66,9 @@ Sort = Annotated[
         rich_help_panel="Which",
     ),
 ]
-FromLedger = Annotated[
+AllRows = Annotated[
     bool,
-    typer.Option(
-        "--ledger", help="Every rollout that the ledgers know of, traced or not.", rich_help_panel="Which"
-    ),
+    typer.Option("--all", "--ledger", help="Every rollout, traced or not.", rich_help_panel="Which"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Out = Annotated[Path, typer.Argument(help="File to write.")]
@@ -97,19 +95,19 @@ class From:
 
 @dataclass(frozen=True)
 class Which:
-    """Which rollouts are meant, as `--run` to `--ledger` say it."""
+    """Which rollouts are meant, as `--run` to `--all` say it."""
 
     run: Run = None
     split: Split = None
     steps: StepRange = None
     where: Where = ""
     text: Text = None
-    ledger: FromLedger = False
+    all_rows: AllRows = False
 
     @property
     def rows(self) -> Rows:
-        """Whether traces are meant or the ledgers' rows."""
-        return "ledger" if self.ledger else "traces"
+        """Whether traces are meant or all rollouts."""
+        return "all" if self.all_rows else "traces"
 
     @property
     def between(self) -> tuple[int | None, int | None]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import cell, print_json, print_table
 
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+
 BAR = 40
+Figure = Annotated[list[str] | None, typer.Option(help="Columns, repeated or with commas.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,53 +29,112 @@ def stats(
     *,
     source: options.From,
     which: options.Which,
+    by: Annotated[
+        list[str] | None, typer.Option("--by", help="Tell the values of this column apart; may be repeated.")
+    ] = None,
+    mean: Figure = None,
+    std: Figure = None,
+    least: Annotated[list[str] | None, typer.Option("--min", help="Columns.")] = None,
+    most: Annotated[list[str] | None, typer.Option("--max", help="Columns.")] = None,
+    total: Annotated[list[str] | None, typer.Option("--sum", help="Columns.")] = None,
+    p50: Figure = None,
+    p95: Figure = None,
+    p99: Figure = None,
     bins: Annotated[int, typer.Option(help="Bins of a numeric column with more values than that.")] = 12,
     as_json: options.AsJson = False,
 ) -> None:
-    """Summarise every step from its ledger, or count the values of one column.
+    """Summarise every step, count the values of one column, or give figures by the values of others.
 
-    Example: rollout-traces stats -p gsm8k reward -w "flags has 'truncated'"
+    Splits are never mixed. Figures with --by, --mean and the like speak of all rollouts; a column is counted
+    over the kept ones, with --all over all.
+
+    Example: rollout-traces stats -p gsm8k --by source --mean mismatch_k3 --p95 n_sampled
     """
-    store = source.open()
-    if column is None and (which.where or which.text or which.ledger):
+    from rollout_traces.store.aggregate import Measure
+
+    asked = {
+        "mean": mean, "std": std, "min": least, "max": most, "sum": total, "p50": p50, "p95": p95, "p99": p99
+    }  # fmt: skip
+    measures = [Measure(name, each) for name, columns in asked.items() for each in _listed(columns)]
+    if column is not None and (measures or by):
         raise typer.BadParameter(
-            "--where, --text and --ledger count the values of a column: name one, such as reward."
+            f"--by, --mean and the like take columns by themselves; leave {column!r} out."
         )
-    if column is None:
+    store = source.open()
+    options.check_split(store, which)
+    if measures or by:
+        found = store.aggregate(_listed(by), measures, **(which.asked() | {"rows": "all"}))
+        _print_rows(found.to_pylist(), as_json)
+    elif column is not None:
+        _count(store, column, which, bins, as_json)
+    elif which.where or which.text or which.all_rows:
+        raise typer.BadParameter(
+            "--where, --text and --all count the values of a column: name one, such as reward, or --by and --mean."
+        )
+    else:
         from rollout_traces.store.summary import summarise_steps
 
-        _print_rows(
-            [asdict(s) for s in summarise_steps(store, which.run, which.split, which.between)], as_json
+        figures = summarise_steps(store, which.run, which.split, which.between)
+        _print_rows([each.as_dict() for each in figures], as_json)
+
+
+def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:
+    """How a column is spread, split by split."""
+    splits = [which.split] if which.split is not None else _splits(store, which)
+    several = len(splits) > 1
+    counted = [
+        (split, value, count)
+        for split in splits
+        for value, count in _spread(store, column, which.asked() | {"split": split}, bins)
+    ]
+    if as_json:
+        place = [{"split": split} if several else {} for split, _, _ in counted]
+        print_json(
+            [
+                {**at, "value": value, "count": count}
+                for at, (_, value, count) in zip(place, counted, strict=True)
+            ]
         )
         return
-    asked = which.asked()
-    options.check_split(store, which)
-    kinds = {info.name: info.kind for info in store.columns(which.rows)}
+    highest = max((count for _, _, count in counted), default=0) or 1
+    rows = [
+        [*([split] if several else []), value, count, "█" * round(BAR * count / highest)]
+        for split, value, count in counted
+    ]
+    title = "all rollouts" if which.all_rows else "kept rollouts alone; --all counts every rollout"
+    print_table([*(["split"] if several else []), column, "rollouts", ""], rows, title=title)
+
+
+def _splits(store: Store, which: options.Which) -> list[str]:
+    runs = [store.run(which.run)] if which.run is not None else store.runs()
+    there = list(dict.fromkeys(split for info in runs for split in info.splits))
+    return [split for split in there if store.count(**which.asked() | {"split": split})] or there[:1]
+
+
+def _spread(store: Store, column: str, asked: dict[str, Any], bins: int) -> list[tuple[str, int]]:
+    kinds = {info.name: info.kind for info in store.columns(asked["rows"])}
     numeric = kinds.get(column) == "number"
     values = store.facets(column, **asked, limit=bins + 2 if numeric else 50)
     if numeric and sum(value is not None for value, _ in values) > bins:
         found = store.histogram(column, bins, **asked)
         names = [f"{low:.4g} … {high:.4g}" for low, high in zip(found.edges, found.edges[1:], strict=False)]
-        counted = [*zip(names, found.counts, strict=True)] + (
-            [("unknown", found.unknown)] if found.unknown else []
-        )
-    else:
-        if numeric:
-            values.sort(key=lambda counted: math.inf if counted[0] is None else counted[0])
-        counted = [("unknown" if value is None else cell(value), n) for value, n in values]
-    if as_json:
-        print_json([{"value": value, "count": count} for value, count in counted])
-        return
-    most = max((count for _, count in counted), default=0) or 1
-    rows = [[value, count, "█" * round(BAR * count / most)] for value, count in counted]
-    print_table([column, "rollouts", ""], rows)
+        unknown = [("unknown", found.unknown)] if found.unknown else []
+        return [*zip(names, found.counts, strict=True), *unknown]
+    if numeric:
+        values.sort(key=lambda counted: math.inf if counted[0] is None else counted[0])
+    return [("unknown" if value is None else cell(value), n) for value, n in values]
+
+
+def _listed(columns: list[str] | None) -> list[str]:
+    """Columns of a repeated option, each of which may name several with commas."""
+    return [name.strip() for given in columns or () for name in given.split(",") if name.strip()]
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        typer.echo("no steps yet")
+        typer.echo("no rollouts yet")
     else:
         names = [name for name in rows[0] if any(row[name] not in (None, "", {}) for row in rows)]
         print_table(names, [[row[name] for name in names] for row in rows])

@@ -29,7 +29,7 @@ class Query:
         where: a filter in the query language.
         text: words and quoted phrases that the conversation must hold.
         order_by: sort keys; the oldest step first when None.
-        rows: `traces`, or `ledger` for every rollout of the ledgers.
+        rows: `traces`, or `all` for every rollout there was.
         limit: most rows; all when None.
     """
 
@@ -84,7 +84,7 @@ def records(store: Store, query: Query, *, tokens: bool) -> Iterator[dict[str, A
 
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
-    if rows == "ledger" or row.id is None:
+    if row.id is None:
         return record | row.as_dict()
     try:
         stored = store.record(row.id)

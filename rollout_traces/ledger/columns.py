@@ -102,7 +102,7 @@ COLUMNS = (
     ),
 )
 
-_KINDS: dict[str, Kind] = {column.name: column.kind for column in COLUMNS}
+_KINDS: dict[str, Kind] = {"run": "text", **{column.name: column.kind for column in COLUMNS}}
 
 
 def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
@@ -123,6 +123,25 @@ def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
     return (
         "float" if prefix == "extra/*" and column is not None and column.dtype.kind == "f" else _KINDS[prefix]
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A column of texts or names as numbers, as it is packed.
+
+    Attributes:
+        codes: int64 [B], places in `values`.
+        values: what each number stands for: a str, a tuple of names, or None.
+    """
+
+    codes: np.ndarray
+    values: Sequence[Any]
+
+    def decoded(self) -> np.ndarray:
+        """The column as an object array [B]."""
+        values = np.empty(len(self.values), object)
+        values[:] = self.values
+        return values[self.codes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +248,19 @@ def unpack(data: bytes) -> Ledger:
     Raises:
         StoreError: the bytes are damaged or of a newer schema.
     """
+    _, columns = unpack_coded(data)
+    return Ledger({n: c.decoded() if isinstance(c, Coded) else c for n, c in columns.items()})
+
+
+def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
+    """Unpacks what `pack` made, texts left as numbers.
+
+    Returns:
+        Number of rows B, and the columns: float64 [B], int64 [B], or `Coded`.
+
+    Raises:
+        StoreError: the bytes are damaged or of a newer schema.
+    """
     try:
         raw = decompress(data)
         size = int.from_bytes(raw[:4], "little")
@@ -247,7 +279,7 @@ def unpack(data: bytes) -> Ledger:
         for entry in head["columns"]:
             columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
             at += entry["size"]
-    return Ledger(columns)
+    return head["rows"], columns
 
 
 def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]:
@@ -269,18 +301,18 @@ def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]
     return {"dtype": dtype.str, "values": list(texts)}, to_planes(codes.astype(dtype))
 
 
-def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.ndarray:
+def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.ndarray | Coded:
     values = from_planes(data, entry["dtype"], n_rows)
     if entry["kind"] == "float":
         return values.astype(np.float64)
     if entry["kind"] == "int":
         codes = values.astype(np.int64)
         return np.where(codes == 0, NULL_INT, codes + entry["low"] - 1)
-    texts = [tuple(value) if isinstance(value, list) else value for value in entry["values"]]
-    column = np.empty(n_rows, object)
-    for row, code in enumerate(values.tolist()):
-        column[row] = texts[code]
-    return column
+    codes = values.astype(np.int64)
+    known = [tuple(value) if isinstance(value, list) else value for value in entry["values"]]
+    if len(codes) and not 0 <= codes.min() <= codes.max() < len(known):
+        raise ValueError(f"{entry['name']}: a code of {codes.max()} for {len(known)} values")
+    return Coded(codes, known)
 
 
 def _unknown(kind: Kind, n: int) -> np.ndarray:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.rows import Group, Histogram, Page, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.source import Source
-from rollout_traces.store.store import Store
+
+if TYPE_CHECKING:
+    from rollout_traces.store.store import Store
 
 __all__ = [
     "Group",
@@ -23,6 +26,20 @@ __all__ = [
     "TraceRow",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Store":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from rollout_traces.store.store import Store
+    except ImportError as error:
+        if error.name not in ("duckdb", "pyarrow"):
+            raise
+        raise ConfigError(
+            f"reading needs {error.name}: pip install 'rollout-traces[reading]' (Python 3.10 or newer)."
+        ) from error
+    return Store
 
 
 def open_store(
@@ -41,7 +58,8 @@ def open_store(
         server_url: a self-hosted Trackio server to read from, `http://host:port`.
         space: a Hugging Face Space that runs Trackio, `user/name`.
         folder: Trackio's folder on this machine; by default where Trackio itself looks.
-        index_path: the index file; by default beside the project, or in the cache for servers.
+        index_path: the index's folder; by default beside the project, or in the cache for servers and for
+            folders that cannot hold it.
         refresh: index what is new before returning.
 
     Returns:
@@ -49,7 +67,7 @@ def open_store(
 
     Raises:
         StoreError: no such project, or the server cannot be read.
-        ConfigError: both a server and a Space were given.
+        ConfigError: both a server and a Space were given, or DuckDB or pyarrow is missing.
     """
     if server_url is not None and space is not None:
         raise ConfigError("open_store: give server_url or space, not both.")
@@ -61,7 +79,7 @@ def open_store(
         from rollout_traces.store.http_source import HttpSource
 
         source = HttpSource(project, server_url=server_url, space=space)
-    store = Store(source, index_path)
+    store: Store = __getattr__("Store")(source, index_path)
     if refresh:
         store.refresh()
     return store

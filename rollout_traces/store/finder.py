@@ -1,32 +1,34 @@
-"""Answers questions about many rows: pages, counts, facets, histograms."""
+"""Answers questions about many rows: pages, counts, facets, histograms, whole tables."""
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import schema, search
-from rollout_traces.store.index import Index, stamp
-from rollout_traces.store.loading import load_rows
-from rollout_traces.store.names import known_names
-from rollout_traces.store.paging import Order, cursor_of, newest_of, page_and_total_sql, page_sql
+from rollout_traces.store import cursor
+from rollout_traces.store.asking import Asked, Asking
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.table import POSITION, Rows
+from rollout_traces.store.index import Index
+from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.query.compiler import Compiler, Sql
-from rollout_traces.store.query.nodes import Name, Substring, Text
-from rollout_traces.store.query.parser import parse_sort
+from rollout_traces.store.query.names import Column
+from rollout_traces.store.query.nodes import Place
 from rollout_traces.store.rows import Histogram, Page
 from rollout_traces.store.scope import Scope
-from rollout_traces.store.selection import Selection
 
 DEFAULT_ORDER = "-step, group, sample"
 MAX_LIMIT = 10_000
 """Most rows in one page; ask for the next one with its cursor."""
 KEPT_ANSWERS = 64
+
+Answer = TypeVar("Answer")
 
 
 class Finder:
@@ -34,21 +36,39 @@ class Finder:
 
     Args:
         index: the index.
+        engine: what runs statements.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, engine: Engine) -> None:
         self._index = index
+        self._engine = engine
         self._answers: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def page(self, scope: Scope, order_by: str | None, limit: int, after: str | None) -> Page:
+    def ask(self, question: Callable[[Asking], Answer]) -> Answer:
+        """The answer to a question about one state of the index."""
+        return self._index.asked(
+            lambda connection, rows: question(
+                Asking(connection, rows, self._engine, self._index.source, self._remembering(rows))
+            )
+        )
+
+    def page(
+        self,
+        scope: Scope,
+        order_by: str | None,
+        limit: int,
+        after: str | None,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
         """Some rows in order.
 
         Args:
             scope: which rows.
-            order_by: sort keys; None for the newest step first.
+            order_by: sort keys; None for the filter's own, else the newest step first.
             limit: most rows.
             after: the cursor of the page before.
+            columns: read these alone.
 
         Raises:
             QueryError: filter or sort cannot be understood.
@@ -56,77 +76,45 @@ class Finder:
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise StoreError(f"limit: {limit}, expected 1 to {MAX_LIMIT}. Page with `after`.")
-        with self._prepared(scope) as (connection, compiler, selection):
-            order = self._order(compiler, order_by or DEFAULT_ORDER)
-            found = self._newest(connection, selection, scope, order, limit + 1, after)
-            if found is None and not scope.filtered:
-                rows_in = _by_index(scope) if _is_indexed(scope, compiler, order) else selection
-                found = connection.execute(*page_sql(rows_in, order, limit + 1, after)).fetchall()
-            if found is not None:
-                total = self._count(connection, scope, selection)
-            else:
-                total, found = self._counted_page(connection, selection, order, limit + 1, after)
-            more, found = len(found) > limit, found[:limit]
-            rows = load_rows(connection, scope.rows, [row[0] for row in found])
-        return Page(tuple(rows), total, cursor_of(found[-1]) if more else None)
 
-    def _newest(
-        self,
-        connection: sqlite3.Connection,
-        selection: Selection,
-        scope: Scope,
-        order: Order,
-        limit: int,
-        after: str | None,
-    ) -> list[tuple[Any, ...]] | None:
-        """The page, where the newest steps fill it."""
-        newest = newest_of(connection, selection, scope, order, limit, after)
-        if newest is None:
-            return None
-        found = connection.execute(*page_sql(newest, order, limit, after)).fetchall()
-        return found if len(found) == limit else None
+        def page(asking: Asking) -> Page:
+            asked = _ordered(asking, asking.asked(scope, order_by))
+            total = self._count(asking, asked)
+            found = _page_of(asking, asked, limit + 1, after)
+            more, found = found.num_rows > limit, found.slice(0, limit)
+            names = shown_columns(asking.rows, columns)
+            rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
+            keys = [name for name in found.column_names if name != POSITION]
+            last = [found[name][-1].as_py() for name in keys] if found.num_rows else []
+            return Page(tuple(rows), total, cursor.encoded(last) if more else None)
 
-    def _counted_page(
-        self,
-        connection: sqlite3.Connection,
-        selection: Selection,
-        order: Order,
-        limit: int,
-        after: str | None,
-    ) -> tuple[int, list[tuple[Any, ...]]]:
-        """Total and page: one scan gives both, where the total is not remembered."""
-        found: list[tuple[Any, ...]] | None = None
-
-        def counted() -> int:
-            nonlocal found
-            found = connection.execute(*page_and_total_sql(selection, order, limit, after)).fetchall()
-            return int(found.pop()[0])
-
-        total = self._remember(connection, selection, counted)
-        if found is None:
-            found = connection.execute(*page_sql(selection, order, limit, after)).fetchall()
-        return total, found
+        return self.ask(page)
 
     def count(self, scope: Scope) -> int:
         """How many rows there are."""
-        with self._prepared(scope) as (connection, _, selection):
-            return self._count(connection, scope, selection)
+        return self.ask(lambda asking: self._count(asking, asking.asked(scope)))
 
     def facets(self, scope: Scope, column: str, limit: int) -> list[tuple[Any, int]]:
         """A column's values and how many rows have each, most frequent first; None for unknown.
 
         For a column of lists each name in them counts.
         """
-        with self._prepared(scope) as (connection, compiler, selection):
-            known, where = _named(compiler, column), selection.where
-            counted = connection.execute(
-                f"SELECT {known.sql} AS value, count(*) FROM {selection.tables} WHERE {where.text}"
-                " GROUP BY value ORDER BY 2 DESC, 1",
-                where.parameters,
-            ).fetchall()
-        if known.kind == "tags":
-            counted = _count_names(counted)
-        return counted[:limit]
+
+        def facets(asking: Asking) -> list[tuple[Any, int]]:
+            asked = asking.asked(scope)
+            known = named(asking, column)
+            condition = asked.condition
+            values = f"SELECT {known.sql} AS v FROM {asked.tables} WHERE {condition.text}"
+            if known.kind == "tags":
+                values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
+            found = asking.run(
+                _reading(asked, known.reads),
+                f"SELECT v, count(*) AS n FROM ({values}) GROUP BY v ORDER BY n DESC, v NULLS LAST LIMIT ?",
+                (*condition.parameters, limit),
+            )
+            return list(zip(found["v"].to_pylist(), found["n"].to_pylist(), strict=True))
+
+        return self.ask(facets)
 
     def histogram(self, scope: Scope, column: str, bins: int) -> Histogram:
         """Counts of a numeric column in bins of equal width.
@@ -138,121 +126,171 @@ class Finder:
         """
         if not 1 <= bins <= 1000:
             raise StoreError(f"bins: {bins}, expected 1 to 1000.")
-        import numpy as np
 
-        with self._prepared(scope) as (connection, compiler, selection):
-            value, where = _named(compiler, column).sql, selection.where
-            found = connection.execute(
-                f"SELECT iif({value} > -9e999 AND {value} < 9e999, {value}, NULL)"
-                f" FROM {selection.tables} WHERE {where.text}",
-                where.parameters,
-            ).fetchall()
-        values = np.array([number for (number,) in found], np.float64)
-        known = values[~np.isnan(values)]
-        if not len(known):
-            return Histogram((), (), len(values))
-        low, high = float(known.min()), float(known.max())
-        high = high if high > low else low + bins
-        width = high / bins - low / bins
-        with np.errstate(over="ignore"):  # a range may be wider than a float
-            where_to = (known - low) / width if width > 0 else np.zeros(len(known))
-        places = np.clip(where_to, 0, bins - 1).astype(np.int64)
-        counts = np.bincount(places, minlength=bins)
-        edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
-        return Histogram(edges, tuple(counts.tolist()), len(values) - len(known))
+        def histogram(asking: Asking) -> Histogram:
+            asked = asking.asked(scope)
+            known = named(asking, column)
+            found = asking.run(
+                _reading(asked, known.reads),
+                f"SELECT TRY_CAST({known.sql} AS DOUBLE) AS v FROM {asked.tables} WHERE {asked.condition.text}"
+                if known.kind != "tags"
+                else f"SELECT CAST(NULL AS DOUBLE) AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                asked.condition.parameters,
+            )
+            return _binned(found["v"].to_numpy(), bins)
+
+        return self.ask(histogram)
+
+    def table(
+        self, scope: Scope, columns: Sequence[str] | None, limit: int | None, order_by: str | None
+    ) -> pa.Table:
+        """Rows as an Arrow table.
+
+        Args:
+            scope: which rows.
+            columns: which columns; all but the store's own when None.
+            limit: most rows.
+            order_by: sort keys; None for the filter's own, else the order of arrival.
+        """
+
+        def table(asking: Asking) -> pa.Table:
+            asked = asking.asked(scope, order_by)
+            names = list(columns) if columns is not None else shown_columns(asking.rows, None)
+            selected = [named(asking, name) for name in names]
+            listed = ", ".join(
+                f"{_uncast(column)} AS {_alias(name)}" for column, name in zip(selected, names, strict=True)
+            )
+            order = "".join(
+                f"{key.text} {'DESC' if down else 'ASC'} NULLS LAST, " for key, down in asked.order
+            )
+            parameters = [p for key, _ in asked.order for p in key.parameters]
+            most = "" if limit is None else f" LIMIT {int(limit)}"
+            reads = dict.fromkeys(read for column in selected for read in column.reads)
+            return asking.run(
+                _reading(asked, [*reads]),
+                f"SELECT {listed} FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}",
+                (*asked.condition.parameters, *parameters),
+                ["row"],
+            )
+
+        return self.ask(table)
 
     def forget(self) -> None:
         """Drops remembered answers."""
         with self._lock:
             self._answers.clear()
 
-    def phrases(self, scope: Scope) -> list[str]:
-        """What a scope searches for."""
-        return [node.phrase if isinstance(node, Text) else node.piece for node in scope.conditions()[1]]
-
-    @contextmanager
-    def _prepared(self, scope: Scope) -> Iterator[tuple[sqlite3.Connection, Compiler, Selection]]:
-        """A connection inside one snapshot, a compiler for the scope's rows, and which rows they are."""
-        with self._index.snapshot() as connection:
-            compiler = Compiler(
-                schema.queryable(connection, scope.rows), known_names(scope.rows), _no_search, scope.where
-            )
-            yield connection, compiler, self._selection(connection, compiler, scope)
-
-    def _selection(self, connection: sqlite3.Connection, compiler: Compiler, scope: Scope) -> Selection:
-        selection = Selection(scope.rows, Sql(*scope.place()), access=scope.access)
-
-        def compile_text(node: Text | Substring) -> Sql:
-            if scope.rows == "ledger":
-                raise StoreError("the ledger has no text to search; search traces instead.")
-            expression = search.expression_of(node)
-            if expression is not None:
-                return Sql("t.doc IN (SELECT rowid FROM words WHERE words MATCH ?)", (expression,))
-            piece = node.phrase if isinstance(node, Text) else node.piece
-            return self._remember(
-                connection,
-                (piece, selection),
-                lambda: search.scan(connection, self._index.source, piece, selection),
-            )
-
-        compiler = replace(compiler, compile_text=compile_text)
-        plain, searches = scope.conditions()
-        for node in [*sorted(plain, key=compiler.reach), *searches]:
-            expression = search.expression_of(node) if scope.rows == "traces" else None
-            if expression is not None:
-                selection = selection.matching(expression)
-            else:
-                selection = selection.narrowed(compiler.filter(node))
-        return selection
-
-    def _order(self, compiler: Compiler, order_by: str) -> Order:
-        return replace(compiler, source_text=order_by).order(parse_sort(order_by))
-
-    def _count(self, connection: sqlite3.Connection, scope: Scope, selection: Selection) -> int:
+    def _count(self, asking: Asking, asked: Asked) -> int:
         def counted() -> int:
-            rows_in = selection if scope.filtered else _by_index(scope)
-            where = rows_in.where
-            sql = f"SELECT count(*) FROM {rows_in.tables} WHERE {where.text}"
-            return int(connection.execute(sql, where.parameters).fetchone()[0])
+            statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
+            return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        return self._remember(connection, selection, counted)
+        sizes = tuple(table.num_rows for table in asked.relations.values())
+        if asked.relations:
+            return counted()
+        return int(self._remembering(asking.rows)((asked.condition, sizes), counted))
 
-    def _remember(self, connection: sqlite3.Connection, key: Any, answer: Callable[[], Any]) -> Any:
-        """An answer from before, as long as the index has not changed."""
-        key = (stamp(connection), key)
-        with self._lock:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-                return self._answers[key]
-        found = answer()
-        with self._lock:
-            self._answers[key] = found
-            while len(self._answers) > KEPT_ANSWERS:
-                self._answers.popitem(last=False)
-        return found
+    def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
+        """Gives an answer from before, as long as the index has not changed."""
 
+        def remember(key: Any, answer: Callable[[], Any]) -> Any:
+            key = (rows.state.stamp, key)
+            with self._lock:
+                if key in self._answers:
+                    self._answers.move_to_end(key)
+                    return self._answers[key]
+            found = answer()
+            with self._lock:
+                self._answers[key] = found
+                while len(self._answers) > KEPT_ANSWERS:
+                    self._answers.popitem(last=False)
+            return found
 
-def _by_index(scope: Scope) -> Selection:
-    """The rows of a scope without a filter, found through whichever index serves."""
-    return Selection(scope.rows, Sql(*scope.place()), access="")
-
-
-def _is_indexed(scope: Scope, compiler: Compiler, order: Order) -> bool:
-    return scope.run_id is not None and order[0][0] in [compiler.columns[name].sql for name in schema.SORTED]
+        return remember
 
 
-def _no_search(node: Text | Substring) -> Sql:
-    raise StoreError("text cannot be searched here.")
+def named(asking: Asking, name: str) -> Column:
+    """The column of a name.
+
+    Raises:
+        QueryError: there is none.
+    """
+    compiler = Compiler(asking.names, name, asking._no_text)
+    return compiler.column(name, Place(0, len(name)))
 
 
-def _named(compiler: Compiler, column: str) -> schema.Column:
-    compiler = replace(compiler, source_text=column)
-    return compiler.column(Name(column, 0, len(column)))
+def _ordered(asking: Asking, asked: Asked) -> Asked:
+    if asked.order:
+        return asked
+    used = dict.fromkeys(asked.columns)
+    order = asking.order(DEFAULT_ORDER, used)
+    return Asked(asked.condition, order, tuple(used), asked.relations)
 
 
-def _count_names(counted: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    names: dict[Any, int] = {}
-    for value, count in counted:
-        for name in [None] if value is None else [n for n in value.split("|") if n]:
-            names[name] = names.get(name, 0) + count
-    return sorted(names.items(), key=lambda item: (-item[1], str(item[0])))
+def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
+    return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
+
+
+def _page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.Table:
+    """Positions of a page's rows, with what they are sorted by and their numbers."""
+    keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
+    sorted_by = "".join(
+        f"k{at} {'DESC' if down else 'ASC'} NULLS LAST, " for at, (_, down) in enumerate(asked.order)
+    )
+    behind = Sql("true")
+    if after is not None:
+        behind = _behind([down for _, down in asked.order], cursor.decoded(after, len(asked.order) + 1))
+    parameters = [p for key, _ in asked.order for p in key.parameters]
+    statement = (
+        f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
+        f" WHERE {behind.text} ORDER BY {sorted_by}last LIMIT {int(limit)}"
+    )
+    return asking.run(
+        asked, statement, (*parameters, *asked.condition.parameters, *behind.parameters), [POSITION, "row"]
+    )
+
+
+def _behind(directions: Sequence[bool], values: Sequence[Any]) -> Sql:
+    """Rows that come after a given one; unknown values come last."""
+    result = Sql("last > ?", (values[-1],))
+    for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):
+        if value is None:
+            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
+        else:
+            sign = "<" if down else ">"
+            result = Sql(
+                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
+                (value, value, *result.parameters),
+            )
+    return result
+
+
+def _binned(values: np.ndarray, bins: int) -> Histogram:
+    values = np.asarray(values, np.float64)
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Histogram((), (), len(values))
+    low, high = float(known.min()), float(known.max())
+    high = high if high > low else low + bins
+    width = high / bins - low / bins
+    with np.errstate(over="ignore"):  # a range may be wider than a float
+        where_to = (known - low) / width if width > 0 else np.zeros(len(known))
+    places = np.clip(where_to, 0, bins - 1).astype(np.int64)
+    counts = np.bincount(places, minlength=bins)
+    edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
+    return Histogram(edges, tuple(counts.tolist()), len(values) - len(known))
+
+
+def _uncast(column: Column) -> str:
+    """A column's SQL, booleans left as they are."""
+    return (
+        column.sql.removeprefix("CAST(").removesuffix(" AS TINYINT)")
+        if column.sql.startswith("CAST(")
+        else column.sql
+    )
+
+
+def _alias(name: str) -> str:
+    from rollout_traces.store.columns.schema import quoted
+
+    return quoted(name)

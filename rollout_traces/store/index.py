@@ -1,11 +1,10 @@
-"""The index of a project: one SQLite file, filled behind a watermark, rebuilt whenever in doubt.
+"""The index of a project: a folder of segments and words, filled behind a watermark, rebuilt whenever in doubt.
 
 Never authoritative: every row can be read again from the source.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
@@ -13,43 +12,55 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.private_files import make_folder, open_file
-from rollout_traces.store import schema
+from rollout_traces.store import manifest
+from rollout_traces.store.columns.segments import DamagedSegment, Segment, remove_unknown
+from rollout_traces.store.columns.table import Cache, Rows
+from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
+from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
 
 logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]
 """Called with traces done and traces in all."""
+Answer = TypeVar("Answer")
 
 PAGE_BYTES = 16384
 """Page size of a new file: a scan looks up a quarter of the pages that SQLite's usual 4 KB need."""
+MANIFEST = "index.sqlite3"
+SEGMENTS = "segments"
 
 
 class Index:
-    """An index file and its source.
+    """An index folder and its source.
 
     Args:
         source: what it indexes.
-        path: the file; by default where the source says.
+        folder: the folder; by default where the source says.
     """
 
-    def __init__(self, source: Source, path: Path | None = None) -> None:
+    def __init__(self, source: Source, folder: Path | None = None) -> None:
         self.source = source
-        self.path = path or source.index_path()
-        make_folder(self.path.parent)
+        self.folder = folder or source.index_path()
+        self.path = self.folder / MANIFEST
+        self.segments = self.folder / SEGMENTS
+        _make_folders(self.folder, self.segments)
         self._writing = threading.Lock()
         self._damage: str | None = None
+        self._damaged: set[str] = set()
         self._file: tuple[int, int] | None = None
         self._connections = Connections(self._open)
+        self._cache = Cache()
+        self._rows: Rows | None = None
         self._ensure()
 
     @contextmanager
@@ -81,6 +92,42 @@ class Index:
             finally:
                 connection.execute("ROLLBACK")
 
+    def asked(self, question: Callable[[sqlite3.Connection, Rows], Answer]) -> Answer:
+        """The answer to a question about one state of words and table.
+
+        Args:
+            question: gets a connection inside a snapshot and the table's rows; may be called again where
+                another process replaced a segment meanwhile.
+
+        Raises:
+            StoreError: the index is damaged; the next refresh rebuilds what is.
+        """
+        for last in (False, False, True):
+            with self.snapshot() as connection:
+                try:
+                    return question(connection, self._rows_at(connection))
+                except FileNotFoundError as error:
+                    self._rows = None
+                    if last:
+                        self._damaged |= {Path(str(error.filename or error)).name}
+                        raise StoreError(f"{self.folder}: a segment is missing ({error}).") from error
+                except DamagedSegment as error:
+                    self._damaged.add(error.segment.path.name)
+                    raise
+        raise AssertionError
+
+    def _rows_at(self, connection: sqlite3.Connection) -> Rows:
+        rows = self._rows
+        if rows is None or rows.state.stamp != manifest.stamp(connection):
+            state = manifest.state(connection, self.segments)
+            for segment in state.segments:
+                if not segment.path.exists():
+                    self._damaged.add(segment.path.name)
+            rows = Rows(state, self._cache)
+            self._cache.forget(state.segments)
+            self._rows = rows
+        return rows
+
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes what came since the last time.
 
@@ -98,7 +145,9 @@ class Index:
                 try:
                     return self._refresh(progress)
                 except sqlite3.OperationalError as error:
-                    raise StoreError(f"the index {self.path} cannot be written ({error}).") from error
+                    if "no such table" not in str(error):
+                        raise StoreError(f"the index {self.path} cannot be written ({error}).") from error
+                    self._damage = str(error)
                 except sqlite3.DatabaseError as error:
                     self._damage = str(error)
                 except StoreError:
@@ -133,11 +182,14 @@ class Index:
         if self._file is not None and self._file != _identity(self.path):
             self._connections.close()
             self._file = None
+            self._rows = None
+            _make_folders(self.folder, self.segments)
             self._ensure()
 
     def _open(self) -> sqlite3.Connection:
-        with contextlib.suppress(OSError):
-            os.close(open_file(self.path, os.O_RDWR))
+        # only where it is new: closing any descriptor of a file lets go of the locks that SQLite holds on it
+        with suppress(OSError):
+            os.close(open_file(self.path, os.O_RDWR | os.O_EXCL))
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -151,18 +203,18 @@ class Index:
         """Makes the tables where the file is new, of another version, or damaged."""
         try:
             with self._connections.one() as connection:
-                version = _version(connection)
-            if version != schema.INDEX_VERSION:
+                version = manifest.version_of(connection)
+            if version != manifest.INDEX_VERSION:
                 with self._transaction() as connection:
-                    version = _version(connection)
-                    if version is not None and version != schema.INDEX_VERSION:
+                    version = manifest.version_of(connection)
+                    if version is not None and version != manifest.INDEX_VERSION:
                         logger.warning(
                             "rollout-traces: the index %s has version %s, expected %s; it is built anew.",
                             self.path,
                             version,
-                            schema.INDEX_VERSION,
+                            manifest.INDEX_VERSION,
                         )
-                    if version != schema.INDEX_VERSION:
+                    if version != manifest.INDEX_VERSION:
                         self._make_tables(connection)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
@@ -172,6 +224,7 @@ class Index:
     def _start_over(self, why: str) -> None:
         logger.warning("rollout-traces: the index %s is built anew: %s.", self.path, why)
         self._damage = None
+        self._rows = None
         self._connections.close()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
@@ -179,8 +232,9 @@ class Index:
             self._make_tables(connection)
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
-        schema.create(connection)
-        _set_meta(connection, "built", time.time_ns())
+        manifest.create(connection)
+        set_meta(connection, "built", time.time_ns())
+        remove_unknown(self.segments, [])
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -189,23 +243,25 @@ class Index:
             try:
                 yield connection
             except BaseException:
-                connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
 
     def _refresh(self, progress: Progress | None) -> int:
         self._forget_deleted()
+        self._rebuild_damaged()
         with self.reading() as connection:
-            after, seen, built = (int(_meta(connection, name, 0)) for name in ("watermark", "seen", "built"))
+            after, seen, built = (int(meta(connection, name, 0)) for name in ("watermark", "seen", "built"))
         added = 0
-        last = self.source.last_rowid()
-        if last > after:
+        if self.source.last_rowid() > after:
             n_source = self.source.count()
             with ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-read") as reader:
                 for batch in self._batches(reader, after, built):
                     added += batch
                     if progress is not None:
                         progress(min(seen + added, n_source), n_source)
+            self._compact()
         self._copy_runs()
         return added
 
@@ -219,22 +275,59 @@ class Index:
             after = batch[-1].stored.rowid
             coming = reader.submit(read_batch, self.source, after)
             with self._transaction() as connection:
-                if _meta(connection, "built", 0) != built:
+                if meta(connection, "built", 0) != built:
                     return
-                watermark = _meta(connection, "watermark", 0)
+                watermark = meta(connection, "watermark", 0)
                 fresh = [read for read in batch if read.stored.rowid > watermark]
                 if fresh:
-                    Writer(connection).add(fresh)
-                    _set_meta(connection, "watermark", after)
-                    _set_meta(connection, "last_id", fresh[-1].stored.trace_id)
-                    _set_meta(connection, "seen", _meta(connection, "seen", 0) + len(fresh))
+                    Writer(connection, self.source, self.segments).add(fresh)
+                    set_meta(connection, "watermark", after)
+                    set_meta(connection, "last_id", fresh[-1].stored.trace_id)
+                    set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
+                    manifest.changed(connection)
             yield len(fresh)
+
+    def _compact(self) -> None:
+        """Joins small segments; what a killed process left in the folder goes too."""
+        with self._transaction() as connection:
+            gone = compact(connection, self.segments)
+            if gone:
+                manifest.changed(connection)
+            known = manifest.segments(connection, self.segments)
+            remove_unknown(self.segments, [*gone, *(segment.path for segment in known)])
+        for path in gone:
+            path.unlink(missing_ok=True)
+
+    def _rebuild_damaged(self) -> None:
+        """Reads again the places of segments that could not be read."""
+        if not self._damaged:
+            return
+        with self._transaction() as connection:
+            lost = [s for s in manifest.segments(connection, self.segments) if s.path.name in self._damaged]
+            for segment in lost:
+                self._rebuild_segment(connection, segment)
+            manifest.changed(connection)
+        for segment in lost:
+            segment.path.unlink(missing_ok=True)
+        self._damaged.clear()
+        self._rows = None
+
+    def _rebuild_segment(self, connection: sqlite3.Connection, segment: Segment) -> None:
+        logger.warning("rollout-traces: the segment %s is damaged; it is rebuilt.", segment.path)
+        places = [
+            place
+            for (place,) in connection.execute(
+                "SELECT place FROM parts WHERE segment = ? AND NOT dead", (segment.number,)
+            )
+        ]
+        manifest.drop_segments(connection, [segment.number])
+        Writer(connection, self.source, self.segments).put_together(places)
 
     def _forget_deleted(self) -> None:
         """Drops what was deleted at the source, where rowids may have been given out again."""
         with self.snapshot() as connection:
             watermark, seen, last_id = (
-                _meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
+                meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
             )
         if not seen:
             return
@@ -248,13 +341,14 @@ class Index:
             return
         there = self.source.trace_ids()
         with self._transaction() as connection:
-            gone = forget_all_but(connection, there)
-            known = {*connection.execute("SELECT src FROM traces UNION SELECT src FROM digests").fetchall()}
-            watermark = max((src for (src,) in known), default=0)
-            _set_meta(connection, "watermark", watermark)
-            _set_meta(connection, "last_id", there.get(watermark, ""))
-            _set_meta(connection, "seen", sum(rowid <= watermark for rowid in there))
-            _set_meta(connection, "built", time.time_ns())
+            gone, places = forget_all_but(connection, there)
+            Writer(connection, self.source, self.segments).put_together(places)
+            known = [src for (src,) in connection.execute("SELECT src FROM docs")]
+            watermark = max(known, default=0)
+            set_meta(connection, "watermark", watermark)
+            set_meta(connection, "last_id", there.get(watermark, ""))
+            set_meta(connection, "seen", sum(rowid <= watermark for rowid in there))
+            set_meta(connection, "built", time.time_ns())
         if gone:
             logger.warning("rollout-traces: %d traces were deleted from %s.", gone, self.source.label)
 
@@ -277,11 +371,17 @@ class Index:
                 " last_step = excluded.last_step",
                 runs,
             )
+            manifest.changed(connection)
 
 
-def stamp(connection: sqlite3.Connection) -> tuple[int, ...]:
-    """What changes whenever rows were added or the file was built anew."""
-    return tuple(_meta(connection, name, 0) for name in ("built", "watermark", "seen"))
+def _make_folders(folder: Path, segments: Path) -> None:
+    """The index's folders, for their owner alone; a file of an older version in their place goes."""
+    for suffix in ("", *(f"{end}{more}" for end in ("", ".sqlite3") for more in ("", "-wal", "-shm"))):
+        older = folder.with_name(folder.name + suffix)
+        if older.is_file():
+            older.unlink()
+    make_folder(folder)
+    make_folder(segments)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -291,18 +391,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _version(connection: sqlite3.Connection) -> int | None:
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-        return None
-    return int(_meta(connection, "version", 0))
-
-
-def _meta(connection: sqlite3.Connection, name: str, default: Any) -> Any:
-    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return default if row is None else row[0]
-
-
-def _set_meta(connection: sqlite3.Connection, name: str, value: int | str) -> None:
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))

@@ -1,26 +1,33 @@
-"""Filling the index: one batch of stored traces inside one transaction."""
+"""Filling the index: a batch of stored traces becomes words and a segment, inside one transaction."""
 
 from __future__ import annotations
 
 import base64
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
+import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store import manifest
+from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble
+from rollout_traces.store.columns.ledger_arrow import read_ledger
+from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.reading import Reading, Tags, read_trace, spaced
-from rollout_traces.store.schema import MAX_COLUMNS, Registry
+from rollout_traces.store.reading import Reading, read_trace, spaced
 from rollout_traces.store.source import Source, StoredTrace
 
-if TYPE_CHECKING:
-    from rollout_traces.ledger.columns import Ledger
-
 logger = logging.getLogger("rollout_traces")
+
+DIGEST = "digest"
+"""What the metadata of a step summary calls it."""
+SEGMENT_ROWS = 131_072
+"""Rows after which a segment is written, within one batch; a step is never torn."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Read:
         stored: the trace, its texts let go.
         reading: what is kept.
         words: the conversation's text as it is indexed.
-        packed: the packed ledger of a digest.
+        packed: the packed ledger of a step summary.
     """
 
     stored: StoredTrace
@@ -47,13 +54,7 @@ def read_batch(source: Source, after: int) -> list[Read]:
         source: the source.
         after: rowid to start behind.
     """
-    batch = []
-    for stored in source.traces(after):
-        reading = read_trace(stored)
-        words = "" if reading.kind == "digest" else spaced(reading.text)
-        packed = _packed_ledger(stored) if reading.kind == "digest" else None
-        batch.append(Read(replace(stored, messages="", spans=None), replace(reading, text=""), words, packed))
-    return batch
+    return [_read(stored) for stored in source.traces(after)]
 
 
 class Writer:
@@ -61,147 +62,227 @@ class Writer:
 
     Args:
         connection: the connection.
+        source: where a step is read from again when more of it comes.
+        folder: where segments go.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, source: Source, folder: Path) -> None:
         self._connection = connection
+        self._source = source
+        self._folder = folder
         self._runs: dict[str, int] = dict(connection.execute("SELECT run_id, run FROM runs").fetchall())
-        self._traces = Registry(connection, "traces")
-        self._ledger = Registry(connection, "ledger")
+        self._names = manifest.ColumnNames(connection)
 
     def add(self, batch: Sequence[Read]) -> None:
-        """Adds traces, each replacing an older one of the same rollout.
+        """Adds traces; a step of which something is stored already is put together anew.
 
         Args:
             batch: the traces, in order of arrival.
         """
+        if not batch:
+            return
+        arrived: dict[int, list[tuple[Read, int]]] = {}
         for read in batch:
-            if read.reading.kind == "digest":
-                self._add_digest(read)
-            else:
-                self._add_trace(read)
-        for table in (self._traces, self._ledger):
-            if table.left_out:
-                logger.warning(
-                    "rollout-traces: %d metadata names have no column in the index, which holds %d; they stay in"
-                    " the traces. The first: %s.",
-                    len(table.left_out),
-                    MAX_COLUMNS,
-                    sorted(table.left_out)[0],
+            place = self._place(read)
+            arrived.setdefault(place, []).append((read, self._doc(read, place)))
+        again = [
+            place
+            for place, reads in arrived.items()
+            if self._has_rows(place) and any(_belongs_to_a_ledger(read) for read, _ in reads)
+        ]
+        self.put_together(again)
+        self._write({place: reads for place, reads in arrived.items() if place not in set(again)})
+        self._say_left_out()
+
+    def put_together(self, places: Sequence[int]) -> None:
+        """Reads places from the source again, and replaces their rows.
+
+        Args:
+            places: their numbers; those of which the source has nothing any more lose their rows.
+        """
+        for at in range(0, len(places), 100):
+            chunk = list(places[at : at + 100])
+            holes = ", ".join("?" * len(chunk))
+            docs = {
+                src: (doc, place)
+                for src, doc, place in self._connection.execute(
+                    f"SELECT src, doc, place FROM docs WHERE place IN ({holes})", chunk
                 )
+            }
+            reads: dict[int, list[tuple[Read, int]]] = {}
+            for stored in self._source.traces_at(list(docs)):
+                doc, place = docs[stored.rowid]
+                reads.setdefault(place, []).append((_read(stored), doc))
+            self._connection.executemany("UPDATE parts SET dead = 1 WHERE place = ?", [(p,) for p in chunk])
+            self._write(reads)
 
-    def _add_trace(self, read: Read) -> None:
+    def _write(self, places: Mapping[int, Sequence[tuple[Read, int]]]) -> None:
+        waiting: list[PlaceParts] = []
+        n = 0
+        for place, reads in places.items():
+            parts = self._parts(place, reads)
+            waiting.append(parts)
+            n += len(parts.traces) + sum(ledger.n_rows for ledger in parts.ledgers)
+            if n >= SEGMENT_ROWS:
+                self._write_segment(waiting)
+                waiting, n = [], 0
+        self._write_segment(waiting)
+
+    def _write_segment(self, places: Sequence[PlaceParts]) -> None:
+        if not places:
+            return
+        made = assemble(places)
+        if not made.table.num_rows:
+            return
+        path = write_segment(self._folder, made.table)
+        manifest.add_segment(
+            self._connection, path, made.table.num_rows, dict(made.kinds), parts_of(made.table)
+        )
+        self._remember_attempts(made.table)
+
+    def _parts(self, place: int, reads: Sequence[tuple[Read, int]]) -> PlaceParts:
+        first = reads[0][0]
+        parts = PlaceParts(place, self._runs[first.stored.run_id], first.reading.split, first.reading.step)
+        for read, doc in reads:
+            if read.reading.kind == DIGEST:
+                ledger = self._ledger(read)
+                if ledger is not None:
+                    parts.ledgers.append(ledger)
+            else:
+                parts.traces.append(TracePart(read.stored.rowid, self._fields(read, doc)))
+        return parts
+
+    def _fields(self, read: Read, doc: int) -> dict[str, Any]:
         stored, reading = read.stored, read.reading
-        run = self._run(stored)
-        self._drop_older(run, reading)
-        place = {
-            "src": stored.rowid,
-            "run": run,
-            "split": reading.split,
-            "step": reading.step,
+        named = {self._names.stored(name): value for name, value in reading.fields.items()}
+        named.pop(None, None)
+        return {
+            **{name: value for name, value in named.items() if name is not None},
+            "doc": doc,
+            "id": stored.trace_id,
             "kind": reading.kind,
+            "key": stored.key,
+            "trace_index": stored.trace_index,
+            "timestamp": stored.timestamp,
+            "n_messages": reading.n_messages,
+            "prompt": reading.prompt,
+            "reply": reading.reply,
         }
-        doc = self._insert("traces", self._traces, place, reading.fields)
-        self._connection.execute(
-            "INSERT INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                doc,
-                stored.trace_id,
-                stored.key,
-                stored.trace_index,
-                stored.timestamp,
-                reading.n_messages,
-                reading.prompt,
-                reading.reply,
-            ),
-        )
-        self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, read.words))
 
-    def _add_digest(self, read: Read) -> None:
-        stored, reading = read.stored, read.reading
-        run = self._run(stored)
-        fields = orjson.dumps(dict(reading.fields)).decode()
-        cursor = self._connection.execute(
-            "INSERT INTO digests (src, id, run, split, step, n_rows, fields, packed) VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
-            (stored.rowid, stored.trace_id, run, reading.split, reading.step, fields, read.packed),
-        )
+    def _ledger(self, read: Read) -> LedgerPart | None:
         if read.packed is None:
-            return
-        digest = cursor.lastrowid
+            return None
         try:
-            rows = _ledger_rows(read.packed)
+            n, columns = read_ledger(read.packed)
         except StoreError as error:
-            logger.warning("rollout-traces: the ledger of %s is left out: %s", stored.trace_id, error)
-            return
-        place = {"digest": digest, "run": run, "split": reading.split, "step": reading.step}
-        slot = self._ledger.slot("uid", "")
-        for row in rows:
-            self._connection.execute(
-                f"DELETE FROM ledger WHERE m{slot} = ? AND run = ?", (row.get("uid"), run)
-            )
-            self._insert("ledger", self._ledger, place, row)
-        self._connection.execute(
-            "UPDATE digests SET n_rows = (SELECT count(*) FROM ledger l WHERE l.digest = digests.digest)"
-            " WHERE run = ? AND split = ? AND step = ?",
-            (run, reading.split, reading.step),
+            logger.warning("rollout-traces: the ledger of %s is left out: %s", read.stored.trace_id, error)
+            return None
+        named = {self._names.stored(name): column for name, column in columns.items()}
+        return LedgerPart(
+            read.stored.rowid, n, {name: column for name, column in named.items() if name is not None}
         )
 
-    def _insert(
-        self, table: str, registry: Registry, fixed: Mapping[str, Any], fields: Mapping[str, Any]
-    ) -> int:
-        values = dict(fixed)
-        for name, value in fields.items():
-            slot = registry.slot(name, value)
-            if slot is not None:
-                values[f"m{slot}"] = value
-        holes = ", ".join("?" * len(values))
-        cursor = self._connection.execute(
-            f"INSERT INTO {table} ({', '.join(values)}) VALUES ({holes})", tuple(values.values())
-        )
-        return int(cursor.lastrowid or 0)
+    def _has_rows(self, place: int) -> bool:
+        found = self._connection.execute("SELECT 1 FROM parts WHERE place = ? AND NOT dead LIMIT 1", (place,))
+        return found.fetchone() is not None
 
-    def _drop_older(self, run: int, reading: Reading) -> None:
-        uid = reading.fields.get("uid")
-        if uid is None:
-            return
-        slot = self._traces.slot("uid", "")
-        for (doc,) in self._connection.execute(
-            f"SELECT doc FROM traces WHERE m{slot} = ? AND run = ?", (uid, run)
-        ).fetchall():
-            self._connection.execute("DELETE FROM traces WHERE doc = ?", (doc,))
-            self._connection.execute("DELETE FROM heads WHERE doc = ?", (doc,))
-
-    def _run(self, stored: StoredTrace) -> int:
+    def _place(self, read: Read) -> int:
+        stored = read.stored
         if stored.run_id not in self._runs:
             cursor = self._connection.execute(
                 "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, ?, ?)",
                 (stored.run_id, stored.run_name, stored.timestamp, stored.step),
             )
             self._runs[stored.run_id] = int(cursor.lastrowid or 0)
-        return self._runs[stored.run_id]
+        return manifest.place_of(
+            self._connection, self._runs[stored.run_id], read.reading.split, read.reading.step
+        )
+
+    def _doc(self, read: Read, place: int) -> int:
+        stored, reading = read.stored, read.reading
+        uid = reading.fields.get("uid")
+        cursor = self._connection.execute(
+            "INSERT INTO docs (src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?)",
+            (stored.rowid, stored.trace_id, None if uid is None else str(uid), place, reading.kind),
+        )
+        doc = int(cursor.lastrowid or 0)
+        if reading.kind != DIGEST:
+            self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, read.words))
+        return doc
+
+    def _remember_attempts(self, table: Any) -> None:
+        """The first step of each attempt, see `columns.attempts`."""
+        if "attempt" not in table.column_names:
+            return
+        grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
+        for run, split, attempt, step in zip(
+            *grouped.group_by(["run_no", "split", "attempt"])
+            .aggregate([("step", "min")])
+            .select(["run_no", "split", "attempt", "step_min"])
+            .to_pydict()
+            .values(),
+            strict=True,
+        ):
+            self._connection.execute(
+                "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
+                " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
+                (run, split, attempt, step),
+            )
+
+    def _say_left_out(self) -> None:
+        if self._names.left_out:
+            logger.warning(
+                "rollout-traces: %d names have no column in the index, which holds %d; they stay in the"
+                " traces. The first: %s.",
+                len(self._names.left_out),
+                manifest.MAX_COLUMNS,
+                sorted(self._names.left_out)[0],
+            )
+            self._names.left_out.clear()
 
 
-def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> int:
-    """Drops the traces and digests that a source no longer has under the same rowid and id.
+def parts_of(table: Any) -> Iterator[tuple[int, int, int, int]]:
+    """Place, rows, rows of ledgers and traced rows of each place in a segment's rows."""
+    names = table.column_names
+    columns = [("row", "count")] + [(name, "count") for name in ("from_ledger", "doc") if name in names]
+    counted = table.select(["place", *(name for name, _ in columns)]).group_by("place").aggregate(columns)
+    found = counted.to_pydict()
+    n = counted.num_rows
+    yield from zip(
+        found["place"],
+        found["row_count"],
+        found.get("from_ledger_count", [0] * n),
+        found.get("doc_count", [0] * n),
+        strict=True,
+    )
+
+
+def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> tuple[int, list[int]]:
+    """Forgets the traces that a source no longer has under the same rowid and id.
 
     Args:
         connection: a connection whose transaction the caller holds.
         there: rowid -> id of every trace of the source.
 
     Returns:
-        How many were dropped.
+        How many were forgotten, and the places that they were of.
     """
-    found = connection.execute(
-        "SELECT t.doc, t.src, h.id FROM traces t JOIN heads h ON h.doc = t.doc"
-    ).fetchall()
-    docs = [(doc,) for doc, src, trace_id in found if there.get(src) != trace_id]
-    found = connection.execute("SELECT digest, src, id FROM digests").fetchall()
-    digests = [(digest,) for digest, src, trace_id in found if there.get(src) != trace_id]
-    connection.executemany("DELETE FROM traces WHERE doc = ?", docs)
-    connection.executemany("DELETE FROM heads WHERE doc = ?", docs)
-    connection.executemany("DELETE FROM ledger WHERE digest = ?", digests)
-    connection.executemany("DELETE FROM digests WHERE digest = ?", digests)
-    return len(docs) + len(digests)
+    found = connection.execute("SELECT doc, src, id, place FROM docs").fetchall()
+    gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
+    connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
+    return len(gone), sorted({place for _, place in gone})
+
+
+def _read(stored: StoredTrace) -> Read:
+    reading = read_trace(stored)
+    words = "" if reading.kind == DIGEST else spaced(reading.text)
+    packed = _packed_ledger(stored) if reading.kind == DIGEST else None
+    return Read(replace(stored, messages="", spans=None), replace(reading, text=""), words, packed)
+
+
+def _belongs_to_a_ledger(read: Read) -> bool:
+    """Whether a trace may be of a rollout that the table has already, or is a step summary."""
+    return read.reading.kind == DIGEST or "uid" in read.reading.fields
 
 
 def _packed_ledger(stored: StoredTrace) -> bytes | None:
@@ -215,27 +296,3 @@ def _packed_ledger(stored: StoredTrace) -> bytes | None:
     except StoreError as error:
         logger.warning("rollout-traces: %s", error)
         return None
-
-
-def _ledger_rows(packed: bytes) -> list[dict[str, Any]]:
-    from rollout_traces.ledger import columns as ledgers
-
-    with damage_said("ledger"):
-        return _rows_of(ledgers.unpack(packed))
-
-
-def _rows_of(ledger: Ledger) -> list[dict[str, Any]]:
-    from rollout_traces.ledger import columns as ledgers
-
-    kinds = {name: ledgers.kind_of(name) for name in ledger.columns}
-    rows = []
-    for b in range(ledger.n_rows):
-        known = ledger.row(b)
-        rows.append(
-            {
-                name: Tags.of(value) if kinds[name] == "tags" else value
-                for name, value in known.items()
-                if value is not None and name not in ("split", "step")
-            }
-        )
-    return rows

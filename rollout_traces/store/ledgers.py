@@ -1,46 +1,63 @@
-"""The ledgers of many steps as one."""
+"""The table's rows as a `Ledger`: numpy columns with its own marks for the unknown."""
 
 from __future__ import annotations
 
-import sqlite3
-
 import numpy as np
+import pyarrow as pa
 
-from rollout_traces.ledger import columns as ledgers
-from rollout_traces.ledger.columns import Ledger
-from rollout_traces.store.damage import damage_said
+from rollout_traces.errors import StoreError
+from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
+from rollout_traces.store.asking import Asking
+from rollout_traces.store.columns.schema import INTERNAL
+from rollout_traces.store.loading import shown_columns
+from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.scope import Scope
 
 
-def read_ledgers(connection: sqlite3.Connection, scope: Scope) -> Ledger:
-    """All rows of the scope's steps; where a row was handed over again, the newer one.
+def ledger_of(asking: Asking, scope: Scope) -> Ledger:
+    """All rows that ledgers know in a scope, in the order of steps; superseded ones are left out.
 
     Args:
-        connection: the index.
+        asking: asks the table.
         scope: run, split and steps.
     """
-    place, parameters = scope.place()
-    found = connection.execute(
-        f"SELECT packed, run, split, step, n_rows FROM digests t WHERE packed IS NOT NULL AND n_rows > 0 AND {place}"
-        " ORDER BY run, step, split, digest",
-        parameters,
-    ).fetchall()
-    parts = []
-    runs: list[int] = []
-    for packed, run, split, step, _ in found:
-        with damage_said(f"the ledger of step {step}"):
-            ledger = ledgers.unpack(packed)
-        n = ledger.n_rows
-        parts.append(ledger.with_columns(step=np.full(n, step, np.int64), split=np.full(n, split, object)))
-        runs += [run] * n
-    if not parts:
+    asked = asking.asked(scope)
+    condition = asked.condition.and_(Sql("coalesce(t.from_ledger, false) AND NOT t.superseded"))
+    names = [name for name in shown_columns(asking.rows, None) if _is_ledgers(name)]
+    listed = ", ".join(f't."{name.replace(chr(34), chr(34) * 2)}"' for name in names)
+    found = asking.run(
+        asked,
+        f"SELECT {listed} FROM rollouts t WHERE {condition.text} ORDER BY t.run_no, t.step, t.split, t.row",
+        condition.parameters,
+        [*names, "from_ledger", "superseded", "run_no", "step", "split", "row"],
+    )
+    if not found.num_rows:
         return Ledger({})
-    joined = ledgers.concatenate(parts)
-    return _newest(joined, runs)
+    return Ledger({name: _numpy(found[name], _kind_of(name, found[name])) for name in names})
 
 
-def _newest(ledger: Ledger, runs: list[int]) -> Ledger:
-    last: dict[tuple[int, object], int] = {}
-    for row, (run, uid) in enumerate(zip(runs, ledger.get("uid").tolist(), strict=True)):
-        last[(run, row if uid is None else uid)] = row
-    return ledger if len(last) == ledger.n_rows else ledger.take(np.asarray(sorted(last.values())))
+def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
+    """A column's kind; an extra is of numbers where it is stored as such."""
+    numbers = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    return "float" if name.startswith("extra/") and numbers else kind_of(name)
+
+
+def _is_ledgers(name: str) -> bool:
+    if name in INTERNAL:
+        return False
+    try:
+        kind_of(name)
+    except StoreError:
+        return False
+    return True
+
+
+def _numpy(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
+    if kind == "float":
+        return column.cast(pa.float64()).to_numpy()
+    if kind == "int":
+        return column.cast(pa.int64(), safe=False).fill_null(NULL_INT).to_numpy()
+    values = column.to_pylist()
+    found = np.empty(len(values), object)
+    found[:] = [tuple(v or ()) for v in values] if kind == "tags" else values
+    return found

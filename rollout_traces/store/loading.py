@@ -1,60 +1,58 @@
-"""Rows of the index as plain rows."""
+"""Rows of the table as plain rows, and the one trace that is meant by an id."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
+import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import schema
+from rollout_traces.store.columns.kinds import Kind
+from rollout_traces.store.columns.schema import COMPUTED, INTERNAL
+from rollout_traces.store.columns.table import Rows
 from rollout_traces.store.rows import TraceRow
-from rollout_traces.store.selection import KEYS
+
+PLACE = ("id", "run_id", "run", "split", "step")
 
 
-def load_rows(connection: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[TraceRow]:
-    """Rows of a table by key, in the order of the keys.
+def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
+    """The columns that a row is shown with: all that any row may know, or some of them.
 
     Args:
-        connection: the index.
-        table: `traces` or `ledger`.
-        keys: their primary keys.
+        rows: the table.
+        wanted: some columns; all when None.
     """
-    if not keys:
-        return []
-    key = KEYS[table]
-    joined = "JOIN heads h ON h.doc = t.doc" if table == "traces" else ""
-    extra = ", ".join(f"h.{name}" for name in schema.HEAD) if table == "traces" else _traced_id(connection)
-    cursor = connection.execute(
-        f"SELECT r.run_id, r.name, {extra}, t.* FROM {table} t JOIN runs r ON r.run = t.run {joined}"
-        f" WHERE t.{key} IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(list(keys)).decode(),),
-    )
-    places = {part[0]: at for at, part in enumerate(cursor.description)}
-    shown = [(places[name], name, None) for name in ("kind", *schema.HEAD) if name in places and name != "id"]
-    shown += [
-        (places[f"m{slot}"], name, kind)
-        for name, slot, kind in connection.execute(
-            "SELECT name, slot, kind FROM columns WHERE tbl = ?", (table,)
+    known = {name for segment in rows.state.segments for name in segment.kinds}
+    known |= {"id", "split", "step", *COMPUTED}
+    names = [name for name in rows.kinds if name in known and name not in INTERNAL]
+    if wanted is None:
+        return names
+    return list(dict.fromkeys([*PLACE, *(name for name in wanted if name in rows.kinds)]))
+
+
+def plain_rows(table: pa.Table, kinds: Mapping[str, Kind]) -> list[TraceRow]:
+    """An Arrow table as rows.
+
+    Args:
+        table: the rows, with the columns that say where each is.
+        kinds: the kind of each column.
+    """
+    ids, run_ids, runs, splits, steps = (table[name].to_pylist() for name in PLACE)
+    columns = [(name, _values(table[name], kinds[name])) for name in table.column_names if name not in PLACE]
+    known = [(name, values) for name, values in columns if any(value is not None for value in values)]
+    return [
+        TraceRow(
+            ids[b],
+            run_ids[b],
+            runs[b],
+            splits[b],
+            steps[b],
+            values={name: values[b] for name, values in known if values[b] is not None},
         )
+        for b in range(table.num_rows)
     ]
-    at_id, at_run_id, at_run, at_split, at_step = (
-        places[name] for name in ("id", "run_id", "name", "split", "step")
-    )
-    found = {
-        stored[places[key]]: TraceRow(
-            id=stored[at_id],
-            run_id=stored[at_run_id],
-            run=stored[at_run],
-            split=stored[at_split],
-            step=stored[at_step],
-            values=_values(stored, shown),
-        )
-        for stored in cursor
-    }
-    return [found[k] for k in keys if k in found]
 
 
 def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
@@ -67,14 +65,16 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     Raises:
         StoreError: there is none, or there are several.
     """
-    uid_column = schema.queryable(connection, "traces")["uid"].sql
-    exact = "h.id = ?1 OR {uid} = ?1"
-    begins = "substr(h.id, 1, length(?1)) = ?1 OR substr({uid}, 1, length(?1)) = ?1"
-    for test in (exact, begins):
-        found = connection.execute(
-            f"SELECT h.id, {uid_column} FROM traces t JOIN heads h ON h.doc = t.doc WHERE {test.format(uid=uid_column)} LIMIT 4",
-            (wanted,),
+    tests = ("?2 IS NOT NULL AND (id = ?1 OR uid = ?1)", "id >= ?1 AND id < ?2 OR uid >= ?1 AND uid < ?2")
+    for test in tests:
+        stored = connection.execute(
+            f"SELECT id, uid, place FROM docs WHERE kind <> 'digest' AND ({test}) ORDER BY doc DESC LIMIT 8",
+            (wanted, wanted + "\U0010ffff"),
         ).fetchall()
+        newest: dict[Any, tuple[str, Any]] = {}
+        for trace_id, uid, place in stored:
+            newest.setdefault(trace_id if uid is None else (uid, place), (trace_id, uid))
+        found = sorted(newest.values(), key=lambda each: str(each[1]))[:4]
         if len(found) == 1 and wanted:
             return str(found[0][0])
         if len(found) > 1:
@@ -85,28 +85,6 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 
 
-def _traced_id(connection: sqlite3.Connection) -> str:
-    slots = dict(connection.execute("SELECT tbl, slot FROM columns WHERE name = 'uid'").fetchall())
-    return (
-        f"(SELECT h.id FROM traces u JOIN heads h ON h.doc = u.doc WHERE u.m{slots['traces']} = t.m{slots['ledger']}"
-        " AND u.run = t.run) AS id"
-    )
-
-
-def _values(stored: Sequence[Any], shown: Sequence[tuple[int, str, str | None]]) -> dict[str, Any]:
-    """Known values by name; `shown` has place, name and kind of each."""
-    values = {}
-    for at, name, kind in shown:
-        value = stored[at]
-        if value is None:
-            continue
-        if kind == "tags" or kind == "mixed":
-            value = _untagged(value, kind)
-        values[name] = value
-    return values
-
-
-def _untagged(value: Any, kind: str) -> Any:
-    if not isinstance(value, str) or (kind == "mixed" and not value[:1] == value[-1:] == "|"):
-        return value
-    return tuple(value[1:-1].split("|")) if len(value) > 1 else ()
+def _values(column: pa.ChunkedArray, kind: Kind) -> list[Any]:
+    values = column.to_pylist()
+    return [None if v is None else tuple(v) for v in values] if kind == "tags" else values

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rollout_traces.store.scope import Rows
+from rollout_traces.store.asking import Asking
+from rollout_traces.store.loading import shown_columns
+from rollout_traces.store.query.names import GROUP
+from rollout_traces.store.rows import ColumnInfo
+from rollout_traces.store.scope import Which
 
 MEANINGS = {
     "id": "Trackio's id of the trace",
@@ -13,7 +17,13 @@ MEANINGS = {
     "timestamp": "when Trackio stored it",
     "n_messages": "messages in the conversation",
     "prompt": "first words of the first user message",
-    "reply": "first words of the last assistant message",
+    "reply": "first words of the last assistant message, its thinking left out",
+    "traced": "1 when the rollout was kept as a trace",
+    "superseded": "1 when a later attempt of the run wrote this step anew",
+    "late": "1 when it came after its step was closed",
+    "tool_names": "names of the tools that were called",
+    "error_signatures": "what failed tool results say, digits and names replaced; known for traced rows",
+    **{name: meaning for name, (_, meaning) in GROUP.items()},
     "unreadable": "1 when its stored JSON is damaged",
 }
 
@@ -27,34 +37,18 @@ def meanings() -> dict[str, str]:
     return {**{c.name: c.meaning for c in ledger.COLUMNS}, **ours, **MEANINGS}
 
 
-def known_names(rows: Rows) -> frozenset[str]:
-    """Names that are understood although no row has them yet."""
-    return _TRACES if rows == "traces" else _LEDGER
+def column_infos(asking: Asking, rows: Which) -> list[ColumnInfo]:
+    """The columns that a query can name: those that some row knows, and the figures of groups.
 
-
-_SHARED = """
-group sample prompt_key source trained discard_reason reward raw_reward reward_status advantage n_prompt
-n_sampled n_environment n_thinking n_turns n_tool_calls n_tool_errors success stop_reason version_min
-version_max staleness_max mean_logprob mismatch_k3 update_share flags selected_by selected_probability uid
-""".split()  # noqa: SIM905
-_TRACES = frozenset(_SHARED) | {
-    "group_size",
-    "n_tokens",
-    "train_version",
-    "decoded_from",
-    "response_mask_from",
-    "population",
-    "status",
-    "parsed_answer",
-    "ground_truth",
-    "unreadable",
-    "schema",
-}
-_LEDGER = frozenset(_SHARED) | {
-    "trace_uid",
-    "mismatch_k1",
-    "mismatch_abs_max",
-    "log_ratio_sum",
-    "clip_share",
-    "answered",
-}
+    Args:
+        asking: asks the table.
+        rows: of traced rollouts, or of all.
+    """
+    known = meanings()
+    names = [name for name in shown_columns(asking.rows, None) if rows == "all" or name != "trace_uid"]
+    found = [(name, asking.names.column(name)) for name in (*names, *GROUP)]
+    return [
+        ColumnInfo(name, c.kind, known.get(name) or known.get(name.split("/", 1)[0] + "/*", ""))
+        for name, c in found
+        if c is not None
+    ]

@@ -10,8 +10,10 @@ from rollout_traces.private_files import why_not_believed
 from rollout_traces.settings.names import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"
-INDEX_SUFFIX = ".sqlite3"
-"""Not Trackio's suffix: it takes every `*.db` in its folder for a project."""
+INDEX_FOLDER = "rollout-index"
+"""Beside the projects; Trackio takes only `*.db` in its folder for a project."""
+NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
+"""How the names of file systems begin that are reached over a network."""
 
 
 def trackio_dir() -> Path:
@@ -40,20 +42,50 @@ def local_projects(folder: Path | None = None) -> list[str]:
 
 
 def local_index_path(database: Path) -> Path:
-    """The index beside a project's database, or in the cache where that cannot be written or is another user's."""
-    beside = database.parent / "rollout-index" / f"{database.stem}{INDEX_SUFFIX}"
+    """The index's folder: beside a project's database, or in the cache where it cannot be kept there.
+
+    It is kept in the cache where the folder cannot be written, is another user's, or is on a network mount,
+    where SQLite's locks are not safe.
+    """
+    beside = database.parent / INDEX_FOLDER / database.stem
     there = [path for path in (beside, beside.parent) if path.exists()]
     nearest = there[0] if there else database.parent
     own = not there or why_not_believed(beside.parent, beside.parent, (beside,)) is None
-    usable = own and os.access(nearest, os.W_OK)
+    usable = own and is_own(nearest) and os.access(nearest, os.W_OK) and not on_network(nearest)
     return beside if usable else cached_index_path(str(database.resolve()))
 
 
 def cached_index_path(address: str) -> Path:
-    """The index of what lives elsewhere, in the user's cache.
+    """The index's folder of what lives elsewhere, in the user's cache.
 
     Args:
         address: what tells it from all others (a URL and project, a path).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
-    return cache / f"{hashlib.sha256(address.encode()).hexdigest()[:20]}{INDEX_SUFFIX}"
+    return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder belongs to this user."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+
+
+def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether a folder is on a network mount, as far as the system tells.
+
+    Args:
+        path: the folder.
+        mounts: the system's table of mounts.
+    """
+    try:
+        lines = [line.split(" ") for line in mounts.read_text("utf-8", "replace").splitlines()]
+    except OSError:
+        return False
+    resolved = str(path.resolve())
+    best, kind = "", ""
+    for fields in lines:
+        point = fields[1].replace("\\040", " ") if len(fields) > 2 else ""
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if point and inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind.startswith(NETWORK)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import orjson
 
+from rollout_traces.ledger.tool_results import result_failed
 from rollout_traces.store.source import StoredTrace
 
 PREVIEW = 160
 """Characters kept of the first user message and of the last assistant message."""
 TEXT_LIMIT = 256
 """Characters kept of a text in the metadata; the trace itself has it whole."""
+MOST_NAMES = 64
+"""Names kept of a list."""
 MAX_DEPTH = 3
 """Nested metadata is flattened this deep, names joined by `/`."""
 
@@ -33,6 +36,11 @@ RENAMED = {
 SIGNS = "{}[]()<>=+*/\\_^$#@|&%~`"
 """Signs that the index keeps as words of their own; other marks only separate words."""
 
+THINKING_BEGINS, THINKING_ENDS = "<think>", "</think>"
+"""What stands around the thinking inside an assistant's content."""
+SIGNED = 4000
+"""Characters of a tool's result that its error signature is looked for in."""
+
 PIECE = 512
 """Characters looked at together for CJK; most pieces of most texts are plain ASCII."""
 
@@ -40,6 +48,13 @@ _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
 _SPACE = re.compile(r"\s+")
+_VARIES = (
+    (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
+    (re.compile(r"(?<![\w<])(?:[A-Za-z]:)?(?:[\w.~-]*[/\\][\w.~-]+)+"), "<path>"),
+    (re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b", re.IGNORECASE), "<hash>"),
+    (re.compile(r"\d+(?:\.\d+)?"), "<n>"),
+)
+"""What differs between two occurrences of one error."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +65,9 @@ class Reading:
         split: the split it belongs to; the logged key where a tool has no splits.
         step: the trainer's step.
         kind: `rollout`, `digest`, or `other` for what other tools logged.
-        fields: further scalars by name; lists of names as `|a|b|`.
+        fields: further scalars by name; lists of names as tuples.
         prompt: first words of the first user message.
-        reply: first words of the last assistant message.
+        reply: first words of the last assistant message, its thinking left out.
         n_messages: messages in the conversation.
         text: the conversation's text, for the search index.
     """
@@ -88,13 +103,14 @@ def read_trace(stored: StoredTrace) -> Reading:
     fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
     spoken = [message for message in messages if isinstance(message, dict)]
+    fields |= {name: found for name, found in _tools(spoken).items() if name not in fields}
     return Reading(
         split=split if isinstance(split, str) else _split_of(stored.key),
         step=step if isinstance(step, int) else stored.step,
         kind=str(kind) if ours else "other",
         fields=fields,
         prompt=_preview(next((m for m in spoken if m.get("role") == "user"), None)),
-        reply=_preview(next((m for m in reversed(spoken) if m.get("role") == "assistant"), None)),
+        reply=_preview(next((m for m in reversed(spoken) if m.get("role") == "assistant"), None), answer_of),
         n_messages=len(messages),
         text="\n".join(text for message in spoken for text in message_texts(message)),
     )
@@ -106,6 +122,19 @@ def conversation_text(messages: str | bytes) -> str:
     return "\n".join(
         text for message in loaded if isinstance(message, dict) for text in message_texts(message)
     )
+
+
+def part_text(messages: str | bytes, part: str) -> str:
+    """A part of a conversation as JSON: `text` for all of it, `prompt` for the first user message, `reply`
+    for what the last assistant message says after its thinking."""
+    if part == "text":
+        return conversation_text(messages)
+    loaded, _ = _load(messages, list)
+    spoken = [message for message in loaded if isinstance(message, dict)]
+    role, among = ("user", spoken) if part == "prompt" else ("assistant", spoken[::-1])
+    message = next((m for m in among if m.get("role") == role), None)
+    text = "" if message is None else next(message_texts(message), "")
+    return answer_of(text) if part == "reply" else text
 
 
 def message_texts(message: Mapping[str, Any]) -> Iterator[str]:
@@ -132,7 +161,7 @@ def spaced(text: str) -> str:
 
 
 def flatten(metadata: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """Scalars of nested metadata by `/`-joined name; lists of texts as `|a|b|`."""
+    """Scalars of nested metadata by `/`-joined name; lists of texts as tuples."""
     for key, value in metadata.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -140,20 +169,11 @@ def flatten(metadata: Mapping[str, Any], prefix: str = "", depth: int = 1) -> It
                 yield from flatten(value, f"{name}/", depth + 1)
         elif isinstance(value, list):
             if all(isinstance(item, str) for item in value):
-                yield name, Tags.of(value[:64])
+                yield name, tuple(item[:TEXT_LIMIT] for item in value[:MOST_NAMES])
         elif value is not None:
             scalar = _scalar(value)
             if scalar is not None:
                 yield name, scalar
-
-
-class Tags(str):
-    """A list of names as one text, `|a|b|`, that `has` looks into."""
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> Tags:
-        """Joins names."""
-        return cls("|" + "".join(f"{name.replace('|', '/')}|" for name in names))
 
 
 def _scalar(value: Any) -> Any:
@@ -208,11 +228,51 @@ def _split_of(key: str) -> str:
     return key.removesuffix("/trajectories").removesuffix("/steps")
 
 
-def _preview(message: Mapping[str, Any] | None) -> str:
+def answer_of(text: str) -> str:
+    """What an assistant's text says after its thinking; the thinking where nothing follows."""
+    before, mark, after = text.rpartition(THINKING_ENDS)
+    answer = after if mark and after.strip() else before if mark else text
+    return answer.replace(THINKING_BEGINS, " ").replace(THINKING_ENDS, " ")
+
+
+def error_signature(result: str) -> str:
+    """The first line of a failed tool result that says something, with what varies replaced.
+
+    Paths, quoted strings, hashes and digits become placeholders, so that equal faults are equal texts.
+
+    Args:
+        result: the result's text.
+    """
+    lines = [line for line in result[:SIGNED].splitlines() if re.search(r"\w", line)]
+    line = lines[-1] if lines and "Traceback" in lines[0] else (lines or [""])[0]
+    for pattern, placeholder in _VARIES:
+        line = pattern.sub(placeholder, line)
+    return _SPACE.sub(" ", line).strip()[:PREVIEW]
+
+
+def _tools(messages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Names of the tools that were called, and the signatures of the errors that they gave."""
+    names: dict[str, None] = {}
+    signatures: dict[str, None] = {}
+    for message in messages:
+        for call in _items(message.get("tool_calls")):
+            function = call.get("function")
+            name = (function if isinstance(function, Mapping) else call).get("name")
+            if isinstance(name, str) and name:
+                names[name[:TEXT_LIMIT]] = None
+        if message.get("role") == "tool":
+            text = "\n".join(_texts(message.get("content")))
+            if result_failed(text):
+                signatures[error_signature(text)] = None
+    found = {"tool_names": tuple(names)[:MOST_NAMES], "error_signatures": tuple(signatures)[:MOST_NAMES]}
+    return {name: value for name, value in found.items() if value}
+
+
+def _preview(message: Mapping[str, Any] | None, part: Callable[[str], str] = str) -> str:
     if message is None:
         return ""
-    text = next(message_texts(message), "")
-    return _SPACE.sub(" ", text[: PREVIEW * 4]).strip()[:PREVIEW]
+    text = part(next(message_texts(message), ""))
+    return _SPACE.sub(" ", text[: PREVIEW * 4].strip()).strip()[:PREVIEW]
 
 
 def _load(text: str | bytes, kind: type) -> tuple[Any, bool]:

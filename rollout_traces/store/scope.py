@@ -1,21 +1,19 @@
-"""Which rows a question is about: run, split, steps, a filter and a search, as one SQL condition."""
+"""Which rows a question is about: run, split, steps, a filter and a search."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rollout_traces.store.query.nodes import All, Node, Substring, Text
+from rollout_traces.store.columns.table import State
+from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.query.nodes import All, Node, Query, Text
 from rollout_traces.store.query.parser import parse_query
 from rollout_traces.store.query.search_text import parse_search
 
-Rows = Literal["traces", "ledger"]
-"""Traced rollouts, or every rollout that the ledgers know of."""
-
-
-def within_sqlite(number: int) -> int:
-    """The nearest integer that SQLite can hold."""
-    return max(-(2**63), min(2**63 - 1, number))
+Which = Literal["traces", "all"]
+"""Traced rollouts, or every rollout there was."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,9 @@ class Scope:
         steps: first and last step, both included; None at an end is open.
         where: a filter in the query language.
         text: words and quoted phrases that the conversation must hold, all of them.
-        rows: `traces`, or `ledger` for every rollout of the ledgers.
+        rows: `traces`, or `all` for every rollout there was.
+        run_ids: of these runs alone; all when None.
+        splits: of these splits alone; all when None.
     """
 
     run_id: str | None = None
@@ -36,51 +36,60 @@ class Scope:
     steps: tuple[int | None, int | None] = (None, None)
     where: str = ""
     text: str = ""
-    rows: Rows = "traces"
+    rows: Which = "traces"
+    run_ids: tuple[str, ...] | None = None
+    splits: tuple[str, ...] | None = None
 
-    @property
-    def filtered(self) -> bool:
-        """Whether more than run, split and steps decides."""
-        return bool(self.where or self.text)
-
-    @property
-    def access(self) -> str:
-        """How SQLite gets at the rows, behind the table's name.
-
-        A table is read from end to end where most of its rows would be looked up through an index one by
-        one; steps lie beside each other in one.
-        """
-        if self.steps == (None, None):
-            return " NOT INDEXED"
-        of_one_split = self.run_id is not None and self.split is not None
-        return "" if of_one_split else f" INDEXED BY {self.rows}_newest"
-
-    def place(self) -> tuple[str, tuple[str | int, ...]]:
-        """The condition on run, split and steps, and its parameters."""
-        parts: list[str] = []
-        parameters: list[str | int] = []
-        if self.run_id is not None:
-            parts.append("t.run = (SELECT run FROM runs WHERE run_id = ?)")
-            parameters.append(self.run_id)
-        if self.split is not None:
-            parts.append("t.split = ?")
-            parameters.append(self.split)
+    def place(self, state: State) -> tuple[list[Sql], list[str]]:
+        """The conditions on run, split, steps and traces, and the columns that they read."""
+        parts: list[Sql] = []
+        columns: list[str] = []
+        runs = self.run_ids if self.run_id is None else (self.run_id,)
+        if runs is not None:
+            numbers = [number for number, (run_id, _) in state.runs.items() if run_id in runs]
+            parts.append(_one_of("t.run_no", numbers or [-1]))
+            columns.append("run_no")
+        splits = self.splits if self.split is None else (self.split,)
+        if splits is not None:
+            parts.append(_one_of("t.split", splits or [""]))
+            columns.append("split")
         for bound, operator in zip(self.steps, (">=", "<="), strict=True):
             if bound is not None:
-                parts.append(f"t.step {operator} ?")
-                parameters.append(within_sqlite(bound))
-        return " AND ".join(parts) or "1", tuple(parameters)
+                parts.append(Sql(f"t.step {operator} ?", (within_64_bits(bound),)))
+                columns.append("step")
+        if self.rows == "traces":
+            parts.append(Sql("t.doc IS NOT NULL"))
+            columns.append("doc")
+        return parts, columns
 
-    def conditions(self) -> tuple[list[Node], list[Text | Substring]]:
-        """Filter and search as conjuncts: those without a plain text search, and the searches.
+    def parsed(self) -> Query:
+        """What the filter says.
 
         Raises:
-            QueryError: the filter cannot be understood.
+            QueryError: it cannot be understood.
         """
-        node = parse_query(self.where)
-        parts = [] if node is None else list(node.parts) if isinstance(node, All) else [node]
-        parts += parse_search(self.text)
-        return (
-            [part for part in parts if not isinstance(part, Text | Substring)],
-            [part for part in parts if isinstance(part, Text | Substring)],
-        )
+        return parse_query(self.where)
+
+    def searches(self) -> list[Text]:
+        """What is searched for.
+
+        Raises:
+            QueryError: there is too much of it.
+        """
+        return parse_search(self.text)
+
+
+def _one_of(column: str, values: Sequence[str | int]) -> Sql:
+    return Sql(f"{column} IN ({', '.join('?' * len(values))})", tuple(values))
+
+
+def conjuncts(node: Node | None) -> list[Node]:
+    """The parts of a filter that must all hold."""
+    if node is None:
+        return []
+    return [each for part in node.parts for each in conjuncts(part)] if isinstance(node, All) else [node]
+
+
+def within_64_bits(number: int) -> int:
+    """The nearest integer that a database can hold."""
+    return max(-(2**63), min(2**63 - 1, number))

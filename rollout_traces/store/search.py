@@ -6,12 +6,13 @@ import re
 import sqlite3
 from collections.abc import Sequence
 
+import numpy as np
 import orjson
+import pyarrow as pa
 
-from rollout_traces.store.query.compiler import Sql
-from rollout_traces.store.query.nodes import Node, Text
-from rollout_traces.store.reading import SIGNS, conversation_text, spaced
-from rollout_traces.store.selection import Selection
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.query.nodes import Scan, Text
+from rollout_traces.store.reading import SIGNS, conversation_text, part_text, spaced
 from rollout_traces.store.source import Source
 
 CONTEXT = 60
@@ -40,36 +41,71 @@ def match_expression(phrase: str) -> str | None:
     return f'"{quoted}"' + (" *" if goes_on else "")
 
 
-def expression_of(node: Node) -> str | None:
+def expression_of(node: Text | Scan) -> str | None:
     """The full-text expression of a search; None when the texts themselves must be read."""
     return match_expression(node.phrase) if isinstance(node, Text) else None
 
 
-def scan(connection: sqlite3.Connection, source: Source, piece: str, selection: Selection) -> Sql:
-    """Looks for a piece of text, any case, in the conversations of the given rows.
+def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
+    """The documents that a full-text expression finds, int [K].
+
+    Args:
+        connection: the index.
+        expression: one or several of `match_expression`, joined by AND.
+    """
+    cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
+    return np.fromiter((doc for (doc,) in cursor), np.int64)
+
+
+def scan(
+    connection: sqlite3.Connection, source: Source, node: Text | Scan, docs: np.ndarray, engine: Engine
+) -> np.ndarray:
+    """Looks for a piece of text or a regular expression in some conversations.
 
     Args:
         connection: the index.
         source: where the texts are.
-        piece: what must occur, also inside a word.
-        selection: the rows to look at.
+        node: what must occur, also inside a word.
+        docs: the conversations to look at, int [N].
+        engine: what matches regular expressions, in linear time.
 
     Returns:
-        The condition that a row is one of those found.
+        Those of the documents that hold it, int [K].
     """
-    where = selection.where
-    docs = dict(
+    of_src = dict(
         connection.execute(
-            f"SELECT t.src, t.doc FROM {selection.tables} WHERE {where.text}", where.parameters
+            "SELECT src, doc FROM docs WHERE doc IN (SELECT value FROM json_each(?))",
+            (orjson.dumps(docs.tolist()).decode(),),
         ).fetchall()
     )
-    needle = piece.lower()
+    part = node.part if isinstance(node, Scan) else "text"
+    if isinstance(node, Scan) and node.how == "~":
+        return _matching(source, node, part, of_src, engine)
+    needle = (node.pattern if isinstance(node, Scan) else node.phrase).lower()
     found = [
-        docs[rowid]
-        for rowid, messages in source.messages(list(docs), needle)
-        if needle in conversation_text(messages).lower()
+        of_src[rowid]
+        for rowid, messages in source.messages(list(of_src), needle)
+        if needle in part_text(messages, part).lower()
     ]
-    return Sql("t.doc IN (SELECT value FROM json_each(?))", (orjson.dumps(sorted(found)).decode(),))
+    return np.array(found, np.int64)
+
+
+def _matching(source: Source, node: Scan, part: str, of_src: dict[int, int], engine: Engine) -> np.ndarray:
+    found: list[int] = []
+    rowids = list(of_src)
+    for at in range(0, len(rowids), source.page):
+        read = list(source.messages(rowids[at : at + source.page], ""))
+        texts = pa.table(
+            {
+                "doc": pa.array([of_src[rowid] for rowid, _ in read], pa.int64()),
+                "text": pa.array([part_text(messages, part) for _, messages in read], pa.string()),
+            }
+        )
+        matched = engine.run(
+            "SELECT doc FROM texts WHERE regexp_matches(text, ?)", (node.pattern,), {"texts": texts}
+        )
+        found += matched["doc"].to_pylist()
+    return np.array(found, np.int64)
 
 
 def snippet(text: str, phrases: Sequence[str]) -> str:
@@ -86,3 +122,6 @@ def snippet(text: str, phrases: Sequence[str]) -> str:
             cut = _SPACE.sub(" ", text[start:stop]).strip()
             return ("… " if start else "") + cut + (" …" if stop < len(text) else "")
     return _SPACE.sub(" ", text[: 2 * CONTEXT]).strip()
+
+
+__all__ = ["conversation_text", "expression_of", "look_up", "match_expression", "scan", "snippet"]

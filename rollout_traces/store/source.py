@@ -20,6 +20,10 @@ from rollout_traces.store.damage import damage_said
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
 
+_WITH_LEDGER = (
+    "rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata,"
+    " CASE WHEN key LIKE '%/steps' THEN spans END"
+)
 NO_STEP = -1
 """In place of a step that is no whole number."""
 
@@ -153,12 +157,23 @@ class Source(abc.ABC):
         return [
             StoredTrace(*row)
             for row in self.select(
-                "SELECT rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata,"
-                " CASE WHEN key LIKE '%/steps' THEN spans END"
-                " FROM traces WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
+                f"SELECT {_WITH_LEDGER} FROM traces WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
                 (after, last),
             )
         ]
+
+    def traces_at(self, rowids: Sequence[int]) -> list[StoredTrace]:
+        """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
+        found: list[StoredTrace] = []
+        for chunk in self._pages(sorted(rowids)):
+            found += [
+                StoredTrace(*row)
+                for row in self.select(
+                    f"SELECT {_WITH_LEDGER} FROM traces WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid",
+                    chunk,
+                )
+            ]
+        return found
 
     def _last_of_page(self, after: int) -> int | None:
         """The rowid where a page ends: after `page` rows, or before they hold more than PAGE_BYTES."""

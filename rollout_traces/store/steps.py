@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.loading import load_rows
+from rollout_traces.ledger.rewards import tied
+from rollout_traces.store.asking import Asking
+from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
+from rollout_traces.store.scope import Scope
 
 Place = tuple[str, str, int]
 
 
 def list_runs(connection: sqlite3.Connection) -> list[RunInfo]:
     """The project's runs, oldest first."""
-    splits: dict[int, dict[str, list[int]]] = {}
-    for table, at in (("traces", 0), ("digests", 1)):
-        figure = "count(*)" if table == "traces" else "sum(n_rows)"
-        for run, split, n in connection.execute(
-            f"SELECT run, split, {figure} FROM {table} GROUP BY run, split"
-        ):
-            splits.setdefault(run, {}).setdefault(split, [0, 0])[at] += n
+    splits: dict[int, dict[str, tuple[int, int]]] = {}
+    for run, split, n_traces, n_ledger in connection.execute(
+        "SELECT run, split, sum(n_traces), sum(n_ledger) FROM parts JOIN places USING (place) WHERE NOT dead"
+        " GROUP BY run, split"
+    ):
+        splits.setdefault(run, {})[split] = (n_traces, n_ledger)
     return [
         RunInfo(
             id=run_id,
             name=name,
             started=started or "",
             last_step=last_step or 0,
-            n_traces=sum(n[0] for n in splits.get(run, {}).values()),
-            n_rollouts=sum(n[1] for n in splits.get(run, {}).values()),
+            n_traces=sum(n for n, _ in splits.get(run, {}).values()),
+            n_rollouts=sum(n for _, n in splits.get(run, {}).values()),
             splits=tuple(sorted(splits.get(run, {}), key=lambda split: (split != "rollout", split))),
         )
         for run, run_id, name, started, last_step in connection.execute(
@@ -57,68 +57,57 @@ def find_run_id(connection: sqlite3.Connection, wanted: str) -> str:
 
 def list_steps(connection: sqlite3.Connection, run_id: str, split: str) -> list[StepInfo]:
     """The steps of a split that have traces or a ledger, in order."""
-    place = (run_id, split)
-    traces = dict(
-        connection.execute(
-            "SELECT step, count(*) FROM traces WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ?"
-            " GROUP BY step",
-            place,
-        )
-    )
-    digests = {
-        step: (n_rows or None, digest_id)
-        for step, n_rows, digest_id, _ in connection.execute(
-            "SELECT step, sum(n_rows), id, max(digest) FROM digests"
-            " WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? GROUP BY step",
-            place,
-        )
-    }
-    steps = sorted({*traces, *digests})
-    return [StepInfo(step, traces.get(step, 0), *digests.get(step, (None, None))) for step in steps]
+    found = connection.execute(
+        "SELECT p.step, coalesce(sum(a.n_traces), 0), coalesce(sum(a.n_ledger), 0),"
+        " (SELECT d.id FROM docs d WHERE d.place = p.place AND d.kind = 'digest' ORDER BY d.doc DESC LIMIT 1) AS digest"
+        " FROM places p LEFT JOIN parts a ON a.place = p.place AND NOT a.dead"
+        " WHERE p.run = (SELECT run FROM runs WHERE run_id = ?) AND p.split = ?"
+        " GROUP BY p.place HAVING count(a.place) > 0 OR digest IS NOT NULL ORDER BY p.step",
+        (run_id, split),
+    ).fetchall()
+    return [StepInfo(step, n_traces, n_ledger or None, digest) for step, n_traces, n_ledger, digest in found]
 
 
-def list_groups(connection: sqlite3.Connection, place: Place) -> StepGroups:
-    """The groups of one step.
+def list_groups(asking: Asking, place: Place) -> StepGroups:
+    """The groups of one step; rows that a later attempt superseded are left out where it wrote the step too.
 
     Args:
-        connection: the index.
+        asking: asks the table.
         place: run id, split and step.
     """
-    traced = _rows(connection, "traces", place)
-    ledger = _rows(connection, "ledger", place)
+    run_id, split, step = place
+    asked = asking.asked(Scope(run_id, split, (step, step), rows="all"))
+    names = shown_columns(asking.rows, None)
+    found = asking.rows.take(asking.positions(asked), [*names, "from_ledger"])
+    rows = plain_rows(found.select(names), asking.rows.kinds)
+    of_ledger = found["from_ledger"].to_pylist()
+    kept = [(row, known) for row, known in zip(rows, of_ledger, strict=True) if not row["superseded"]]
     by_group: dict[int | None, tuple[list[TraceRow], list[TraceRow]]] = {}
-    for at, rows in enumerate((traced, ledger)):
-        for row in rows:
-            by_group.setdefault(row["group"], ([], []))[at].append(row)
+    for row, known in kept or list(zip(rows, of_ledger, strict=True)):
+        traced, ledger = by_group.setdefault(row["group"], ([], []))
+        if row.id is not None:
+            traced.append(row)
+        if known:
+            ledger.append(row)
     groups = [_group(group, *rows) for group, rows in by_group.items()]
     groups.sort(key=lambda group: (group.group is None, group.group))
-    chosen = Counter(str(row["selected_by"]) for row in traced if row["selected_by"] is not None)
-    digest = connection.execute(
-        "SELECT id FROM digests WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?"
-        " ORDER BY digest DESC LIMIT 1",
+    traces = [row for group in groups for row in group.traces]
+    chosen = Counter(str(row["selected_by"]) for row in traces if row["selected_by"] is not None)
+    digest = asking.connection.execute(
+        "SELECT id FROM docs WHERE kind = 'digest' AND place = (SELECT place FROM places"
+        " WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?) ORDER BY doc DESC LIMIT 1",
         place,
     ).fetchone()
-    run_id, split, step = place
     return StepGroups(
         run_id=run_id,
         split=split,
         step=step,
         groups=tuple(groups),
-        n_rollouts=len(ledger) or None,
-        n_traces=len(traced),
+        n_rollouts=sum(len(ledger) for _, ledger in by_group.values()) or None,
+        n_traces=len(traces),
         digest_id=digest[0] if digest else None,
         selected_by=dict(chosen.most_common()),
     )
-
-
-def _rows(connection: sqlite3.Connection, table: str, place: Place) -> list[TraceRow]:
-    key = "doc" if table == "traces" else "row"
-    keys = connection.execute(
-        f"SELECT {key} FROM {table} WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?"
-        f" ORDER BY {key}",
-        place,
-    )
-    return load_rows(connection, table, [k for (k,) in keys])
 
 
 def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) -> Group:
@@ -132,7 +121,7 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) ->
         traces=tuple(sorted(traced, key=_best_first)),
         rewards=rewards,
         n_rollouts=len(all_rows),
-        tied=tied(rewards),
+        tied=tied(rewards, [row["reward_status"] not in (None, "ok") for row in all_rows]),
         zero_advantage=all(a is not None and abs(a) <= 1e-8 for a in advantages),
         from_ledger=bool(ledger),
     )
@@ -141,14 +130,6 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) ->
 def _best_first(row: TraceRow) -> tuple[bool, float, int]:
     reward = _number(row["reward"])
     return reward is None, -(reward or 0.0), row["sample"] or 0
-
-
-def tied(rewards: Sequence[float | None]) -> bool:
-    """True for two or more rewards, all known, that are equal within 1e-6 x max(1, |reward|)."""
-    known = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
-    if len(known) < 2 or len(known) < len(rewards):
-        return False
-    return max(known) - min(known) <= 1e-6 * max(1.0, *(abs(reward) for reward in known))
 
 
 def _number(value: object) -> float | None:

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from rollout_traces.store import search, steps
+from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.finder import Finder
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
-from rollout_traces.store.names import meanings
+from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import ColumnInfo, Histogram, Page, RunInfo, StepGroups, StepInfo
 from rollout_traces.store.scalars import Scalars, Series
-from rollout_traces.store.schema import queryable
-from rollout_traces.store.scope import Rows, Scope, within_sqlite
+from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
+from rollout_traces.store.table import Table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rollout_traces.ledger.columns import Ledger
+    from rollout_traces.store.aggregate import Measure
+    from rollout_traces.store.asking import Asking
     from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
 Steps = tuple[int | None, int | None]
+Answer = TypeVar("Answer")
 EVERYTHING: Steps = (None, None)
 
 
@@ -39,13 +46,14 @@ class Store:
 
     Args:
         source: where they are.
-        index_path: the index file; by default where the source says.
+        index_path: the index's folder; by default where the source says.
     """
 
     def __init__(self, source: Source, index_path: Path | None = None) -> None:
         self.source = source
         self._index = Index(source, index_path)
-        self._finder = Finder(self._index)
+        self._engine = Engine()
+        self._finder = Finder(self._index, self._engine)
         self._scalars = Scalars(source)
 
     @property
@@ -80,8 +88,8 @@ class Store:
 
     @property
     def index_path(self) -> Path:
-        """The index file."""
-        return self._index.path
+        """The index's folder."""
+        return self._index.folder
 
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
@@ -90,6 +98,7 @@ class Store:
     def close(self) -> None:
         """Closes files and connections."""
         self._index.close()
+        self._engine.close()
         self.source.close()
 
     def runs(self) -> list[RunInfo]:
@@ -122,18 +131,16 @@ class Store:
     def groups(self, run: str, split: str, step: int) -> StepGroups:
         """The groups of a step: their traces, and the rewards of all their rollouts from the ledger."""
         run_id = self._run_id(run)
-        with self._index.snapshot() as connection:
-            return steps.list_groups(connection, (run_id, split, within_sqlite(step)))
+        place = (run_id, split, within_64_bits(step))
+        return self._finder.ask(lambda asking: steps.list_groups(asking, place))
 
-    def columns(self, rows: Rows = "traces") -> list[ColumnInfo]:
-        """The columns that a query can name."""
-        known = meanings()
-        with self._index.snapshot() as connection:
-            columns = queryable(connection, rows).values()
-        return [
-            ColumnInfo(c.name, c.kind, known.get(c.name) or known.get(c.name.split("/", 1)[0] + "/*", ""))
-            for c in columns
-        ]
+    def columns(self, rows: Which = "traces") -> list[ColumnInfo]:
+        """The columns that a query can name.
+
+        Args:
+            rows: of traced rollouts, or of all.
+        """
+        return self._finder.ask(lambda asking: column_infos(asking, rows))
 
     def query(
         self,
@@ -145,7 +152,8 @@ class Store:
         limit: int = 50,
         after: str | None = None,
         steps: Steps = EVERYTHING,
-        rows: Rows = "traces",
+        rows: Which = "traces",
+        columns: Sequence[str] | None = None,
     ) -> Page:
         """Rollouts that satisfy a filter, in order, page by page.
 
@@ -154,12 +162,13 @@ class Store:
             split: the split; all when None.
             where: a filter such as `reward < 0.5 and flags has 'truncated'` (docs/query.md).
             text: words and "quoted phrases" that the conversation must hold, all of them.
-            order_by: sort keys such as `-reward, step`; unknown values come last. By default the newest
-                step first, then group and sample.
+            order_by: sort keys such as `-reward, step`; unknown values come last. By default those of the
+                filter's `order by`, else the newest step first, then group and sample.
             limit: most rows in the page, 1 to 10,000.
             after: `next` of the page before.
             steps: first and last step, both included, None for an open end.
-            rows: `traces`, or `ledger` for every rollout that the ledgers know of.
+            rows: `traces`, or `all` for every rollout there was.
+            columns: columns that the rows carry; all when None.
 
         Returns:
             The page, with the number of rows that match in all.
@@ -168,7 +177,8 @@ class Store:
             QueryError: filter or sort cannot be understood; the text points at the place.
             StoreError: no such run, no such cursor.
         """
-        return self._finder.page(self._scope(run, split, where, text, steps, rows), order_by, limit, after)
+        scope = self._scope(run, split, where, text, steps, rows)
+        return self._finder.page(scope, order_by, limit, after, columns)
 
     def search(self, text: str, run: str | None = None, **asked: Any) -> Page:
         """Rollouts whose conversation holds words or "quoted phrases", with the place in `snippet`.
@@ -182,7 +192,7 @@ class Store:
             A page of `query`, each row with a `snippet` of text around the first thing found.
         """
         page = self.query(run=run, text=text, **asked)
-        phrases = self._finder.phrases(Scope(text=text))
+        phrases = [node.phrase for node in Scope(text=storable(text)).searches()]
         found = self.source.messages_of([row.id for row in page.rows if row.id])
         rows = tuple(
             type(row)(
@@ -207,7 +217,7 @@ class Store:
         where: str = "",
         text: str | None = None,
         steps: Steps = EVERYTHING,
-        rows: Rows = "traces",
+        rows: Which = "traces",
     ) -> int:
         """How many rollouts satisfy a filter; arguments as for `query`."""
         return self._finder.count(self._scope(run, split, where, text, steps, rows))
@@ -220,7 +230,7 @@ class Store:
         where: str = "",
         text: str | None = None,
         steps: Steps = EVERYTHING,
-        rows: Rows = "traces",
+        rows: Which = "traces",
         limit: int = 50,
     ) -> list[tuple[Any, int]]:
         """A column's values and how many rollouts have each, most frequent first, None for unknown.
@@ -246,10 +256,51 @@ class Store:
         where: str = "",
         text: str | None = None,
         steps: Steps = EVERYTHING,
-        rows: Rows = "traces",
+        rows: Which = "traces",
     ) -> Histogram:
         """Counts of a numeric column in bins of equal width; further arguments as for `query`."""
         return self._finder.histogram(self._scope(run, split, where, text, steps, rows), column, bins)
+
+    def aggregate(
+        self,
+        by: Sequence[str],
+        measures: Sequence[Measure],
+        run: str | None = None,
+        split: str | None = None,
+        where: str = "",
+        text: str | None = None,
+        steps: Steps = EVERYTHING,
+        rows: Which = "all",
+    ) -> pa.Table:
+        """Figures by the values of some columns; splits, and runs where there are several, are never mixed.
+
+        Args:
+            by: columns whose values are told apart.
+            measures: `Measure("mean", "mismatch_k3")` and the like.
+            run: as for `query`, like the arguments after it.
+            split: as for `query`.
+            where: as for `query`.
+            text: as for `query`.
+            steps: as for `query`.
+            rows: `all` rollouts, or the kept `traces`.
+
+        Returns:
+            A row a combination of values, with `rollouts` and the figures.
+        """
+        from rollout_traces.store.aggregate import aggregate
+
+        scope = self._scope(run, split, where, text, steps, rows)
+        return self._finder.ask(lambda asking: aggregate(asking, scope, by, measures))
+
+    def groups_table(self) -> pa.Table:
+        """Every group of every step: run, split, step, group, attempt, and the figures of its rewards."""
+        from rollout_traces.store.group_table import groups_table
+
+        return self._finder.ask(groups_table)
+
+    def ask(self, question: Callable[[Asking], Answer]) -> Answer:
+        """The answer to a question about one state of the index, for the store's own modules."""
+        return self._finder.ask(question)
 
     def find(self, wanted: str) -> str:
         """The id of the trace that is meant.
@@ -307,21 +358,100 @@ class Store:
         with damage_said(f"trace {trace_id!r}: its details"):
             return read_details(record)
 
-    def ledger(self, run: str | None = None, split: str | None = None, steps: Steps = EVERYTHING) -> Ledger:
-        """All rollouts of all steps, traced or not, as columns; steps in order.
+    def ledger(
+        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
+    ) -> Ledger:
+        """All rollouts of all steps, traced or not, as numpy columns; `rollouts` gives them as Arrow.
 
         Args:
             run: id or name of the run; all runs when None.
             split: the split; all when None.
-            steps: first and last step, both included, None for an open end.
+            steps: first and last step, both included, None for an open end; or one step.
 
         Returns:
-            The ledger, with the columns `step` and `split`; without rows where there are none.
+            The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
         """
-        from rollout_traces.store.ledgers import read_ledgers
+        from rollout_traces.store.ledgers import ledger_of
 
-        with self._index.snapshot() as connection:
-            return read_ledgers(connection, self._scope(run, split, "", None, steps, "ledger"))
+        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
+        return self._finder.ask(lambda asking: ledger_of(asking, scope))
+
+    def rollouts(
+        self,
+        where: str = "",
+        columns: Sequence[str] | None = None,
+        runs: Sequence[str] | None = None,
+        splits: Sequence[str] | None = None,
+        steps: Steps | int = EVERYTHING,
+        limit: int | None = None,
+        order_by: str | None = None,
+        text: str | None = None,
+    ) -> pa.Table:
+        """Every rollout that satisfies a filter, traced or not, as an Arrow table.
+
+        `.to_pandas()` makes a data frame of it, `polars.from_arrow` takes it as it is.
+
+        Args:
+            where: a filter (docs/query.md); `traced` leaves the traced ones.
+            columns: which columns; all when None.
+            runs: ids or names of runs; all when None.
+            splits: which splits; all when None.
+            steps: first and last step, both included, None for an open end; or one step.
+            limit: most rows.
+            order_by: sort keys; by default those of the filter, else the order of arrival.
+            text: words and "quoted phrases" that the conversation must hold.
+
+        Returns:
+            A row a rollout; nulls where a value is unknown.
+
+        Raises:
+            QueryError: filter, sort or a column cannot be understood.
+            StoreError: no such run.
+        """
+        ids = None if runs is None else tuple(self._run_id(run) for run in runs)
+        between = (steps, steps) if isinstance(steps, int) else steps
+        scope = Scope(
+            steps=between, where=storable(where), text=storable(text or ""), rows="all",
+            run_ids=ids, splits=None if splits is None else tuple(splits),
+        )  # fmt: skip
+        return self._finder.table(scope, columns, limit, order_by)
+
+    def table(self) -> Table:
+        """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
+        return Table(self._finder, self._engine, self._scalars, self.runs)
+
+    def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
+        """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
+
+        Args:
+            query: the statement, with `?` for each parameter.
+            parameters: their values.
+            timeout: seconds after which it is stopped.
+
+        Returns:
+            The rows as an Arrow table.
+
+        Raises:
+            StoreError: it is no single SELECT, reaches for files, takes too long or too much memory.
+        """
+        from rollout_traces.store.sandbox import run_apart
+
+        return run_apart(self, query, parameters, timeout)
+
+    def metrics_table(self) -> pa.Table:
+        """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
+        return self.table().metrics()
+
+    def messages(self, trace_id: str) -> list[dict[str, Any]]:
+        """The conversation of a traced rollout.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
+
+        Raises:
+            StoreError: there is none, or its JSON is damaged.
+        """
+        return [dict(message) for message in self.record(self.find(trace_id)).messages]
 
     def metrics(self, run: str) -> Series:
         """A run's logged scalars: key -> steps and values, in order of arrival.
@@ -346,7 +476,7 @@ class Store:
         where: str,
         text: str | None,
         steps_between: Steps,
-        rows: Rows,
+        rows: Which,
     ) -> Scope:
         run_id = None if run is None else self._run_id(run)
         return Scope(run_id, split, steps_between, storable(where), storable(text or ""), rows)

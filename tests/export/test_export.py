@@ -48,7 +48,7 @@ class TestEveryFormat:
 
     def test_every_rollout_of_the_ledger(self, store: Store, tmp_path: Path, file_format: str) -> None:
         path = tmp_path / f"out.{file_format}"
-        export(store, path, Query(rows="ledger", steps=(1, 1)))
+        export(store, path, Query(rows="all", steps=(1, 1)))
         rows = read(path)
         assert len(rows) == 8 and [row["id"] is not None for row in rows].count(True) == 3
         assert rows[3].get("reward") is None

@@ -46,6 +46,7 @@ class TestHealth:
 
     def test_the_worst_flags_come_first(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
+        expect(visit.get("heat-name").first).to_be_visible()
         shown = visit.page.locator("button.rt-heat-name[class*='rt-sev-']").evaluate_all(
             "all => all.map(node => ['error', 'warn', 'info', 'none'].findIndex(s => node.classList.contains('rt-sev-' + s)))"
         )
@@ -63,6 +64,17 @@ class TestHealth:
         visit.open(tab="health", project="demo", run="run-a", split="eval-rollout")
         expect(visit.get("health-card").first).to_be_visible()
         expect(visit.get("health")).not_to_contain_text("Wasted tokens")
+
+    def test_a_measure_is_taken_apart_by_a_column(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", split="rollout", step=4)
+        card = visit.page.locator("[data-measure='reward/mean']")
+        card.locator("select").select_option("stop_reason")
+        expect(card.locator(".rt-part")).to_have_count(2)
+        expect(card).to_contain_text("length")
+        unknown = card.evaluate("card => card.innerHTML.match(/NaN|undefined/)")
+        assert unknown is None
+        card.locator("select").select_option("")
+        expect(card.locator(".rt-part")).to_have_count(0)
 
     def test_a_cell_of_the_flags_asks_for_its_step(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import pack
 from rollout_traces.store import Store, open_store
+from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.indexing import _ledger_rows
 from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript
 from tests.store.projects import (
     PROJECT,
@@ -265,7 +265,7 @@ class TestMadeUpPacks:
     def test_any_change_of_a_ledger_is_read_or_said(self, data: st.DataObject) -> None:
         raw = bytearray(zlib.decompress(pack(make_ledger([[0.0, 1.0], [0.5]], step=3))))
         with contextlib.suppress(StoreError):
-            _ledger_rows(zlib.compress(changed(raw, data)))
+            read_ledger(zlib.compress(changed(raw, data)))
 
 
 def changed(raw: bytearray, data: st.DataObject) -> bytes:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import Store, index, open_store, schema, source
+from rollout_traces.store import Store, index, manifest, open_store, source
 from tests.store.projects import PROJECT, RUN, RUN_ID, conversation, make_ledger, store_values, write_step
 
 OTHER = ("run-002", "2" * 32)
@@ -112,7 +113,7 @@ class TestHandedOverAgain:
         write_step(make_ledger([[0.0, 0.25]], step=0), ())
         write_step(make_ledger([[0.5, 0.75]], step=0), ())
         store = open_store(PROJECT)
-        assert [row["reward"] for row in store.query(rows="ledger", order_by="sample").rows] == [0.5, 0.75]
+        assert [row["reward"] for row in store.query(rows="all", order_by="sample").rows] == [0.5, 0.75]
         assert store.ledger().get("reward").tolist() == [0.5, 0.75]
         assert store.steps(RUN, "rollout")[0].n_rollouts == 2 == store.runs()[0].n_rollouts
 
@@ -179,7 +180,7 @@ class TestNeverAuthoritative:
     ) -> None:
         write_step(make_ledger([[0.0]], step=0), (0,))
         store = open_store(PROJECT)
-        path = store.index_path
+        path = store.index_path / "index.sqlite3"
         store.close()
         path.write_bytes(damage)
         with caplog.at_level(logging.WARNING, "rollout_traces"):
@@ -189,7 +190,7 @@ class TestNeverAuthoritative:
     def test_a_page_that_is_damaged_is_built_anew(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0] * 8], step=0), range(8))
         store = open_store(PROJECT)
-        path = store.index_path
+        path = store.index_path / "index.sqlite3"
         store.close()
         content = bytearray(path.read_bytes())
         content[4096:] = b"\xff" * (len(content) - 4096)
@@ -202,38 +203,37 @@ class TestNeverAuthoritative:
         write_step(make_ledger([[0.0]], step=0), (0,))
         store = open_store(PROJECT)
         store.close()
-        with sqlite3.connect(store.index_path) as connection:
+        with sqlite3.connect(store.index_path / "index.sqlite3") as connection:
             connection.execute("UPDATE meta SET value = 999 WHERE name = 'version'")
-            connection.execute("DELETE FROM traces")
+            connection.execute("DELETE FROM docs")
         with caplog.at_level(logging.WARNING, "rollout_traces"):
             assert uids(open_store(PROJECT)) == ["b0-0"]
-        assert f"version 999, expected {schema.INDEX_VERSION}" in caplog.text
+        assert f"version 999, expected {manifest.INDEX_VERSION}" in caplog.text
 
     def test_damage_found_by_a_query_is_said_and_mended_by_the_next_refresh(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0] * 50], step=0), range(50))
         store = open_store(PROJECT)
         store.close()
-        content = bytearray(store.index_path.read_bytes())
-        content[20 * 4096 :] = b"\xff" * (len(content) - 20 * 4096)
-        store.index_path.write_bytes(content)
+        path = store.index_path / "index.sqlite3"
+        content = bytearray(path.read_bytes())
+        content[16384:] = b"\xff" * (len(content) - 16384)
+        path.write_bytes(content)
         with pytest.raises(StoreError, match=r"damaged .* built anew at the next refresh"):
-            store.query(where="prompt contains 'question'", order_by="reply", limit=1000)
+            store.query(where="text 'question'", order_by="reply", limit=1000)
         store.refresh()
         assert len(uids(store)) == 50
 
     def test_an_index_that_is_removed_while_open_comes_back(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0]], step=0), (0,))
         store = open_store(PROJECT)
-        for path in store.index_path.parent.glob("*"):
-            path.unlink()
+        shutil.rmtree(store.index_path)
         assert store.refresh() == 2 and uids(store) == ["b0-0"]
 
     def test_an_index_that_another_process_replaced_is_followed(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0]], step=0), (0,))
         one = open_store(PROJECT)
         assert len(uids(one)) == 1
-        for path in one.index_path.parent.glob("*"):
-            path.unlink()
+        shutil.rmtree(one.index_path)
         write_step(make_ledger([[0.0]], step=1), (0,))
         open_store(PROJECT)
         assert uids(one) == ["b0-0", "b1-0"]
@@ -241,16 +241,16 @@ class TestNeverAuthoritative:
     def test_rebuilding_gives_the_same_rows(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0, 1.0]], step=0, traced=(0,)), (0,))
         store = open_store(PROJECT)
-        before = [row.as_dict() for row in store.query(rows="ledger").rows]
+        before = [row.as_dict() for row in store.query(rows="all").rows]
         assert store.rebuild() == 2
-        assert [row.as_dict() for row in store.query(rows="ledger").rows] == before
+        assert [row.as_dict() for row in store.query(rows="all").rows] == before
 
 
 class TestColumnsLimit:
     def test_names_beyond_the_limit_stay_in_the_trace(
         self, trackio_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(schema, "MAX_COLUMNS", 40)
+        monkeypatch.setattr(manifest, "MAX_COLUMNS", 40)
         many = {f"sample/m{i}": np.asarray([float(i)]) for i in range(60)}
         write_step(make_ledger([[0.0]], step=0, **many), (0,))
         with caplog.at_level(logging.WARNING, "rollout_traces"):
@@ -313,10 +313,10 @@ class TestSeveralAtOnce:
         write_step(make_ledger([[0.5] * 4], step=0), range(4))
         store = open_store(PROJECT)
         assert len(uids(store)) == 4
-        with sqlite3.connect(store.index_path) as db:
+        with sqlite3.connect(store.index_path / "index.sqlite3") as db:
             watermark = db.execute("SELECT value FROM meta WHERE name = 'watermark'").fetchone()[0]
         _empty(store)
-        with sqlite3.connect(store.index_path) as db:
+        with sqlite3.connect(store.index_path / "index.sqlite3") as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('watermark', ?)", (watermark,))
         write_step(make_ledger([[0.5] * 4], step=1), range(4))
         store.refresh()

@@ -54,7 +54,7 @@ ASKED = [
     {"where": "text 'pears' or text 'medlars'"},
     {"where": "text contains 'lum' and text 'pears'"},
     {"where": "step < 4 and reward <= 0.5"},
-    {"where": "group = 1", "rows": "ledger"},
+    {"where": "group = 1", "rows": "all"},
     {"text": "cherries", "split": "rollout", "run": RUN, "steps": (2, 8)},
     {"where": "reward > 0.4", "split": "rollout"},
     {"text": "quinces"},

@@ -93,14 +93,13 @@ class TestQuery:
         assert store.count(where="discard_reason is null") == 10
 
     def test_every_rollout_of_the_ledger_can_be_asked_for(self, store: Store) -> None:
-        page = store.query(where="flags has 'truncated'", rows="ledger", order_by="step, sample")
+        page = store.query(where="flags has 'truncated'", rows="all", order_by="step, sample")
         assert [(row.step, row["n_sampled"], row.id is not None) for row in page.rows] == [
             (step, n, traced) for step in range(3) for n, traced in ((15, True), (65, False))
         ]
 
-    def test_the_ledger_has_no_text(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="no text to search"):
-            store.query(text="help", rows="ledger")
+    def test_a_search_of_all_rollouts_finds_the_traced(self, store: Store) -> None:
+        assert {row["traced"] for row in store.query(text="help", rows="all").rows} == {True}
 
     @pytest.mark.parametrize("limit", [0, -1, 10_001])
     def test_a_page_has_bounds(self, store: Store, limit: int) -> None:
@@ -112,7 +111,7 @@ class TestPaging:
     @pytest.mark.parametrize(
         "order_by", [None, "-reward, step", "reward", "selected_by, -step", "run, split"]
     )
-    @pytest.mark.parametrize("rows", ["traces", "ledger"])
+    @pytest.mark.parametrize("rows", ["traces", "all"])
     def test_pages_joined_are_the_whole(self, store: Store, order_by: str | None, rows: str) -> None:
         whole = store.query(order_by=order_by, limit=1000, rows=rows)  # type: ignore[arg-type]
         found, after = [], None
@@ -127,7 +126,7 @@ class TestPaging:
 
     def test_unknown_values_come_last_either_way(self, store: Store) -> None:
         for order_by in ("reward", "-reward"):
-            rewards = [row["reward"] for row in store.query(order_by=order_by, rows="ledger").rows]
+            rewards = [row["reward"] for row in store.query(order_by=order_by, rows="all").rows]
             assert rewards[-3:] == [None] * 3 and None not in rewards[:-3]
 
     @pytest.mark.parametrize("cursor", ["nonsense", "W10", "é", "", "WzEsMl0", "eyJhIjoxfQ", HUGE, NESTED])
@@ -138,17 +137,17 @@ class TestPaging:
 
 class TestCounting:
     def test_facets_of_lists_count_names(self, store: Store) -> None:
-        assert store.facets("flags", rows="ledger") == [
+        assert store.facets("flags", rows="all") == [
             ("truncated", 6),
             ("repetition", 3),
             ("tied_group", 3),
         ]
 
     def test_facets_count_the_unknown(self, store: Store) -> None:
-        assert (None, 16) in store.facets("trace_uid", rows="ledger", limit=100)
+        assert (None, 16) in store.facets("trace_uid", rows="all", limit=100)
 
     def test_a_histogram_holds_every_row_once(self, store: Store) -> None:
-        found = store.histogram("reward", bins=4, rows="ledger", split="rollout")
+        found = store.histogram("reward", bins=4, rows="all", split="rollout")
         assert found.edges == (0.0, 0.25, 0.5, 0.75, 1.0)
         assert found.counts == (3, 12, 3, 3) and found.unknown == 3
 

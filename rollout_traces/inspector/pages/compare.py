@@ -77,7 +77,7 @@ def prompt_history(workspace: Workspace, request: Request) -> dict[str, Any]:
         request.run,
         request.split,
         where=f"prompt_key = '{quoted}'",
-        rows="ledger",
+        rows="all",
         limit=10_000,
         order_by="step",
     )

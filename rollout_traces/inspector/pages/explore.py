@@ -11,7 +11,7 @@ from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_over_steps, flag_severities
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store, TraceRow
-from rollout_traces.store.scope import Rows
+from rollout_traces.store.scope import Which
 
 PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
@@ -97,11 +97,11 @@ def command(workspace: Workspace, request: Request) -> str:
         "--sort": request.text("sort"),
     }
     options = [f"{option}={value}" for option, value in asked.items() if value]
-    ledger = ["--ledger"] if _rows(request) == "ledger" else []
-    return shlex.join(["rollout-traces", "export", "rollouts.jsonl", *options, *ledger])
+    rows = ["--all"] if _rows(request) == "all" else []
+    return shlex.join(["rollout-traces", "export", "rollouts.jsonl", *options, *rows])
 
 
-def default_columns(rows: Rows) -> tuple[str, ...]:
+def default_columns(rows: Which) -> tuple[str, ...]:
     """What is shown before columns are chosen."""
     said = ("reply",) if rows == "traces" else ()
     chosen = () if rows == "traces" else ("discard_reason", "selected_by")
@@ -118,8 +118,8 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _rows(request: Request) -> Rows:
-    return "ledger" if request.text("rows") == "all" else "traces"
+def _rows(request: Request) -> Which:
+    return "all" if request.text("rows") == "all" else "traces"
 
 
 def _plain(row: TraceRow, wanted: tuple[str, ...]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _plain(row: TraceRow, wanted: tuple[str, ...]) -> dict[str, Any]:
         "step": row.step,
         "group": row["group"],
         "sample": row["sample"],
-        "traced": row.id is not None or row["trace_uid"] is not None,
+        "traced": row.id is not None,
         "cells": [list(value) if isinstance(value, tuple) else value for value in values],
     }
 

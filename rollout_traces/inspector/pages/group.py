@@ -87,7 +87,7 @@ def _members(store: Store, request: Request, chosen: Group) -> list[Member]:
         request.run,
         request.split,
         where=f"group = {chosen.group}",
-        rows="ledger",
+        rows="all",
         steps=steps,
         limit=MOST_MEMBERS,
     )

@@ -9,11 +9,12 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.breakdown import BY, breakdown
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, Measure
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
 from rollout_traces.metrics.ties import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
@@ -63,6 +64,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         "discards": _matrix(steps, summaries, "discards"),
         "ties": _matrix(steps, summaries, "ties"),
         "severities": flag_severities(),
+        "by": [name for name in BY if _is_known(store, request, name)],
         "n_traced": sum(info.n_traces for info in counted),
         "n_rows": sum(info.n_rollouts or 0 for info in counted),
         "chosen_by": chosen_over_steps(workspace, request),
@@ -72,6 +74,15 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
             "metrics": off_in(store, request.run, request.split, "metrics_off") or "",
         },
     }
+
+
+def _is_known(store: Store, request: Request, column: str) -> bool:
+    """Whether the last step's ledger knows a column."""
+    steps = [info.step for info in store.steps(request.run, request.split) if info.n_rollouts]
+    if not steps:
+        return False
+    values = store.ledger(request.run, request.split, steps=(steps[-1], steps[-1])).get(column)
+    return any(value not in (None, NULL_INT) for value in values.tolist())
 
 
 def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
@@ -105,7 +116,7 @@ def _in_ledger(store: Store, request: Request, where: str) -> int | None:
     """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
     steps = (request.step, request.step)
     try:
-        return store.count(request.run, request.split, where=where, steps=steps, rows="ledger")
+        return store.count(request.run, request.split, where=where, steps=steps, rows="all")
     except StoreError:
         return None
 
@@ -265,4 +276,4 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-PAGE = Page(name="health", title="Health", key="4", functions=(health, examples))
+PAGE = Page(name="health", title="Health", key="4", functions=(health, breakdown, examples))

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
 
 from rollout_traces.store.query.error import QueryError
+from rollout_traces.store.query.names import Column, Names
 from rollout_traces.store.query.nodes import (
     All,
     Any,
+    Arithmetic,
+    Bare,
     Between,
+    Call,
     Compare,
-    Contains,
+    Constant,
     Has,
     In,
+    IsEmpty,
+    IsNull,
+    Matches,
     Name,
     Node,
     Not,
+    Place,
+    Scan,
     SortKey,
-    Substring,
+    Term,
+    Test,
     Text,
     Value,
 )
-from rollout_traces.store.schema import Column
+
+TermKind = Literal["number", "text", "tags", "mixed", "any"]
+MOST_PATTERN = 1000
+"""Characters of a regular expression."""
+
+_FUNCTIONS: Mapping[str, tuple[int, int]] = {
+    "abs": (1, 1),
+    "len": (1, 1),
+    "min": (2, 32),
+    "max": (2, 32),
+    "round": (1, 2),
+}
+"""Name -> fewest and most arguments."""
 
 
 @dataclass(frozen=True)
@@ -43,127 +65,333 @@ class Sql:
         return Sql(f"{self.text} AND {other.text}", (*self.parameters, *other.parameters))
 
 
-TextCompiler = Callable[[Text | Substring], Sql]
-
-
 @dataclass(frozen=True)
+class Valued:
+    """A term's SQL, and what its values are."""
+
+    sql: Sql
+    kind: TermKind
+    place: Place
+
+
+@dataclass
 class Compiler:
-    """Compiles filters and sorts over one table, alias `t`.
+    """Compiles filters and sorts over the table, alias `t`.
 
     Attributes:
-        columns: what can be named.
-        known: names that are understood although no row has them yet.
+        names: what can be named.
+        source: the query, for errors.
         compile_text: compiles a search of the conversation.
-        source_text: the query, for errors.
+        used: columns that what was compiled so far reads.
     """
 
-    columns: Mapping[str, Column]
-    known: frozenset[str]
-    compile_text: TextCompiler
-    source_text: str
+    names: Names
+    source: str
+    compile_text: Callable[[Text | Scan], Sql]
+    used: dict[str, None] = field(default_factory=dict)
 
     def filter(self, node: Node) -> Sql:
-        """The condition of a filter; unknown values satisfy no test but `is null`.
+        """The condition of a filter; unknown values satisfy no test but `is null` and `is empty`.
 
         Raises:
-            QueryError: an unknown column, or a test that a column does not take.
+            QueryError: an unknown name, or a test that a column does not take.
         """
         if isinstance(node, All | Any):
-            return _joined(
-                [self.filter(part) for part in node.parts], " AND " if isinstance(node, All) else " OR "
-            )
+            return joined([self.filter(p) for p in node.parts], " AND " if isinstance(node, All) else " OR ")
         if isinstance(node, Not):
             inner = self.filter(node.part)
-            return Sql(f"NOT coalesce({inner.text}, 0)", inner.parameters)
-        if isinstance(node, Text | Substring):
+            return Sql(f"NOT coalesce({inner.text}, false)", inner.parameters)
+        if isinstance(node, Text | Scan):
             return self.compile_text(node)
         return self._test(node)
 
-    def order(self, keys: Sequence[SortKey]) -> list[tuple[str, bool]]:
+    def order(self, keys: Sequence[SortKey]) -> list[tuple[Sql, bool]]:
         """`(expression, descending)` for each sort key.
 
         Raises:
-            QueryError: an unknown column.
+            QueryError: an unknown column, or a list of names.
         """
-        return [(self.column(key.column).sql, key.descending) for key in keys]
+        found = []
+        for key in keys:
+            value = self._value(key.term)
+            if value.kind == "tags":
+                value = Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", value.place)
+            found.append((value.sql, key.descending))
+        return found
 
-    def reach(self, node: Node) -> int:
-        """How far into a row SQLite must read for a test; the nearest one is best asked first."""
-        if isinstance(node, All | Any):
-            return max(map(self.reach, node.parts))
-        if isinstance(node, Not):
-            return self.reach(node.part)
-        if isinstance(node, Text | Substring) or node.column.name not in self.columns:
-            return len(self.columns)
-        return list(self.columns).index(node.column.name)
-
-    def _test(self, node: Compare | Between | In | Has | Contains) -> Sql:
-        column = self.column(node.column)
-        self._check_values(column, node)
-        if isinstance(node, Compare):
-            return _compare(column, node)
-        if isinstance(node, Between):
-            return Sql(f"{column.sql} BETWEEN ? AND ?", (node.low, node.high))
-        if isinstance(node, In):
-            return _one_of(column, node.values)
-        if isinstance(node, Has):
-            if column.kind not in ("tags", "mixed"):
-                raise self._wrong(
-                    node.column, f"{column.name} is no list of names; use {column.name} = '{node.name}'."
-                )
-            return Sql(f"instr({column.sql}, ?) > 0", (f"|{node.name}|",))
-        return Sql(f"instr(lower({column.sql}), lower(?)) > 0", (node.piece,))
-
-    def _check_values(self, column: Column, node: Compare | Between | In | Has | Contains) -> None:
-        wanted = {"number": (int, float), "text": (str,), "tags": (str,)}.get(column.kind)
-        for value in _values_of(node):
-            if wanted is not None and not isinstance(value, wanted):
-                holds = "numbers" if column.kind == "number" else "texts, which stand in quotes"
-                raise self._wrong(node.column, f"{column.name} holds {holds}; found {value!r}.")
-
-    def column(self, name: Name) -> Column:
+    def column(self, name: str, place: Place) -> Column:
         """The column of that name.
 
         Raises:
             QueryError: there is none.
         """
-        if name.name in self.columns:
-            return self.columns[name.name]
-        if name.name in self.known:
-            return Column(name.name, "mixed", "NULL")
-        names = [*self.columns, *self.known]
-        near = difflib.get_close_matches(name.name, names, n=1) or [
-            n for n in names if n.endswith("/" + name.name)
-        ]
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise self._wrong(name, f"no column {name.name!r}.{hint}")
+        column = self.names.column(name)
+        if column is None:
+            self._refuse(place, f"no column {name!r}.{self.names.hint(name)}")
+        self.used.update(dict.fromkeys(column.reads))
+        return column
 
-    def _wrong(self, name: Name, what: str) -> QueryError:
-        return QueryError(what, self.source_text, name.start, name.stop)
+    def _test(self, node: Test) -> Sql:
+        if isinstance(node, Bare):
+            return self._bare(node)
+        if isinstance(node, Compare):
+            return self._compare(node)
+        if isinstance(node, Has):
+            return self._has(node)
+        if isinstance(node, Matches):
+            return self._matches(node)
+        value = self._value(node.term)
+        if isinstance(node, IsNull):
+            return Sql(f"({value.sql.text} IS NULL)", value.sql.parameters)
+        if isinstance(node, IsEmpty):
+            return self._is_empty(value)
+        if isinstance(node, Between):
+            low, high = self._other(node.low, value), self._other(node.high, value)
+            left = _comparable(value, low)
+            return Sql(
+                f"({left.text} BETWEEN {low.sql.text} AND {high.sql.text})",
+                (*left.parameters, *low.sql.parameters, *high.sql.parameters),
+            )
+        return self._in(node, value)
+
+    def _bare(self, node: Bare) -> Sql:
+        term = node.term
+        if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
+            return self._has_name("flags", term.name, term.place)
+        value = self._value(term)
+        if isinstance(term, Constant) and not isinstance(term.value, int):
+            self._refuse(term.place, "a value alone is no test; compare it with something.")
+        if value.kind in ("number", "any"):
+            return Sql(f"({value.sql.text} <> 0)", value.sql.parameters)
+        return Sql(f"NOT {self._is_empty(value).text}", self._is_empty(value).parameters)
+
+    def _compare(self, node: Compare) -> Sql:
+        if isinstance(node.left, Constant) and isinstance(node.right, Name | Arithmetic | Call):
+            turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(node.operator, node.operator)
+            node = Compare(node.right, turned, node.left, node.place)  # type: ignore[arg-type]
+        left = self._value(node.left)
+        if left.kind == "tags":
+            return self._compare_tags(node)
+        right = self._other(node.right, left)
+        compared = _comparable(left, right)
+        return Sql(
+            f"({compared.text} {node.operator} {right.sql.text})",
+            (*compared.parameters, *right.sql.parameters),
+        )
+
+    def _compare_tags(self, node: Compare) -> Sql:
+        """`flags = 'x'` means that the list has it."""
+        name = self._named_text(node.right)
+        if name is None or node.operator not in ("=", "!="):
+            column = node.left.name if isinstance(node.left, Name) else "a list"
+            self._refuse(node.place, f"{column} is a list of names; use {column} has 'name'.")
+        has = self._has(Has(node.left, name, node.place))
+        return has if node.operator == "=" else Sql(f"NOT coalesce({has.text}, false)", has.parameters)
+
+    def _has(self, node: Has) -> Sql:
+        if not isinstance(node.term, Name):
+            self._refuse(node.place, "has looks into a list of names, such as flags.")
+        return self._has_name(node.term.name, node.name, node.place, node.term.place)
+
+    def _has_name(self, column_name: str, name: str, place: Place, of: Place | None = None) -> Sql:
+        column = self.column(column_name, of or place)
+        if column.kind != "tags":
+            self._refuse(of or place, f"{column_name} is no list of names; use {column_name} = '{name}'.")
+        if column_name == "flags" and not self.names.is_flag(name):
+            self._refuse(place, f"no flag {name!r}.{self.names.flag_hint(name)}")
+        return Sql(f"list_contains({column.sql}, ?)", (name,))
+
+    def _matches(self, node: Matches) -> Sql:
+        if isinstance(node.term, Name) and node.term.name in ("prompt", "reply") and node.how != "like":
+            return self.compile_text(Scan(node.pattern, node.how, node.term.name, node.place))  # type: ignore[arg-type]
+        value = self._value(node.term)
+        if value.kind == "number":
+            self._refuse(
+                value.place, f"{self._said(value.place)} holds numbers; {node.how} looks into texts."
+            )
+        if value.kind == "tags":
+            if node.how == "contains":
+                return Sql(
+                    f"(len(list_filter({value.sql.text}, lambda x: contains(lower(x), lower(?)))) > 0)",
+                    (*value.sql.parameters, node.pattern),
+                )
+            self._refuse(value.place, f"{self._said(value.place)} is a list of names; use has or contains.")
+        if node.how == "~":
+            check_pattern(node.pattern, self.source, node.place)
+        test = {
+            "contains": "contains(lower({}), lower(?))",
+            "like": "({} ILIKE ? ESCAPE '\\')",
+            "~": "regexp_matches({}, ?)",
+        }[node.how]
+        return Sql(test.format(value.sql.text), (*value.sql.parameters, node.pattern))
+
+    def _in(self, node: In, value: Valued) -> Sql:
+        if value.kind == "tags":
+            names = [self._named_text(v) for v in node.values]
+            if None in names:
+                self._refuse(value.place, f"{self._said(value.place)} is a list of names; found a number.")
+            return joined([self._has(Has(node.term, str(name), node.place)) for name in names], " OR ")
+        unknown = [v for v in node.values if isinstance(v, Constant) and v.value is None]
+        given = [self._other(v, value) for v in node.values if v not in unknown]
+        parts = []
+        if given:
+            left = _comparable(value, given[0])
+            listed = ", ".join(other.sql.text for other in given)
+            parameters = tuple(p for other in given for p in other.sql.parameters)
+            parts.append(Sql(f"({left.text} IN ({listed}))", (*left.parameters, *parameters)))
+        if unknown:
+            parts.append(Sql(f"({value.sql.text} IS NULL)", value.sql.parameters))
+        return joined(parts, " OR ")
+
+    def _is_empty(self, value: Valued) -> Sql:
+        text, parameters = value.sql.text, value.sql.parameters
+        if value.kind in ("number", "any"):
+            return Sql(f"({text} IS NULL)", parameters)
+        return Sql(f"({text} IS NULL OR len({text}) = 0)", (*parameters, *parameters))
+
+    def _value(self, term: Term) -> Valued:
+        if isinstance(term, Constant):
+            kind: TermKind = (
+                "any" if term.value is None else "text" if isinstance(term.value, str) else "number"
+            )
+            return Valued(Sql("?", (term.value,)), kind, term.place)
+        if isinstance(term, Arithmetic):
+            return self._arithmetic(term)
+        if isinstance(term, Call):
+            return self._call(term)
+        if not term.quoted and self.names.column(term.name) is None:
+            split = _as_arithmetic(term, self.names)
+            if split is not None:
+                return self._value(split)
+        column = self.column(term.name, term.place)
+        return Valued(Sql(column.sql), column.kind, term.place)
+
+    def _arithmetic(self, term: Arithmetic) -> Valued:
+        left, right = self._number(term.left), self._number(term.right)
+        divisor = f"nullif({right.text}, 0)" if term.sign in ("/", "%") else right.text
+        return Valued(
+            Sql(f"({left.text} {term.sign} {divisor})", (*left.parameters, *right.parameters)),
+            "number",
+            term.place,
+        )
+
+    def _call(self, term: Call) -> Valued:
+        if term.function not in _FUNCTIONS:
+            self._refuse(term.place, f"no function {term.function!r}; there is {', '.join(_FUNCTIONS)}.")
+        fewest, most = _FUNCTIONS[term.function]
+        if not fewest <= len(term.arguments) <= most:
+            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
+            self._refuse(term.place, f"{term.function} takes {wanted} values; found {len(term.arguments)}.")
+        if term.function == "len":
+            value = self._value(term.arguments[0])
+            if value.kind == "number":
+                self._refuse(value.place, f"{self._said(value.place)} holds numbers, which have no length.")
+            return Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", term.place)
+        numbers = [self._number(argument) for argument in term.arguments]
+        listed = ", ".join(number.text for number in numbers)
+        parameters = tuple(p for number in numbers for p in number.parameters)
+        if term.function == "round":
+            listed = listed if len(numbers) == 1 else f"{numbers[0].text}, CAST({numbers[1].text} AS INTEGER)"
+        if term.function in ("abs", "round"):
+            return Valued(Sql(f"{term.function}({listed})", parameters), "number", term.place)
+        unknown = " OR ".join(f"{number.text} IS NULL" for number in numbers)
+        most_or_least = "least" if term.function == "min" else "greatest"
+        return Valued(
+            Sql(
+                f"(CASE WHEN {unknown} THEN NULL ELSE {most_or_least}({listed}) END)",
+                (*parameters, *parameters),
+            ),
+            "number",
+            term.place,
+        )
+
+    def _number(self, term: Term) -> Sql:
+        value = self._value(term)
+        if value.kind in ("text", "tags"):
+            holds = "texts" if value.kind == "text" else "a list of names"
+            self._refuse(value.place, f"{self._said(value.place)} is {holds}; expected a number.")
+        test = "TRY_CAST" if value.kind == "mixed" else "CAST"
+        return Sql(f"{test}({value.sql.text} AS DOUBLE)", value.sql.parameters)
+
+    def _other(self, term: Term, beside: Valued) -> Valued:
+        """The value that a column is compared with; an unquoted name beside a text is that text."""
+        if isinstance(term, Name) and beside.kind in ("text", "mixed") and not self._names_a_value(term):
+            return Valued(Sql("?", (term.name,)), "text", term.place)
+        if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
+            self._refuse(term.place, f"{term.name} is a flag; use flags has {term.name}.")
+        value = self._value(term)
+        if value.kind == "any":
+            self._refuse(term.place, "null has no order; use 'is null' or 'is not null'.")
+        fits = beside.kind == value.kind or "mixed" in (beside.kind, value.kind)
+        if not fits:
+            holds = "numbers" if beside.kind == "number" else "texts, which stand in quotes"
+            shown = repr(term.value) if isinstance(term, Constant) else self._said(value.place)
+            self._refuse(beside.place, f"{self._said(beside.place)} holds {holds}; found {shown}.")
+        return value
+
+    def _named_text(self, term: Term) -> str | None:
+        if isinstance(term, Name):
+            return term.name
+        return term.value if isinstance(term, Constant) and isinstance(term.value, str) else None
+
+    def _names_a_value(self, term: Name) -> bool:
+        return self.names.column(term.name) is not None or _as_arithmetic(term, self.names) is not None
+
+    def _said(self, place: Place) -> str:
+        return self.source[place.start : place.stop].strip("`") or "this"
+
+    def _refuse(self, place: Place, what: str) -> NoReturn:
+        raise QueryError(what, self.source, place.start, place.stop)
 
 
-def _values_of(node: Compare | Between | In | Has | Contains) -> list[Value]:
-    if isinstance(node, Compare):
-        values: Sequence[Value] = (node.value,)
-    elif isinstance(node, Between):
-        values = (node.low, node.high)
-    else:
-        values = node.values if isinstance(node, In) else ()
-    return [value for value in values if value is not None]
+def check_pattern(pattern: str, source: str, place: Place) -> None:
+    """Refuses what is no regular expression of RE2, which takes time linear in the text.
+
+    Raises:
+        QueryError: it is none, or too long.
+    """
+    import duckdb
+
+    if len(pattern) > MOST_PATTERN:
+        what = f"a regular expression of {len(pattern)} characters; at most {MOST_PATTERN}."
+        raise QueryError(what, source, place.start, place.stop)
+    try:
+        with duckdb.connect(":memory:") as database:
+            database.execute("SELECT regexp_matches('', ?)", (pattern,))
+    except duckdb.Error as error:
+        what = f"no regular expression: {str(error).splitlines()[0].removeprefix('Invalid Input Error: ')}."
+        raise QueryError(what, source, place.start, place.stop) from error
 
 
-def _compare(column: Column, node: Compare) -> Sql:
-    if node.value is None:
-        return Sql(f"{column.sql} IS {'NOT ' if node.operator == '!=' else ''}NULL")
-    return Sql(f"{column.sql} {node.operator} ?", (node.value,))
-
-
-def _one_of(column: Column, values: Sequence[Value]) -> Sql:
-    given = tuple(value for value in values if value is not None)
-    listed = Sql(f"{column.sql} IN ({', '.join('?' * len(given))})", given)
-    return listed if len(given) == len(values) else _joined([listed, Sql(f"{column.sql} IS NULL")], " OR ")
-
-
-def _joined(parts: Sequence[Sql], by: str) -> Sql:
+def joined(parts: Sequence[Sql], by: str) -> Sql:
+    """Conditions in brackets with a word between."""
     parameters = tuple(value for part in parts for value in part.parameters)
     return Sql(f"({by.join(part.text for part in parts)})", parameters)
+
+
+def _comparable(left: Valued, right: Valued) -> Sql:
+    """A column of numbers and texts, read as what it is compared with."""
+    if left.kind == "mixed" and right.kind == "number":
+        return Sql(f"TRY_CAST({left.sql.text} AS DOUBLE)", left.sql.parameters)
+    return left.sql
+
+
+def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
+    """`a/b` and `component/x-component/y` are one word to the lexer; here they become sums of columns."""
+    text = term.name
+    for at in range(len(text) - 2, 0, -1):
+        if text[at] not in "+-/":
+            continue
+        left, right = text[:at], text[at + 1 :]
+        start = term.place.start
+        if names.column(right) is None:
+            continue
+        below: Term = Name(left, Place(start, start + at))
+        if names.column(left) is None:
+            deeper = _as_arithmetic(below, names)  # type: ignore[arg-type]
+            if deeper is None:
+                continue
+            below = deeper
+        above = Name(right, Place(start + at + 1, term.place.stop))
+        return Arithmetic(below, text[at], above, term.place)  # type: ignore[arg-type]
+    return None

@@ -8,23 +8,26 @@ from typing import Literal
 
 from rollout_traces.store.query.error import QueryError
 
-TokenKind = Literal["name", "word", "number", "string", "symbol", "end"]
+TokenKind = Literal["name", "quoted", "word", "number", "string", "symbol", "end"]
 
 KEYWORDS = ("and", "or", "not", "in", "between", "is", "null", "has", "contains", "text", "true", "false")
 """Words of the language, any case; as a column's name they need backquotes."""
+LONGEST = 1 << 16
+"""Characters of a query."""
 
 _PATTERNS = re.compile(
     r"""
     (?P<space>\s+)
-  | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+  | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
   | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
   | (?P<quoted>`[^`]+`)
-  | (?P<name>[^\W\d][\w.]*(?:/[\w.\-:@+]+)*)
-  | (?P<symbol><=|>=|==|!=|<>|[<>=(),])
+  | (?P<name>[^\W\d][\w.]*(?:/[\w.\-:@+]*[\w:@])*)
+  | (?P<symbol><=|>=|==|!=|<>|&&|\|\||!~|[!~<>=(),\[\]+\-*/%])
     """,
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_SAME = {"==": "=", "<>": "!=", "&&": "and", "||": "or", "!": "not"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class Token:
     """One token.
 
     Attributes:
-        kind: `name` (a column), `word` (of the language), `number`, `string`, `symbol` or `end`.
-        value: the column's name, the word in lower case, the number, the string's text, the symbol.
+        kind: `name`, `quoted` (a name in backquotes), `word` (of the language), `number`, `string`,
+            `symbol` or `end`.
+        value: the name, the word in lower case, the number, the string's text, the symbol.
         start: its first character in the query.
         stop: one past its last.
     """
@@ -48,8 +52,10 @@ def tokenize(text: str) -> list[Token]:
     """Cuts a query into tokens, the last of kind `end`.
 
     Raises:
-        QueryError: a character that begins no token, or a string without its end.
+        QueryError: a character that begins no token, a string without its end, or a query that is too long.
     """
+    if len(text) > LONGEST:
+        raise QueryError(f"{len(text)} characters; a query has at most {LONGEST}.", text[:80], 0, 80)
     tokens: list[Token] = []
     at = 0
     while at < len(text):
@@ -69,9 +75,10 @@ def _token(match: re.Match[str]) -> Token:
     if match.lastgroup == "string":
         return Token("string", _unescape(found[1:-1]), start, stop)
     if match.lastgroup == "quoted":
-        return Token("name", found[1:-1], start, stop)
+        return Token("quoted", found[1:-1], start, stop)
     if match.lastgroup == "symbol":
-        return Token("symbol", {"==": "=", "<>": "!="}.get(found, found), start, stop)
+        same = _SAME.get(found, found)
+        return Token("word" if same.isalpha() else "symbol", same, start, stop)
     if found.lower() in KEYWORDS:
         return Token("word", found.lower(), start, stop)
     return Token("name", found, start, stop)
@@ -82,7 +89,7 @@ def _number(text: str) -> int | float:
         value = int(text)
     except ValueError:
         return float(text)
-    return value if -(2**63) <= value < 2**63 else float(value)
+    return value if value < 2**63 else float(text)
 
 
 def _unescape(text: str) -> str:

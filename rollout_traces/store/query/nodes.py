@@ -1,4 +1,4 @@
-"""What a query says, as plain data."""
+"""What a query says, as plain data. Every node knows where it stands in the query."""
 
 from __future__ import annotations
 
@@ -7,63 +7,138 @@ from typing import Literal
 
 Value = str | int | float | None
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
+Sign = Literal["+", "-", "*", "/", "%"]
 
 
 @dataclass(frozen=True)
-class Name:
-    """A column as named in a query.
+class Place:
+    """Where something stands in a query.
 
     Attributes:
-        name: the name.
-        start: where it stands in the query.
-        stop: one past its last character.
+        start: its first character.
+        stop: one past its last.
     """
 
-    name: str
     start: int
     stop: int
 
 
 @dataclass(frozen=True)
-class Compare:
-    """`column op value`; `= null` and `!= null` test for presence."""
+class Name:
+    """A column, a flag, or an unquoted text: which of them, only the columns tell.
 
-    column: Name
-    operator: Operator
+    Attributes:
+        name: the name.
+        place: where it stands.
+        quoted: it stands in backquotes, so it is a column.
+    """
+
+    name: str
+    place: Place
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number, a text, true, false or null."""
+
     value: Value
+    place: Place
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """`left sign right`."""
+
+    left: Term
+    sign: Sign
+    right: Term
+    place: Place
+
+
+@dataclass(frozen=True)
+class Call:
+    """`function(a, b, …)`."""
+
+    function: str
+    arguments: tuple[Term, ...]
+    place: Place
+
+
+Term = Name | Constant | Arithmetic | Call
+"""What has a value."""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A term alone: `success`, `truncated`."""
+
+    term: Term
+    place: Place
+
+
+@dataclass(frozen=True)
+class Compare:
+    """`left operator right`."""
+
+    left: Term
+    operator: Operator
+    right: Term
+    place: Place
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """`term is null`."""
+
+    term: Term
+    place: Place
+
+
+@dataclass(frozen=True)
+class IsEmpty:
+    """`term is empty`: unknown, a text without characters, or a list without names."""
+
+    term: Term
+    place: Place
 
 
 @dataclass(frozen=True)
 class Between:
-    """`column between low and high`, both included."""
+    """`term between low and high`, both included."""
 
-    column: Name
-    low: Value
-    high: Value
+    term: Term
+    low: Term
+    high: Term
+    place: Place
 
 
 @dataclass(frozen=True)
 class In:
-    """`column in (a, b, …)`."""
+    """`term in (a, b, …)`."""
 
-    column: Name
-    values: tuple[Value, ...]
+    term: Term
+    values: tuple[Term, ...]
+    place: Place
 
 
 @dataclass(frozen=True)
 class Has:
     """`column has 'name'`: a list of names holds this one."""
 
-    column: Name
+    term: Term
     name: str
+    place: Place
 
 
 @dataclass(frozen=True)
-class Contains:
-    """`column contains 'piece'`: a text holds this piece, any case."""
+class Matches:
+    """`term contains 'piece'`, `term like 'pattern'` or `term ~ 'expression'`."""
 
-    column: Name
-    piece: str
+    term: Term
+    how: Literal["contains", "like", "~"]
+    pattern: str
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -71,17 +146,24 @@ class Text:
     """`text 'phrase'`: the conversation holds this."""
 
     phrase: str
-    start: int
-    stop: int
+    place: Place
 
 
 @dataclass(frozen=True)
-class Substring:
-    """`text contains 'piece'`: the conversation holds this piece, also inside a word."""
+class Scan:
+    """`text contains 'piece'` or `text ~ 'expression'`: the texts themselves are read.
 
-    piece: str
-    start: int
-    stop: int
+    Attributes:
+        pattern: what is looked for.
+        how: as a piece of text in any case, or as a regular expression.
+        part: of the whole conversation, or of its first user or last assistant message.
+        place: where it stands.
+    """
+
+    pattern: str
+    how: Literal["contains", "~"]
+    part: Literal["text", "prompt", "reply"]
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -105,7 +187,8 @@ class Any:
     parts: tuple[Node, ...]
 
 
-Node = Compare | Between | In | Has | Contains | Text | Substring | Not | All | Any
+Test = Bare | Compare | IsNull | IsEmpty | Between | In | Has | Matches
+Node = Test | Text | Scan | Not | All | Any
 
 
 @dataclass(frozen=True)
@@ -113,9 +196,22 @@ class SortKey:
     """One key of a sort; unknown values come last either way.
 
     Attributes:
-        column: the column.
+        term: what is sorted by.
         descending: highest first.
     """
 
-    column: Name
+    term: Term
     descending: bool
+
+
+@dataclass(frozen=True)
+class Query:
+    """A filter and what follows it.
+
+    Attributes:
+        node: the filter; None for all rows.
+        order: sort keys of `order by`; empty without one.
+    """
+
+    node: Node | None
+    order: tuple[SortKey, ...] = ()

@@ -1,86 +1,99 @@
 """Tokens -> nodes, by recursive descent.
 
-query     = or
-or        = and { "or" and }
-and       = not { "and" not }
-not       = "not" not | "(" or ")" | predicate
-predicate = "text" ["contains"] string
-          | column ( compare value | ["not"] "in" "(" value { "," value } ")" | "is" ["not"] "null"
-                   | ["not"] "between" value "and" value | ["not"] ("has" | "contains") string )
-sort      = [ "-" | "+" ] column { "," [ "-" | "+" ] column }
+query     = [ or ] [ "order" "by" sort ]
+or        = and { ( "or" | "||" ) and }
+and       = not { ( "and" | "&&" ) not }
+not       = ( "not" | "!" ) not | test
+test      = "text" ( string | "contains" string | "~" string )
+          | sum [ compare sum | [ "not" ] "in" ( list | column ) | "is" [ "not" ] ( "null" | "empty" )
+                | [ "not" ] "between" sum "and" sum | [ "not" ] "has" ( string | name )
+                | [ "not" ] ( "contains" | "like" ) string | ( "~" | "!~" ) string ]
+          | "(" or ")"
+list      = "(" sum { "," sum } ")" | "[" sum { "," sum } "]"
+sum       = product { ( "+" | "-" ) product }
+product   = signed { ( "*" | "/" | "%" ) signed }
+signed    = [ "-" ] ( number | string | "true" | "false" | "null" | name [ "(" sum { "," sum } ")" ] | "(" sum ")" )
+sort      = [ "-" | "+" ] sum [ "asc" | "desc" ] { "," … }
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
 
 from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.query.lexer import Token, tokenize
 from rollout_traces.store.query.nodes import (
     All,
     Any,
+    Arithmetic,
+    Bare,
     Between,
+    Call,
     Compare,
-    Contains,
+    Constant,
     Has,
     In,
+    IsEmpty,
+    IsNull,
+    Matches,
     Name,
     Node,
     Not,
+    Place,
+    Query,
+    Scan,
     SortKey,
-    Substring,
+    Term,
     Text,
-    Value,
 )
 
 MAX_DEPTH = 100
 """Brackets and `not`s inside one another."""
 MAX_VALUES = 1000
-"""Values in one `in (…)`."""
+"""Values in one list."""
 MAX_TESTS = 200
-"""Tests in one query; SQLite limits how deep a condition may be."""
+"""Tests in one query."""
+MAX_KEYS = 32
+"""Keys of one sort."""
+
+_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
-def parse_query(text: str) -> Node | None:
-    """Parses a filter.
+def parse_query(text: str) -> Query:
+    """Parses a filter, with or without an `order by`.
 
     Args:
         text: the filter; empty for none.
-
-    Returns:
-        What it says, None when it is empty.
 
     Raises:
         QueryError: it cannot be understood.
     """
     parser = _Parser(text)
-    if parser.token.kind == "end":
-        return None
-    node = parser.either()
+    node = None if parser.token.kind == "end" or parser.at_order() else parser.either()
+    order: tuple[SortKey, ...] = ()
+    if parser.at_order():
+        parser.skip_order()
+        order = parser.sort()
     if parser.token.kind != "end":
-        raise parser.unexpected("'and', 'or' or the end of the query")
-    return node
+        parser.refuse("'and', 'or', 'order by' or the end of the query")
+    return Query(node, order)
 
 
 def parse_sort(text: str) -> tuple[SortKey, ...]:
-    """Parses sort keys, `-reward, step`.
+    """Parses sort keys, `-reward, step` or `reward desc, step`.
 
     Args:
-        text: column names with a leading `-` for highest first.
+        text: the keys; a leading `-` means highest first.
 
     Raises:
         QueryError: it cannot be understood.
     """
-    keys = []
-    at = 0
-    for part in text.split(","):
-        name = part.strip()
-        start = at + part.find(name) if name else at
-        sign = name[:1] if name[:1] in "+-" else ""
-        column = name[len(sign) :].strip().strip("`")
-        if not column:
-            raise QueryError("expected a column to sort by, such as -reward.", text, start, start + len(name))
-        keys.append(SortKey(Name(column, start, start + len(name)), sign == "-"))
-        at += len(part) + 1
-    return tuple(keys)
+    parser = _Parser(text)
+    keys = parser.sort()
+    if parser.token.kind != "end":
+        parser.refuse("',' or the end of the sort")
+    return keys
 
 
 class _Parser:
@@ -95,114 +108,278 @@ class _Parser:
     def token(self) -> Token:
         return self._tokens[self._at]
 
+    def at_order(self) -> bool:
+        following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+        return self._is_word(self.token, "order") and self._is_word(following, "by")
+
+    def skip_order(self) -> None:
+        self._at += 2
+
+    def sort(self) -> tuple[SortKey, ...]:
+        keys = [self._sort_key()]
+        while self._take(","):
+            keys.append(self._sort_key())
+            if len(keys) > MAX_KEYS:
+                raise self._wrong(self.token, f"more than {MAX_KEYS} sort keys.")
+        return tuple(keys)
+
+    def _sort_key(self) -> SortKey:
+        descending = self._take("-")
+        if not descending:
+            self._take("+")
+        if self.token.kind not in ("name", "quoted") and self.token.value != "(":
+            self.refuse("a column to sort by, such as -reward,")
+        term = self._sum()
+        if self._is_word(self.token, "desc") or self._is_word(self.token, "asc"):
+            descending = descending != self._is_word(self.token, "desc")
+            self._at += 1
+        return SortKey(term, descending)
+
     def either(self) -> Node:
-        parts = [self.both()]
+        parts = [self._both()]
         while self._take("or"):
-            parts.append(self.both())
+            parts.append(self._both())
         return parts[0] if len(parts) == 1 else Any(tuple(parts))
 
-    def both(self) -> Node:
-        parts = [self.unary()]
+    def _both(self) -> Node:
+        parts = [self._unary()]
         while self._take("and"):
-            parts.append(self.unary())
+            parts.append(self._unary())
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def unary(self) -> Node:
+    def _unary(self) -> Node:
         opening = self.token
-        if not (self._take("not") or self._take("(")):
-            return self._predicate()
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise self._wrong(opening, f"more than {MAX_DEPTH} levels deep.")
-        if opening.value == "not":
-            node: Node = Not(self.unary())
-        else:
-            node = self.either()
-            self._expect(")", "')'")
+        if self._take("not"):
+            self._deeper(opening)
+            node: Node = Not(self._unary())
+            self._depth -= 1
+            return node
+        if opening.value == "(" and opening.kind == "symbol":
+            return self._bracket(opening)
+        return self._test()
+
+    def _bracket(self, opening: Token) -> Node:
+        """A bracket around a condition; where it turns out to hold a value, a test that begins with it."""
+        self._deeper(opening)
+        self._at += 1
+        node = self.either()
+        self._expect(")", "')'")
         self._depth -= 1
+        if isinstance(node, Bare) and not self._ends_a_test():
+            return self._tested(self._sum(first=node.term))
         return node
 
-    def unexpected(self, expected: str) -> QueryError:
-        token = self.token
-        seen = "the query ends" if token.kind == "end" else f"found {self._text[token.start : token.stop]!r}"
-        return self._wrong(token, f"{seen} where {expected} was expected.")
-
-    def _wrong(self, token: Token, what: str) -> QueryError:
-        return QueryError(what, self._text, token.start, token.stop)
-
-    def _predicate(self) -> Node:
+    def _test(self) -> Node:
         self._tests += 1
         token = self.token
         if self._tests > MAX_TESTS:
             raise self._wrong(token, f"more than {MAX_TESTS} tests.")
         if self._take("text"):
-            kind = Substring if self._take("contains") else Text
-            place = self.token
-            return kind(self._string("a text in quotes to search for"), place.start, place.stop)
-        if token.kind != "name":
-            raise self.unexpected("a column, such as reward,")
-        self._at += 1
-        column = Name(str(token.value), token.start, token.stop)
+            return self._search()
+        if token.kind in ("word", "end") and token.value not in ("true", "false", "null"):
+            self.refuse("a column, such as reward,")
+        term = self._sum(expected="a column, such as reward,")
+        return self._tested(term)
+
+    def _search(self) -> Node:
+        place = _place(self.token)
+        if self._take("contains"):
+            return Scan(self._string("a text in quotes to search for"), "contains", "text", place)
+        if self._take("~"):
+            return Scan(self._string("a regular expression in quotes"), "~", "text", place)
+        return Text(self._string("a text in quotes to search for"), place)
+
+    def _tested(self, term: Term) -> Node:
+        for operator in _COMPARISONS:
+            if self._take(operator):
+                return self._compared(term, operator)
         if self._take("is"):
-            negated = self._take("not")
-            self._expect("null", "'null' or 'not null'")
-            return Compare(column, "!=" if negated else "=", None)
+            return self._is(term)
+        if self.token.kind == "symbol" and self.token.value in ("~", "!~"):
+            negated = self._take("!~") or not self._take("~")
+            pattern = self._string("a regular expression in quotes")
+            node: Node = Matches(term, "~", pattern, term.place)
+            return Not(node) if negated else node
+        before = self._at
         negated = self._take("not")
-        node = self._test(column, negated)
+        found = self._worded(term)
+        if found is not None:
+            return Not(found) if negated else found
+        if negated:
+            self.refuse("one of in, between, has, contains, like")
+        self._at = before
+        if self._ends_a_test():
+            return Bare(term, term.place)
+        self.refuse("one of =, !=, <, <=, >, >=, is, in, between, has, contains, like, ~")
+
+    def _ends_a_test(self) -> bool:
+        token = self.token
+        return token.kind == "end" or token.value in ("and", "or", ")") or self.at_order()
+
+    def _compared(self, term: Term, operator: str) -> Node:
+        token, right = self.token, self._sum()
+        if isinstance(right, Constant) and right.value is None:
+            if operator not in ("=", "!="):
+                raise self._wrong(
+                    token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
+                )
+            node: Node = IsNull(term, term.place)
+            return node if operator == "=" else Not(node)
+        return Compare(term, operator, right, right.place)  # type: ignore[arg-type]
+
+    def _is(self, term: Term) -> Node:
+        negated = self._take("not")
+        if self._is_word(self.token, "empty"):
+            self._at += 1
+            node: Node = IsEmpty(term, term.place)
+        else:
+            self._expect(
+                "null", "'null' or 'empty'" if negated else "'null', 'empty', 'not null' or 'not empty'"
+            )
+            node = IsNull(term, term.place)
         return Not(node) if negated else node
 
-    def _test(self, column: Name, negated: bool) -> Node:
+    def _worded(self, term: Term) -> Node | None:
+        """What follows a term as a word: `in`, `between`, `has`, `contains`, `like`."""
         if self._take("in"):
-            return In(column, self._values())
+            return self._in(term)
         if self._take("between"):
-            low = self._value()
-            self._expect("and", "'and'")
-            return Between(column, low, self._value())
+            return self._between(term)
         if self._take("has"):
-            return Has(column, self._string("a name in quotes, such as 'truncated',"))
+            place = _place(self.token)
+            return Has(term, self._text_or_name("a name, such as 'truncated',"), place)
         if self._take("contains"):
-            return Contains(column, self._string("a text in quotes"))
-        for operator in ("=", "!=", "<", "<=", ">", ">="):
-            if not negated and self._take(operator):
-                return self._compare(column, operator)
-        comparisons = "" if negated else "=, !=, <, <=, >, >=, is, "
-        raise self.unexpected(f"one of {comparisons}in, between, has, contains")
+            place = _place(self.token)
+            return Matches(term, "contains", self._text_or_name("a text in quotes"), place)
+        if self._is_word(self.token, "like"):
+            self._at += 1
+            place = _place(self.token)
+            return Matches(term, "like", self._string("a text in quotes, % for anything"), place)
+        return None
 
-    def _compare(self, column: Name, operator: str) -> Node:
-        token, value = self.token, self._value()
-        if value is None and operator not in ("=", "!="):
-            raise self._wrong(
-                token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
-            )
-        return Compare(column, operator, value)  # type: ignore[arg-type]
+    def _in(self, term: Term) -> Node:
+        opening = self.token
+        if opening.value == "[" and opening.kind == "symbol":
+            values = self._values("[", "]")
+            numbers = [v for v in values if not isinstance(v, Constant) or isinstance(v.value, int | float)]
+            if len(values) == 2 and len(numbers) == 2:
+                return Between(term, values[0], values[1], term.place)
+            return In(term, values, term.place)
+        if opening.kind in ("name", "quoted") and isinstance(term, Constant) and isinstance(term.value, str):
+            self._at += 1
+            return Has(self._name(opening), term.value, term.place)
+        return In(term, self._values("(", ")"), term.place)
 
-    def _values(self) -> tuple[Value, ...]:
-        self._expect("(", "'('")
-        values = [self._value()]
+    def _between(self, term: Term) -> Node:
+        if self.token.value == "[" and self.token.kind == "symbol":
+            opening, values = self.token, self._values("[", "]")
+            if len(values) != 2:
+                raise self._wrong(opening, f"{len(values)} values; a range has two, [40, 60].")
+            return Between(term, values[0], values[1], term.place)
+        low = self._sum()
+        self._expect("and", "'and'")
+        return Between(term, low, self._sum(), term.place)
+
+    def _values(self, opening: str, closing: str) -> tuple[Term, ...]:
+        self._expect(opening, f"{opening!r}")
+        values = [self._sum()]
         while self._take(","):
-            values.append(self._value())
-        if len(values) > MAX_VALUES:
-            raise self.unexpected(f"at most {MAX_VALUES} values")
-        self._expect(")", "',' or ')'")
+            values.append(self._sum())
+            if len(values) > MAX_VALUES:
+                self.refuse(f"at most {MAX_VALUES} values")
+        self._expect(closing, f"',' or {closing!r}")
         return tuple(values)
 
-    def _value(self) -> Value:
+    def _sum(self, expected: str = "a number or a text in quotes", first: Term | None = None) -> Term:
+        left = self._product(expected, first)
+        while self.token.kind == "symbol" and self.token.value in ("+", "-"):
+            left = self._arithmetic(left, self._product)
+        return left
+
+    def _product(self, expected: str = "a number or a column", first: Term | None = None) -> Term:
+        left = first or self._signed(expected)
+        while self.token.kind == "symbol" and self.token.value in ("*", "/", "%"):
+            left = self._arithmetic(left, self._signed)
+        return left
+
+    def _arithmetic(self, left: Term, right_of: Callable[[str], Term]) -> Term:
+        self._tests += 1
+        if self._tests > MAX_TESTS:
+            raise self._wrong(self.token, f"more than {MAX_TESTS} tests and sums.")
+        sign = str(self.token.value)
+        self._at += 1
+        right = right_of("a number or a column")
+        return Arithmetic(left, sign, right, Place(left.place.start, right.place.stop))  # type: ignore[arg-type]
+
+    def _signed(self, expected: str) -> Term:
+        opening = self.token
+        if self._take("-"):
+            self._deeper(opening)
+            term = self._signed(expected)
+            self._depth -= 1
+            place = Place(opening.start, term.place.stop)
+            if isinstance(term, Constant) and isinstance(term.value, int | float):
+                return Constant(-term.value, place)
+            return Arithmetic(Constant(0, _place(opening)), "-", term, place)
+        if self._take("+"):
+            return self._signed(expected)
+        if opening.kind == "symbol" and self._take("("):
+            self._deeper(opening)
+            term = self._sum()
+            self._expect(")", "')'")
+            self._depth -= 1
+            return term
+        return self._primary(expected)
+
+    def _primary(self, expected: str) -> Term:
         token = self.token
         if token.kind in ("number", "string"):
             self._at += 1
-            return token.value
+            return Constant(token.value, _place(token))
         for word, value in (("true", 1), ("false", 0), ("null", None)):
             if self._take(word):
-                return value
-        hint = f" (texts stand in quotes: '{token.value}')" if token.kind == "name" else ""
-        raise self.unexpected(f"a number or a text in quotes{hint}")
+                return Constant(value, _place(token))
+        if token.kind not in ("name", "quoted"):
+            self.refuse(expected)
+        self._at += 1
+        if token.kind == "name" and self.token.value == "(" and self.token.kind == "symbol":
+            self._deeper(token)
+            arguments = self._values("(", ")")
+            self._depth -= 1
+            return Call(str(token.value).lower(), arguments, _place(token))
+        return self._name(token)
+
+    def _name(self, token: Token) -> Name:
+        return Name(str(token.value), _place(token), token.kind == "quoted")
+
+    def _text_or_name(self, expected: str) -> str:
+        if self.token.kind == "name":
+            self._at += 1
+            return str(self._tokens[self._at - 1].value)
+        return self._string(expected)
 
     def _string(self, expected: str) -> str:
         token = self.token
         if token.kind != "string":
-            raise self.unexpected(expected)
+            self.refuse(expected)
         self._at += 1
         return str(token.value)
+
+    def _deeper(self, opening: Token) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._wrong(opening, f"more than {MAX_DEPTH} levels deep.")
+
+    def refuse(self, expected: str) -> NoReturn:
+        token = self.token
+        seen = "the query ends" if token.kind == "end" else f"found {self._text[token.start : token.stop]!r}"
+        raise self._wrong(token, f"{seen} where {expected} was expected.")
+
+    def _wrong(self, token: Token, what: str) -> QueryError:
+        return QueryError(what, self._text, token.start, token.stop)
+
+    def _is_word(self, token: Token, word: str) -> bool:
+        return token.kind == "name" and str(token.value).lower() == word
 
     def _take(self, value: str) -> bool:
         if self.token.kind in ("word", "symbol") and self.token.value == value:
@@ -212,4 +389,8 @@ class _Parser:
 
     def _expect(self, value: str, expected: str) -> None:
         if not self._take(value):
-            raise self.unexpected(expected)
+            self.refuse(expected)
+
+
+def _place(token: Token) -> Place:
+    return Place(token.start, token.stop)

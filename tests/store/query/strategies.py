@@ -6,7 +6,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rollout_traces.store.query.nodes import All, Between, Compare, Contains, Has, In, Name, Node, Not
+from rollout_traces.store.query.nodes import (
+    All,
+    Between,
+    Compare,
+    Constant,
+    Has,
+    In,
+    IsNull,
+    Matches,
+    Name,
+    Node,
+    Not,
+    Place,
+)
 from rollout_traces.store.query.nodes import Any as AnyOf
 
 NUMBERS = ("reward", "n_sampled", "component/format")
@@ -19,28 +32,41 @@ texts = st.one_of(
 ).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text) and "\x00" not in text)
 
 
+NOWHERE = st.just(Place(0, 0))
+
+
 def name(text: str) -> Name:
     """A column that stands nowhere in particular."""
-    return Name(text, 0, 0)
+    return Name(text, Place(0, 0))
+
+
+def constant(value: Any) -> Constant:
+    """A value that stands nowhere in particular."""
+    return Constant(value, Place(0, 0))
 
 
 def tests() -> st.SearchStrategy[Node]:
     """One test of one column."""
     operators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+    number_columns, text_columns = st.sampled_from(NUMBERS).map(name), st.sampled_from(TEXTS).map(name)
+    number, text = numbers.map(constant), texts.map(constant)
     return st.one_of(
-        st.builds(Compare, st.sampled_from(NUMBERS).map(name), operators, numbers),
-        st.builds(Compare, st.sampled_from(TEXTS).map(name), st.sampled_from(["=", "!=", "<"]), texts),
-        st.builds(
-            Compare, st.sampled_from([*NUMBERS, *TEXTS]).map(name), st.sampled_from(["=", "!="]), st.none()
-        ),
-        st.builds(Between, st.sampled_from(NUMBERS).map(name), numbers, numbers),
+        st.builds(Compare, number_columns, operators, number, NOWHERE),
+        st.builds(Compare, text_columns, st.sampled_from(["=", "!=", "<"]), text, NOWHERE),
+        st.builds(IsNull, st.one_of(number_columns, text_columns), NOWHERE),
+        st.builds(Between, number_columns, number, number, NOWHERE),
         st.builds(
             In,
-            st.sampled_from(NUMBERS).map(name),
-            st.lists(st.one_of(numbers, st.none()), min_size=1, max_size=3).map(tuple),
+            number_columns,
+            st.lists(st.one_of(numbers, st.none()).map(constant), min_size=1, max_size=3).map(tuple),
+            NOWHERE,
         ),
-        st.builds(Has, st.just(name(TAGS)), st.sampled_from(["truncated", "tied", "tied_group"])),
-        st.builds(Contains, st.sampled_from(TEXTS).map(name), st.sampled_from(["a", "IT", "x", "%", "_"])),
+        st.builds(
+            Has, st.just(name(TAGS)), st.sampled_from(["truncated", "repetition", "tied_group"]), NOWHERE
+        ),
+        st.builds(
+            Matches, text_columns, st.just("contains"), st.sampled_from(["a", "IT", "x", "%", "_"]), NOWHERE
+        ),
     )
 
 
@@ -63,18 +89,19 @@ def written(node: Node) -> str:
         return "(" + (" AND " if isinstance(node, All) else " or ").join(map(written, node.parts)) + ")"
     if isinstance(node, Not):
         return f"not ({written(node.part)})"
+    column = node.term.name if not isinstance(node, Compare) else node.left.name  # type: ignore[union-attr]
+    if isinstance(node, IsNull):
+        return f"{column} is null"
     if isinstance(node, Compare):
-        if node.value is None:
-            return f"{node.column.name} is {'not ' if node.operator == '!=' else ''}null"
-        return f"{node.column.name} {node.operator} {value(node.value)}"
+        return f"{column} {node.operator} {value(node.right.value)}"  # type: ignore[union-attr]
     if isinstance(node, Between):
-        return f"{node.column.name} between {value(node.low)} and {value(node.high)}"
+        return f"{column} between {value(node.low.value)} and {value(node.high.value)}"  # type: ignore[union-attr]
     if isinstance(node, In):
-        return f"{node.column.name} in ({', '.join(map(value, node.values))})"
+        return f"{column} in ({', '.join(value(v.value) for v in node.values)})"  # type: ignore[union-attr]
     if isinstance(node, Has):
-        return f"{node.column.name} has {value(node.name)}"
-    assert isinstance(node, Contains)
-    return f"{node.column.name} CONTAINS {value(node.piece)}"
+        return f"{column} has {value(node.name)}"
+    assert isinstance(node, Matches)
+    return f"{column} CONTAINS {value(node.pattern)}"
 
 
 def value(of: Any) -> str:
@@ -95,25 +122,27 @@ def satisfies(row: dict[str, Any], node: Node) -> bool:
         return any(satisfies(row, part) for part in node.parts)
     if isinstance(node, Not):
         return not satisfies(row, node.part)
-    seen = row.get(node.column.name)  # type: ignore[union-attr]
-    if isinstance(node, Compare) and node.value is None:
-        return (seen is None) == (node.operator == "=")
+    term = node.left if isinstance(node, Compare) else node.term  # type: ignore[union-attr]
+    seen = row.get(term.name)  # type: ignore[union-attr]
+    if isinstance(node, IsNull):
+        return seen is None
     if isinstance(node, In):
-        return seen in node.values
+        return seen in [v.value for v in node.values]  # type: ignore[union-attr]
     if seen is None:
         return False
     if isinstance(node, Compare):
+        right = node.right.value  # type: ignore[union-attr]
         return {
-            "=": seen == node.value,
-            "!=": seen != node.value,
-            "<": seen < node.value,
-            "<=": seen <= node.value,
-            ">": seen > node.value,
-            ">=": seen >= node.value,
+            "=": seen == right,
+            "!=": seen != right,
+            "<": seen < right,
+            "<=": seen <= right,
+            ">": seen > right,
+            ">=": seen >= right,
         }[node.operator]
     if isinstance(node, Between):
-        return node.low <= seen <= node.high  # type: ignore[operator]
+        return node.low.value <= seen <= node.high.value  # type: ignore
     if isinstance(node, Has):
         return node.name in seen
-    assert isinstance(node, Contains)
-    return node.piece.lower() in seen.lower()
+    assert isinstance(node, Matches)
+    return node.pattern.lower() in seen.lower()

@@ -123,7 +123,8 @@ class TestInjection:
         store = open_store(PROJECT)
         assert store.count() == 1
         assert store.count(where='`a b` = 1 and `"); DROP TABLE traces; --` = 1') == 1
-        assert set(names) <= set(store.query().rows[0].values)
+        seen = set(store.query().rows[0].values)
+        assert {name[:200] for name in names if name} <= seen
 
 
 class TestNumbers:

@@ -5,6 +5,7 @@ import { number, percent, plural } from "../../lib/format.js";
 import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
 import { lineChart } from "../charts/line_chart.js";
 import { sampleCard } from "../samples/script.js";
 
@@ -15,6 +16,8 @@ let root;
 let shownFor = "";
 let data = null;
 let width = 0;
+// Which measures are taken apart, and by what.
+const apart = new Map();
 const newest = latest();
 const newestExamples = latest();
 const part = selector => root.querySelector(selector);
@@ -77,8 +80,30 @@ function show(unit, value) {
 function card(measure, step, chartWidth, weight) {
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
   return h("figure", { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
-    h("figcaption", null, h("span", null, measure.title), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
-    lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
+    h("figcaption", null, h("span", null, measure.title), byPicker(measure), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
+    apart.has(measure.key) ? parts(measure, step, chartWidth, weight) : lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
+}
+
+function byPicker(measure) {
+  if (!data.by.length || measure.key === "flags/any_share") return null;
+  const chosen = apart.get(measure.key) || "";
+  return h("select", { class: "rt-by", "aria-label": `${measure.title} by`, testid: "by", onchange: event => {
+    if (event.target.value) apart.set(measure.key, event.target.value); else apart.delete(measure.key);
+    draw();
+  } }, h("option", { value: "" }, "by …"), data.by.map(name => h("option", { value: name, selected: name === chosen }, `by ${name.replaceAll("_", " ")}`)));
+}
+
+// One small line for each of the most frequent values, all on one scale.
+function parts(measure, step, chartWidth, weight) {
+  const slot = h("div", { class: "rt-parts", testid: "parts" }, h("span", { class: "rt-faint" }, "…"));
+  call("breakdown", { ...place(state.get()), name: measure.key, by: apart.get(measure.key) }).then(answer => {
+    const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
+    const range = all.length ? [Math.min(...all), Math.max(...all)] : null;
+    replace(slot, answer.series.length ? answer.series.map(([value, values]) => h("div", { class: "rt-part" },
+      h("span", { class: "rt-ellipsis", title: String(value) }, inert(String(value))), lineChart(answer.steps, values, { width: Math.max(chartWidth - 130, 60), height: 26, step, weight, range, bare: true, label: `${measure.title}, ${value}` }),
+      h("b", null, show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)])))) : h("span", { class: "rt-faint" }, "not logged"));
+  }, error => replace(slot, h("span", { class: "rt-faint" }, error.message)));
+  return slot;
 }
 
 // Steps in at most CELLS columns; a column shows the largest of its steps and opens that one.

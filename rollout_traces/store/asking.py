@@ -1,0 +1,229 @@
+"""One question about the table: a filter and a sort become a statement over the columns that they read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store import search
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.table import POSITION, Rows
+from rollout_traces.store.query.compiler import Compiler, Sql
+from rollout_traces.store.query.names import GROUP, Names
+from rollout_traces.store.query.nodes import Scan, SortKey, Text
+from rollout_traces.store.query.parser import parse_sort
+from rollout_traces.store.scope import Scope, conjuncts
+from rollout_traces.store.source import Source
+
+GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
+GROUP_READS = ("reward", "reward_status")
+"""What makes rows a group: the rollouts of one prompt in one step of one attempt."""
+GROUPS = """
+SELECT run_no, split, step, "group", attempt,
+    avg(r) AS group_mean, stddev_pop(r) AS group_std, count(*) AS group_rows, min(r) AS group_min,
+    max(r) AS group_max,
+    CAST(count(*) > 1 AND count(r) + sum(failed) = count(*) AND (sum(failed) = count(*)
+        OR (count(r) > 1 AND max(r) - min(r) <= 1e-6 * greatest(1.0, max(abs(r))))) AS TINYINT) AS group_tied
+FROM (SELECT *, CASE WHEN isfinite(reward) AND NOT failed::BOOLEAN THEN reward END AS r FROM (
+    SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
+    FROM rollouts WHERE "group" IS NOT NULL))
+GROUP BY run_no, split, step, "group", attempt
+"""
+"""The figures of every group, from the rewards of its rollouts; ties as in `ledger.rewards.tied_groups`."""
+
+Order = Sequence[tuple[Sql, bool]]
+"""Expressions to sort by, each with True for highest first."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A compiled question.
+
+    Attributes:
+        condition: which rows, alias `t`.
+        order: the filter's own `order by`, or what was asked for.
+        columns: columns of the table that both read.
+        relations: further relations that the condition reads.
+    """
+
+    condition: Sql
+    order: Order
+    columns: tuple[str, ...]
+    relations: dict[str, pa.Table]
+
+    @property
+    def tables(self) -> str:
+        """What stands behind FROM."""
+        if not any(name in GROUP for name in self.columns):
+            return "rollouts t"
+        on = " AND ".join(f't."{key}" IS NOT DISTINCT FROM g."{key}"' for key in GROUP_KEYS)
+        return f"rollouts t LEFT JOIN ({GROUPS}) g ON {on}"
+
+
+class Asking:
+    """Compiles and runs questions about one state of the table.
+
+    Args:
+        connection: the manifest and words of the same state.
+        rows: the table.
+        engine: what runs statements.
+        source: where texts are.
+        remember: gives an answer from before, else the one that it computes.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        rows: Rows,
+        engine: Engine,
+        source: Source,
+        remember: Callable[[Any, Callable[[], Any]], Any],
+    ) -> None:
+        self.connection = connection
+        self.rows = rows
+        self._engine = engine
+        self._source = source
+        self._remember = remember
+        self.names = Names(rows.kinds, registered_flags(), self._flags_seen)
+
+    def asked(self, scope: Scope, order_by: str | None = None) -> Asked:
+        """Compiles a question.
+
+        Args:
+            scope: which rows.
+            order_by: sort keys; None for those of the filter's `order by`.
+
+        Raises:
+            QueryError: filter or sort cannot be understood.
+        """
+        query = scope.parsed()
+        plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | Scan)]
+        texts = [node for node in conjuncts(query.node) if isinstance(node, Text | Scan)]
+        parts, columns = scope.place(self.rows.state)
+        relations: dict[str, pa.Table] = {}
+        used = dict.fromkeys(columns)
+        compiler = Compiler(self.names, scope.where, lambda node: self._text(node, relations, parts, used))
+        compiler.used = used
+        parts += [compiler.filter(node) for node in plain]
+        parts += self._searched([*texts, *scope.searches()], relations, parts, used)
+        order = compiler.order(query.order) if order_by is None else self.order(order_by, used)
+        condition = Sql("true")
+        for part in parts:
+            condition = condition.and_(part)
+        return Asked(condition, order, tuple(used), relations)
+
+    def order(self, order_by: str, used: dict[str, None]) -> Order:
+        """Compiles sort keys; the columns that they read are added to `used`."""
+        keys: Sequence[SortKey] = parse_sort(order_by)
+        compiler = Compiler(self.names, order_by, self._no_text)
+        compiler.used = used
+        return compiler.order(keys)
+
+    def run(
+        self, asked: Asked, statement: str, parameters: Sequence[Any], columns: Sequence[str] = ()
+    ) -> pa.Table:
+        """Runs a statement over `rollouts` with the columns that a question reads.
+
+        Args:
+            asked: the question.
+            statement: the SQL; `rollouts` is the table.
+            parameters: its parameters.
+            columns: further columns that it reads.
+        """
+        stored: dict[str, None] = {}
+        for name in (*asked.columns, *columns):
+            stored.update(dict.fromkeys((*GROUP_KEYS, *GROUP_READS) if name in GROUP else (name,)))
+        table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
+        return self._engine.run(statement, parameters, {"rollouts": table, **asked.relations})
+
+    def positions(self, asked: Asked) -> np.ndarray:
+        """The rows of a question, in the order of arrival, int [K]."""
+        found = self.run(
+            asked,
+            f"SELECT t.position FROM {asked.tables} WHERE {asked.condition.text} ORDER BY t.position",
+            asked.condition.parameters,
+            [POSITION],
+        )
+        return found["position"].to_numpy()
+
+    def _searched(
+        self,
+        texts: Sequence[Text | Scan],
+        relations: dict[str, pa.Table],
+        parts: list[Sql],
+        used: dict[str, None],
+    ) -> list[Sql]:
+        """The conditions of searches that must all hit: words are looked up together, texts read last."""
+        expressions = {node: search.expression_of(node) for node in texts}
+        indexed = [expression for expression in expressions.values() if expression is not None]
+        found = []
+        if indexed:
+            found.append(self._found(search.look_up(self.connection, " AND ".join(indexed)), relations, used))
+        for node, expression in expressions.items():
+            if expression is None:
+                found.append(self._read(node, relations, [*parts, *found], used))
+        return found
+
+    def _text(
+        self, node: Text | Scan, relations: dict[str, pa.Table], parts: list[Sql], used: dict[str, None]
+    ) -> Sql:
+        """The condition of a search inside a larger filter."""
+        expression = search.expression_of(node)
+        if expression is not None:
+            return self._found(search.look_up(self.connection, expression), relations, used)
+        return self._read(node, relations, parts, used)
+
+    def _found(self, docs: np.ndarray, relations: dict[str, pa.Table], used: dict[str, None]) -> Sql:
+        name = f"found_{len(relations)}"
+        relations[name] = pa.table({"doc": docs})
+        used["doc"] = None
+        return Sql(f"coalesce(t.doc IN (SELECT doc FROM {name}), false)")
+
+    def _read(
+        self, node: Text | Scan, relations: dict[str, pa.Table], parts: Sequence[Sql], used: dict[str, None]
+    ) -> Sql:
+        """Reads the texts of the rows that other conditions leave."""
+        condition = Sql("t.doc IS NOT NULL")
+        for part in parts:
+            condition = condition.and_(part)
+        left = Asked(condition, (), (*used, "doc"), relations)
+
+        def docs() -> np.ndarray:
+            found = self.run(
+                left, f"SELECT t.doc FROM {left.tables} WHERE {condition.text}", condition.parameters
+            )
+            return search.scan(self.connection, self._source, node, found["doc"].to_numpy(), self._engine)
+
+        names = [(name, table.num_rows) for name, table in relations.items()]
+        return self._found(self._remember((node, condition, str(names)), docs), relations, used)
+
+    def _flags_seen(self) -> Collection[str]:
+        def seen() -> frozenset[str]:
+            table = self.rows.arrow(["flags"])
+            if self.rows.kinds["flags"] != "tags":
+                return frozenset()
+            found = self._engine.run(
+                "SELECT DISTINCT unnest(flags) AS f FROM rollouts", (), {"rollouts": table}
+            )
+            return frozenset(found["f"].to_pylist())
+
+        return frozenset(self._remember("flags seen", seen))
+
+    @staticmethod
+    def _no_text(node: Text | Scan) -> Sql:
+        raise StoreError("text cannot be sorted by.")
+
+
+@lru_cache(maxsize=1)
+def registered_flags() -> frozenset[str]:
+    """Names of the flags that this version raises."""
+    from rollout_traces.flags import REGISTRY
+
+    return frozenset(REGISTRY)

@@ -1,0 +1,55 @@
+"""Which rows were superseded: a run that was resumed from an earlier step wrote the steps behind it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+TRAINING = "rollout"
+
+First = Mapping[tuple[int, str, str], int]
+"""Run's number, split and attempt -> the first step of that split that the attempt wrote."""
+
+
+def superseded_from(first: First) -> dict[tuple[int, str, str], int]:
+    """The step from which an attempt's rows of a split are superseded by a later attempt.
+
+    A later attempt supersedes a split from the first step that it wrote of it; every split but training
+    also from the first step that it trained, since what was evaluated behind that belongs to weights that
+    were thrown away.
+
+    Args:
+        first: the first step of each attempt and split; attempts are texts ordered by time.
+
+    Returns:
+        The same keys -> that step; attempts that nothing supersedes are left out.
+    """
+    found: dict[tuple[int, str, str], int] = {}
+    for run, split, attempt in first:
+        later = [
+            step
+            for (other_run, other_split, other), step in first.items()
+            if other_run == run and other > attempt and other_split in (split, TRAINING)
+        ]
+        if later:
+            found[(run, split, attempt)] = min(later)
+    return found
+
+
+def mark(
+    runs: np.ndarray, splits: Sequence[str], attempts: Sequence[str | None], steps: np.ndarray, since: First
+) -> np.ndarray:
+    """Marks superseded rows, bool [N].
+
+    Args:
+        runs: each row's run number, int [N].
+        splits: each row's split, [N].
+        attempts: each row's attempt, None where unknown, [N].
+        steps: each row's step, int [N].
+        since: what `superseded_from` found.
+    """
+    never = np.iinfo(np.int64).max
+    keys = zip(runs.tolist(), splits, attempts, strict=True)
+    limits = np.fromiter((since.get(key, never) for key in keys), np.int64, len(runs))  # type: ignore[arg-type]
+    return steps >= limits

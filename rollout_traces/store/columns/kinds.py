@@ -1,0 +1,82 @@
+"""What a column of the table holds, and how columns of several segments become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Kind = Literal["bool", "int", "float", "text", "tags", "mixed"]
+"""`tags` are lists of names; `mixed` columns hold numbers and texts, all as text."""
+
+_TYPES: dict[Kind, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "tags": pa.list_(pa.string()),
+    "mixed": pa.string(),
+}
+
+
+def type_of(kind: Kind) -> pa.DataType:
+    """The Arrow type of a kind."""
+    return _TYPES[kind]
+
+
+def kind_of_type(kind: pa.DataType) -> Kind:
+    """The kind of an Arrow type that this package writes."""
+    if pa.types.is_boolean(kind):
+        return "bool"
+    if pa.types.is_integer(kind):
+        return "int"
+    if pa.types.is_floating(kind):
+        return "float"
+    return "tags" if pa.types.is_list(kind) else "text"
+
+
+def common_kind(kinds: Iterable[Kind]) -> Kind:
+    """The narrowest kind that holds all of some kinds."""
+    found = set(kinds)
+    if len(found) == 1:
+        return found.pop()
+    if found <= {"bool", "int"}:
+        return "int"
+    return "float" if found <= {"bool", "int", "float"} else "mixed"
+
+
+def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.ChunkedArray:
+    """A column as another kind that holds it."""
+    wanted = type_of(kind)
+    if column.type == wanted or (pa.types.is_dictionary(column.type) and wanted == pa.string()):
+        return column
+    if pa.types.is_list(column.type):
+        return pc.binary_join(column, ", ")
+    return pc.cast(column, wanted, safe=False)
+
+
+def column_of(values: Sequence[Any]) -> tuple[Kind, pa.Array]:
+    """A column of plain values, None where unknown.
+
+    Args:
+        values: bools, ints, floats, texts, or tuples of texts, in any mixture.
+    """
+    types = {type(value) for value in values} - {type(None)}
+    kind: Kind
+    if types <= {bool, int}:
+        kind = "int"
+    elif types <= {bool, int, float}:
+        kind = "float"
+    elif types <= {str}:
+        kind = "text"
+    else:
+        kind = "tags" if types == {tuple} else "mixed"
+    if kind == "mixed":
+        values = [None if v is None else ", ".join(v) if isinstance(v, tuple) else str(v) for v in values]
+    elif kind == "float":
+        values = [None if v is None else float(v) for v in values]
+    elif kind == "int":
+        values = [None if v is None else int(v) for v in values]
+    return kind, pa.array(values, type_of(kind))

@@ -1,0 +1,117 @@
+"""The columns that the table has on every project, beside what ledgers and traces bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollout_traces.store.columns.kinds import Kind
+
+PLACE: Mapping[str, Kind] = {"row": "int", "place": "int", "run_no": "int", "split": "text", "step": "int"}
+"""Stored of every row: `row` is unique and ascends with arrival; `place` is run, split and step as a number."""
+TRACE: Mapping[str, Kind] = {
+    "doc": "int",
+    "id": "text",
+    "kind": "text",
+    "key": "text",
+    "trace_index": "int",
+    "timestamp": "text",
+    "n_messages": "int",
+    "prompt": "text",
+    "reply": "text",
+}
+"""Known of traced rows alone; `doc` is the row's number in the text index."""
+COMPUTED: Mapping[str, Kind] = {
+    "run": "text",
+    "run_id": "text",
+    "traced": "bool",
+    "superseded": "bool",
+    "late": "bool",
+}
+"""Not stored in this form, and known of every row."""
+INTERNAL = frozenset({"row", "place", "run_no", "doc", "position", "late_part", "from_ledger"})
+"""What the store needs, and a query of the filter language cannot name."""
+ALWAYS: Mapping[str, Kind] = {
+    "group": "int",
+    "sample": "int",
+    "uid": "text",
+    "prompt_key": "text",
+    "source": "text",
+    "engine": "text",
+    "trained": "int",
+    "discard_reason": "text",
+    "reward": "float",
+    "raw_reward": "float",
+    "reward_status": "text",
+    "advantage": "float",
+    "n_tokens": "int",
+    "n_prompt": "int",
+    "n_sampled": "int",
+    "n_environment": "int",
+    "n_thinking": "int",
+    "n_turns": "int",
+    "n_tool_calls": "int",
+    "n_tool_errors": "int",
+    "success": "int",
+    "answered": "int",
+    "answer": "text",
+    "ground_truth": "text",
+    "stop_reason": "text",
+    "version_min": "int",
+    "version_max": "int",
+    "train_version": "int",
+    "staleness_max": "int",
+    "mean_logprob": "float",
+    "mismatch_k1": "float",
+    "mismatch_k3": "float",
+    "mismatch_abs_max": "float",
+    "log_ratio_sum": "float",
+    "clip_share": "float",
+    "update_share": "float",
+    "flags": "tags",
+    "tool_names": "tags",
+    "error_signatures": "tags",
+    "selected_by": "text",
+    "selected_probability": "float",
+    "population": "int",
+    "trace_uid": "text",
+    "attempt": "text",
+    "late_part": "int",
+    "episode": "text",
+    "parent": "text",
+    "group_size": "int",
+    "decoded_from": "text",
+    "response_mask_from": "text",
+    "status": "text",
+    "parsed_answer": "text",
+    "schema": "int",
+    "unreadable": "int",
+}
+"""Columns that the table has although no row may know them yet."""
+METRICS: Mapping[str, Kind] = {
+    "run": "text",
+    "run_id": "text",
+    "split": "text",
+    "step": "int",
+    "key": "text",
+    "value": "float",
+    "attempt": "text",
+}
+"""Columns of the relation `metrics`: logged scalars and step metrics, one number a row."""
+
+
+def quoted(name: str) -> str:
+    """A column's name inside SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def stored_name(name: str) -> str | None:
+    """The name under which a ledger's or a trace's column is stored; None for names of the table's own."""
+    name = name.replace("\x00", "")[:MOST_NAME]
+    if name == "late":
+        return "late_part"
+    return None if name.lower() in _RESERVED or not name else name
+
+
+MOST_NAME = 200
+"""Characters of a column's name that count."""
+_RESERVED = frozenset({*PLACE, *TRACE, *COMPUTED, *INTERNAL})

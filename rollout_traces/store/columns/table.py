@@ -1,0 +1,291 @@
+"""The rows of all segments as Arrow columns: each is read when it is first asked for, and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rollout_traces.store.columns import attempts
+from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
+from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, PLACE, TRACE
+from rollout_traces.store.columns.segments import ROW_GROUP, Segment, alive_rows, read_columns
+
+MOST_KEPT = 1 << 30
+"""Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
+
+POSITION = "position"
+"""A row's place among the rows of one state of the table, 0 ... N - 1."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What the manifest says at one moment.
+
+    Attributes:
+        stamp: changes with every change of the index.
+        segments: the segments, in order of arrival.
+        runs: run number -> (id, name).
+        superseded: see `attempts.superseded_from`.
+    """
+
+    stamp: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    runs: Mapping[int, tuple[str, str]]
+    superseded: attempts.First = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of every column, those included that no row knows yet."""
+        found: dict[str, set[Kind]] = {}
+        for segment in self.segments:
+            for name, kind in segment.kinds.items():
+                found.setdefault(name, set()).add(kind)
+        fixed = {**PLACE, **TRACE, "from_ledger": "bool", **COMPUTED, POSITION: "int"}
+        known = {name: common_kind(kinds) for name, kinds in found.items()}
+        return {**ALWAYS, **known, **fixed}
+
+
+class Rows:
+    """One state of the table.
+
+    Args:
+        state: what the manifest says.
+        cache: columns that were read before.
+    """
+
+    def __init__(self, state: State, cache: Cache) -> None:
+        self.state = state
+        self.kinds = state.kinds
+        self._cache = cache
+        self._alive = {s.number: cache.alive(s) for s in state.segments}
+        self._sizes = [
+            segment.n_rows if alive is None else int(alive.sum())
+            for segment, alive in ((s, self._alive[s.number]) for s in state.segments)
+        ]
+        self.n_rows = sum(self._sizes)
+        self._columns: dict[str, pa.ChunkedArray] = {}
+
+    def arrow(self, names: Sequence[str]) -> pa.Table:
+        """Some columns of all rows, [N], nulls where unknown.
+
+        Args:
+            names: which; each must be in `kinds`.
+        """
+        stored = [name for name in self._stored_for(names) if name not in self._columns]
+        for name, column in self._load(stored).items():
+            self._columns[name] = column
+        return pa.table({name: self._column(name) for name in names})
+
+    def nothing(self, names: Sequence[str]) -> pa.Table:
+        """Some columns without rows, to tell their types; nothing is read."""
+        return pa.schema([(name, type_of(self.kinds[name])) for name in names]).empty_table()
+
+    def take(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:
+        """Some columns of some rows, in their order; what is not in memory is read around them alone.
+
+        Args:
+            positions: int [K].
+            names: which columns.
+        """
+        stored = list(dict.fromkeys(name for name in names if name in self._stored_for([name])))
+        order = np.argsort(positions, kind="stable")
+        wanted = positions[order]
+        edges = np.cumsum([0, *self._sizes])
+        parts: list[dict[str, pa.Array]] = []
+        needed = list(dict.fromkeys([*stored, *self._stored_for(names)]))
+        for at, segment in enumerate(self.state.segments):
+            inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
+            if len(inside):
+                parts.append(self._take_from(segment, inside, needed))
+        n = len(positions)
+        columns: dict[str, pa.Array] = {}
+        for name in needed:
+            kind = type_of(self.kinds[name])
+            pieces = [part[name] for part in parts]
+            columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
+        back = np.empty(n, np.int64)
+        back[order] = np.arange(n)
+        table = pa.table(columns).take(pa.array(back)) if columns else pa.table({})
+        for name in names:
+            if name not in table.column_names:
+                column = _computed(name, {c: table[c] for c in needed}, self.state, positions)
+                table = table.append_column(name, column)
+        return table.select(list(names))
+
+    def _take_from(self, segment: Segment, inside: np.ndarray, names: Sequence[str]) -> dict[str, pa.Array]:
+        alive = self._alive[segment.number]
+        raw = inside if alive is None else np.flatnonzero(alive)[inside]
+        kept = {name: column for name in names if (column := self._cache.known(segment, name)) is not None}
+        cold = [name for name in names if name not in kept]
+        groups = np.unique(raw // ROW_GROUP)
+        found: dict[str, pa.Array] = {}
+        if cold and len(groups) * 2 > (segment.n_rows - 1) // ROW_GROUP + 1:
+            kept |= self._cache.columns(segment, alive, cold, self.kinds)
+        elif cold:
+            read = read_columns(segment, cold, groups.tolist())
+            first = {int(group): at * ROW_GROUP for at, group in enumerate(groups)}
+            local = np.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], np.int64)
+            found = {name: _picked(cast(read[name], self.kinds[name]), local) for name in cold}
+        found |= {name: _picked(column, inside) for name, column in kept.items()}
+        return {name: _plain(found[name], self.kinds[name]) for name in names}
+
+    def _stored_for(self, names: Sequence[str]) -> list[str]:
+        """The stored columns that some columns are, or are computed from."""
+        needed: list[str] = []
+        for name in names:
+            if name != "superseded" or self.state.superseded:
+                needed += _SOURCES.get(name, (name,))
+        return list(dict.fromkeys(needed))
+
+    def _load(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+        for segment in self.state.segments:
+            alive = self._alive[segment.number]
+            for name, column in self._cache.columns(segment, alive, names, self.kinds).items():
+                parts[name] += column.chunks
+        return {name: _chunked(parts[name], self.kinds[name]) for name in names}
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        if name not in self._columns:
+            needed = {source: self._columns[source] for source in self._stored_for([name])}
+            computed = _computed(name, needed, self.state, np.arange(self.n_rows))
+            self._columns[name] = (
+                computed if isinstance(computed, pa.ChunkedArray) else pa.chunked_array([computed])
+            )
+        return self._columns[name]
+
+
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "run": ("run_no",),
+    "run_id": ("run_no",),
+    "traced": ("doc",),
+    "late": ("late_part",),
+    "superseded": ("run_no", "split", "attempt", "step"),
+    POSITION: (),
+}
+"""What computed columns are computed from."""
+
+
+def _computed(name: str, stored: Mapping[str, Any], state: State, positions: np.ndarray) -> Any:
+    n = len(positions)
+    if name == POSITION:
+        return pa.array(positions)
+    if name in ("run", "run_id"):
+        numbers = sorted(state.runs)
+        at = 0 if name == "run_id" else 1
+        texts = pa.array([state.runs[number][at] for number in numbers], pa.string())
+        codes = np.searchsorted(np.array(numbers, np.int64), stored["run_no"].to_numpy())
+        return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), texts)
+    if name == "traced":
+        return pc.is_valid(stored["doc"])
+    if name == "late":
+        return pc.fill_null(pc.not_equal(stored["late_part"], 0), False)
+    if not state.superseded:
+        return pa.array(np.zeros(n, bool))
+    return pa.array(
+        attempts.mark(
+            stored["run_no"].to_numpy(),
+            stored["split"].to_pylist(),
+            stored["attempt"].to_pylist(),
+            stored["step"].to_numpy(),
+            state.superseded,
+        )
+    )
+
+
+class Cache:
+    """Columns of segments in memory, shared by all states of one table."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, frozenset[int], str], pa.ChunkedArray] = OrderedDict()
+        self._bytes = 0
+        self._alive: dict[tuple[str, frozenset[int]], np.ndarray | None] = {}
+        self._lock = threading.RLock()
+
+    def alive(self, segment: Segment) -> np.ndarray | None:
+        """See `alive_rows`."""
+        key = (segment.path.name, segment.dead)
+        with self._lock:
+            if key not in self._alive:
+                self._alive = {k: v for k, v in self._alive.items() if k[0] != segment.path.name}
+                self._alive[key] = alive_rows(segment)
+            return self._alive[key]
+
+    def known(self, segment: Segment, name: str) -> pa.ChunkedArray | None:
+        """A column of a segment's living rows, where it is in memory."""
+        with self._lock:
+            return self._kept.get((segment.path.name, segment.dead, name))
+
+    def columns(
+        self, segment: Segment, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
+    ) -> dict[str, pa.ChunkedArray]:
+        """Columns of a segment's living rows."""
+        with self._lock:
+            missing = [name for name in names if (segment.path.name, segment.dead, name) not in self._kept]
+            if missing:
+                for name, column in read_columns(segment, missing).items():
+                    living = column if alive is None else column.filter(pa.array(alive))
+                    self._keep((segment.path.name, segment.dead, name), living)
+            found = {}
+            for name in names:
+                key = (segment.path.name, segment.dead, name)
+                self._kept.move_to_end(key)
+                found[name] = cast(self._kept[key], kinds[name])
+            self._shrink(len(names))
+            return found
+
+    def forget(self, segments: Sequence[Segment]) -> None:
+        """Lets go of what belongs to other segments than these."""
+        kept = {(segment.path.name, segment.dead) for segment in segments}
+        with self._lock:
+            for key in [key for key in self._kept if key[:2] not in kept]:
+                self._bytes -= self._kept.pop(key).nbytes
+
+    def _keep(self, key: tuple[str, frozenset[int], str], column: pa.ChunkedArray) -> None:
+        self._kept[key] = column
+        self._bytes += column.nbytes
+
+    def _shrink(self, just_asked: int) -> None:
+        while self._bytes > self._most and len(self._kept) > just_asked:
+            _, column = self._kept.popitem(last=False)
+            self._bytes -= column.nbytes
+
+
+def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:
+    """Chunks as one column; dictionaries and plain texts mix, as where one segment lacks a text."""
+    wanted = type_of(kind)
+    if not chunks:
+        return pa.chunked_array([], wanted)
+    types = {chunk.type for chunk in chunks}
+    if len(types) > 1:
+        chunks = [_plain(chunk, kind) for chunk in chunks]
+    return pa.chunked_array(chunks)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:
+    """A column of the kind's own type, in one piece."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column if column.type == type_of(kind) else column.cast(type_of(kind))
+
+
+def _picked(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
+    """Ascending rows of a column; Arrow's own `take` joins all chunks first."""
+    if column.num_chunks == 1:
+        return column.chunk(0).take(pa.array(rows))
+    edges = np.cumsum([0, *(len(chunk) for chunk in column.chunks)])
+    of = np.searchsorted(edges, rows, side="right") - 1
+    picked = []
+    for c in np.unique(of).tolist():
+        chunk = column.chunk(c)
+        piece = chunk.take(pa.array(rows[of == c] - edges[c]))
+        picked.append(piece.dictionary_decode() if pa.types.is_dictionary(piece.type) else piece)
+    return pa.concat_arrays(picked) if picked else pa.array([], column.type)

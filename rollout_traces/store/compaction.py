@@ -1,0 +1,78 @@
+"""Small segments become larger ones, so that a live run's table stays a few files."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from rollout_traces.store import manifest
+from rollout_traces.store.columns.kinds import cast, common_kind, type_of
+from rollout_traces.store.columns.segments import Segment, alive_rows, read_columns, write_segment
+from rollout_traces.store.indexing import parts_of
+
+FAN = 16
+"""So many neighbouring segments of one size class become one."""
+LARGEST = 1 << 20
+"""Segments of more rows are left as they are, unless most of their rows were replaced."""
+
+
+def compact(connection: sqlite3.Connection, folder: Path) -> list[Path]:
+    """Joins neighbouring segments of like size, and rewrites those of which most rows are dead.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+        folder: where the segments are.
+
+    Returns:
+        Files that are no part of the table any more, to be removed once that is committed.
+    """
+    gone: list[Path] = []
+    while run := _due(manifest.segments(connection, folder), _dead_rows(connection)):
+        _join(connection, folder, run)
+        gone += [segment.path for segment in run]
+    return gone
+
+
+def _due(segments: Sequence[Segment], dead: dict[int, int]) -> list[Segment]:
+    """The first segments that should be rewritten together; none when all is well."""
+    for segment in segments:
+        if 2 * dead.get(segment.number, 0) > segment.n_rows:
+            return [segment]
+    for at in range(len(segments) - FAN + 1):
+        run = segments[at : at + FAN]
+        largest = max(segment.n_rows for segment in run)
+        if sum(segment.n_rows for segment in run) <= LARGEST and 2 * largest <= sum(s.n_rows for s in run):
+            return list(run)
+    return []
+
+
+def _dead_rows(connection: sqlite3.Connection) -> dict[int, int]:
+    return dict(
+        connection.execute("SELECT segment, sum(n_rows) FROM parts WHERE dead GROUP BY segment").fetchall()
+    )
+
+
+def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[Segment]) -> None:
+    kinds = {}
+    for name in dict.fromkeys(name for segment in run for name in segment.kinds):
+        kinds[name] = common_kind({segment.kinds[name] for segment in run if name in segment.kinds})
+    tables = []
+    for segment in run:
+        alive = alive_rows(segment)
+        read = read_columns(segment, list(kinds))
+        table = pa.table(
+            {name: cast(column, kinds[name]).cast(type_of(kinds[name])) for name, column in read.items()}
+        )
+        tables.append(table if alive is None else table.filter(pa.array(alive)))
+    joined = pa.concat_tables(tables)
+    manifest.drop_segments(connection, [segment.number for segment in run])
+    if not joined.num_rows:
+        return
+    path = write_segment(folder, joined)
+    number = manifest.add_segment(connection, path, joined.num_rows, kinds, parts_of(joined))
+    # the rows stay where they were in the order of arrival
+    connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
+    connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))

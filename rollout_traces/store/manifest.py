@@ -1,0 +1,206 @@
+"""The index's own SQLite file: which segments there are, what was read, and the words of all conversations.
+
+One transaction of it is what makes a change of the index whole: a segment that it does not name is no part
+of the table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollout_traces.store.columns.attempts import superseded_from
+from rollout_traces.store.columns.schema import ALWAYS, stored_name
+from rollout_traces.store.columns.segments import Segment
+from rollout_traces.store.columns.table import State
+from rollout_traces.store.reading import SIGNS
+
+INDEX_VERSION = 5
+"""Another version in a file means that the index is built anew."""
+MAX_COLUMNS = 2000
+"""Names that get a column; further ones stay in the trace alone and are counted."""
+WORDS_IN_MEMORY = 32 << 20
+"""Bytes of the full-text index that are gathered before they are written: fewer pieces to merge later."""
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT UNIQUE, name TEXT, started TEXT, last_step INTEGER);
+CREATE TABLE places (place INTEGER PRIMARY KEY, run INTEGER, split TEXT, step INTEGER, UNIQUE (run, split, step));
+CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT);
+CREATE TABLE parts (
+    segment INTEGER, place INTEGER, n_rows INTEGER, n_ledger INTEGER, n_traces INTEGER, dead INTEGER,
+    PRIMARY KEY (segment, place)) WITHOUT ROWID;
+CREATE INDEX parts_place ON parts (place);
+CREATE TABLE attempts (run INTEGER, split TEXT, attempt TEXT, first_step INTEGER, PRIMARY KEY (run, split, attempt))
+    WITHOUT ROWID;
+CREATE TABLE columns (name TEXT PRIMARY KEY, stored TEXT) WITHOUT ROWID;
+CREATE TABLE docs (
+    doc INTEGER PRIMARY KEY AUTOINCREMENT, src INTEGER UNIQUE, id TEXT, uid TEXT, place INTEGER, kind TEXT);
+CREATE INDEX docs_id ON docs (id);
+CREATE INDEX docs_uid ON docs (uid);
+CREATE INDEX docs_place ON docs (place);
+CREATE TABLE metric_segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER);
+"""
+_SIGNS = SIGNS.replace("'", "''")
+_WORDS = (
+    "CREATE VIRTUAL TABLE words USING fts5("
+    f"""text, content='', tokenize="unicode61 remove_diacritics 2 tokenchars '{_SIGNS}'")"""
+)
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Makes empty tables in place of any there are, inside the caller's transaction."""
+    for (name,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'words_%'"
+    ).fetchall():
+        connection.execute(f"DROP TABLE {name}")
+    for statement in _TABLES.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    connection.execute(_WORDS)
+    connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
+    set_meta(connection, "version", INDEX_VERSION)
+
+
+def version_of(connection: sqlite3.Connection) -> int | None:
+    """The version of a file's tables; None for a file without any."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return None
+    return int(meta(connection, "version", 0))
+
+
+def meta(connection: sqlite3.Connection, name: str, default: Any) -> Any:
+    """A remembered value."""
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return default if row is None else row[0]
+
+
+def set_meta(connection: sqlite3.Connection, name: str, value: int | str) -> None:
+    """Remembers a value."""
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def stamp(connection: sqlite3.Connection) -> tuple[int, ...]:
+    """What changes whenever rows came or went, or the index was built anew."""
+    return tuple(int(meta(connection, name, 0)) for name in ("built", "changes"))
+
+
+def changed(connection: sqlite3.Connection) -> None:
+    """Counts a change, so that every reader looks again."""
+    set_meta(connection, "changes", int(meta(connection, "changes", 0)) + 1)
+
+
+def state(connection: sqlite3.Connection, folder: Path) -> State:
+    """What the table is now.
+
+    Args:
+        connection: a connection inside a snapshot.
+        folder: where the segments are.
+    """
+    runs = {
+        run: (run_id, name or "")
+        for run, run_id, name in connection.execute("SELECT run, run_id, name FROM runs")
+    }
+    first = {
+        (run, split, attempt): step
+        for run, split, attempt, step in connection.execute(
+            "SELECT run, split, attempt, first_step FROM attempts"
+        )
+    }
+    return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded_from(first))
+
+
+def segments(connection: sqlite3.Connection, folder: Path) -> list[Segment]:
+    """The segments of the table, in order."""
+    dead: dict[int, list[int]] = {}
+    for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
+        dead.setdefault(number, []).append(place)
+    return [
+        Segment(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
+        for number, file, n_rows, kinds in connection.execute(
+            "SELECT segment, file, n_rows, kinds FROM segments ORDER BY segment"
+        ).fetchall()
+    ]
+
+
+def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) -> int:
+    """The number of a place, a new one where it has none."""
+    found = connection.execute(
+        "SELECT place FROM places WHERE run = ? AND split = ? AND step = ?", (run, split, step)
+    ).fetchone()
+    if found:
+        return int(found[0])
+    cursor = connection.execute("INSERT INTO places (run, split, step) VALUES (?, ?, ?)", (run, split, step))
+    return int(cursor.lastrowid or 0)
+
+
+def add_segment(
+    connection: sqlite3.Connection,
+    path: Path,
+    n_rows: int,
+    kinds: Mapping[str, str],
+    parts: Iterable[Sequence[int]],
+) -> int:
+    """Names a file as a segment.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+        path: the file.
+        n_rows: rows in it.
+        kinds: the kind of each column.
+        parts: place, rows, rows of ledgers and traced rows of each place in it.
+    """
+    cursor = connection.execute(
+        "INSERT INTO segments (file, n_rows, kinds) VALUES (?, ?, ?)",
+        (path.name, n_rows, orjson.dumps(dict(kinds)).decode()),
+    )
+    number = int(cursor.lastrowid or 0)
+    connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in parts])
+    return number
+
+
+def drop_segments(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Forgets segments; their files are the caller's to remove once that is committed."""
+    connection.executemany("DELETE FROM segments WHERE segment = ?", [(n,) for n in numbers])
+    connection.executemany("DELETE FROM parts WHERE segment = ?", [(n,) for n in numbers])
+
+
+class ColumnNames:
+    """The names of columns: two that differ in case alone cannot both be columns of one table.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._stored: dict[str, str | None] = dict(
+            connection.execute("SELECT name, stored FROM columns").fetchall()
+        )
+        self._taken = {name.lower() for name in (*ALWAYS, *filter(None, self._stored.values()))}
+        self.left_out: set[str] = set()
+
+    def stored(self, name: str) -> str | None:
+        """The column that a ledger's or a trace's name is stored in; None where it has none."""
+        if name in ALWAYS:
+            return name
+        if name not in self._stored:
+            self._stored[name] = self._new(name)
+        return self._stored[name]
+
+    def _new(self, name: str) -> str | None:
+        column = stored_name(name)
+        if column is None or column in ALWAYS:
+            return column
+        while column.lower() in self._taken:
+            column += "_"
+        if len(self._stored) >= MAX_COLUMNS:
+            self.left_out.add(name)
+            return None
+        self._connection.execute("INSERT INTO columns VALUES (?, ?)", (name, column))
+        self._taken.add(column.lower())
+        return column

@@ -1,0 +1,117 @@
+"""The table for analysis: SQL over the relations `rollouts` and `metrics`, inside this process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rollout_traces.store.asking import Asking
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.kinds import type_of
+from rollout_traces.store.columns.schema import METRICS
+from rollout_traces.store.columns.table import POSITION, Rows
+from rollout_traces.store.finder import Finder
+from rollout_traces.store.rows import RunInfo
+from rollout_traces.store.scalars import Scalars
+
+HIDDEN = frozenset({"row", "place", "run_no", "doc", "late_part"})
+"""Columns of the store's own, which SQL finds when it names them and `*` leaves out."""
+
+_STAR = re.compile(r"(?:^|[\s,.(])\*(?!\s*\))|\bcolumns\s*\(", re.IGNORECASE)
+_NO_ROWS = re.compile(r"\blimit\s+0\s*;?\s*$", re.IGNORECASE)
+_COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
+
+
+class Table:
+    """Answers SQL over `rollouts`, a row a rollout of every run, and `metrics`, a row a logged number.
+
+    Args:
+        finder: gives states of the table.
+        engine: what runs statements.
+        scalars: the logged numbers.
+        runs: gives the project's runs.
+    """
+
+    def __init__(
+        self, finder: Finder, engine: Engine, scalars: Scalars, runs: Callable[[], Sequence[RunInfo]]
+    ) -> None:
+        self._finder = finder
+        self._engine = engine
+        self._scalars = scalars
+        self._runs = runs
+
+    def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
+        """The rows of a statement; nulls where a value is unknown.
+
+        Args:
+            query: the statement, with `?` or `$name` for each parameter. Of this package's own: nothing
+                that a person typed may be part of it.
+            parameters: their values.
+
+        Raises:
+            StoreError: it cannot be run.
+        """
+        return self._engine.run(query, parameters, self.relations(query))
+
+    def relations(self, query: str) -> dict[str, pa.Table]:
+        """The relations that a statement reads, with the columns that it may name."""
+        found = {}
+        if re.search(r"\brollouts\b", query, re.IGNORECASE):
+            found["rollouts"] = self._finder.ask(lambda asking: rollouts_for(asking, query))
+        if re.search(r"\bmetrics\b", query, re.IGNORECASE):
+            found["metrics"] = self.metrics()
+        return found
+
+    def metrics(self) -> pa.Table:
+        """Every logged number: run, run_id, split, step, key, value, attempt."""
+        return metrics_table(self._scalars, self._runs())
+
+
+def rollouts_for(asking: Asking, query: str) -> pa.Table:
+    """The columns of the table that a statement may name; no rows where it wants none."""
+    names = columns_in(query, asking.rows)
+    if _NO_ROWS.search(query):
+        return asking.rows.nothing(names)
+    return asking.rows.arrow(names)
+
+
+def columns_in(query: str, rows: Rows) -> list[str]:
+    """The columns whose names occur in a statement; all where it may mean all by `*`."""
+    if _STAR.search(_COUNT_STAR.sub("", query)):
+        return [name for name in rows.kinds if name not in HIDDEN and name != POSITION]
+    text = query.lower()
+    named = [name for name in rows.kinds if name.replace('"', '""').lower() in text]
+    return named or ["step"]
+
+
+def metrics_table(scalars: Scalars, runs: Sequence[RunInfo]) -> pa.Table:
+    """The relation `metrics`.
+
+    Args:
+        scalars: the logged numbers.
+        runs: the runs.
+    """
+    parts = []
+    for run in runs:
+        series = scalars.of(run.id)
+        for key, (steps, values) in series.items():
+            n = len(steps)
+            split = next((s for s in run.splits if key.startswith(f"{s}/")), None)
+            parts.append(
+                pa.table(
+                    {
+                        "run": pa.repeat(pa.scalar(run.name), n),
+                        "run_id": pa.repeat(pa.scalar(run.id), n),
+                        "split": pa.repeat(pa.scalar(split, pa.string()), n),
+                        "step": pa.array(steps, pa.int64()),
+                        "key": pa.repeat(pa.scalar(key), n),
+                        "value": pa.array(values, pa.float64(), from_pandas=True),
+                        "attempt": pa.nulls(n, pa.string()),
+                    }
+                )
+            )
+    schema = pa.schema([(name, type_of(kind)) for name, kind in METRICS.items()])
+    return pa.concat_tables(parts) if parts else schema.empty_table()
