@@ -44,7 +44,7 @@ class TestPages:
                 rest = re.split(r"\s[\w./-]+\.py\b", rest)[0]
             assert name in commands, f"{page.name} names `rollout-traces {name}`, which does not exist"
             options = {opt for param in commands[name].params for opt in (*param.opts, *param.secondary_opts)}
-            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest.split("#")[0]):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest.split("#")[0]):
                 assert option in options | {"--help"}, f"{page.name}: {name} has no option {option}"
 
     def test_every_make_target_named_exists(self, page):

@@ -42,10 +42,11 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     lengths = batch.prompt_stops() - batch.offsets[:-1]
     for group in several:
         named = [row for row in group.tolist() if given is not None and given[row] is not None]
-        rows = named if len(named) == len(group) else [row for row in group.tolist() if lengths[row]]
+        by_names = len(named) == len(group)
+        rows = named if by_names else [row for row in group.tolist() if lengths[row]]
         rows = [row for row in rows if opening[row] and keys[row] is not None]
         different = {keys[row] for row in rows}
-        if len(different) < 2 or (rows != named and _all_begin_alike(batch, rows, lengths)):
+        if len(different) < 2 or (not by_names and _all_begin_alike(batch, rows, lengths)):
             continue
         text = f"The {len(rows)} rollouts of the group answer {len(different)} different prompts."
         found |= {row: [make_flag("group_prompt_mismatch", text)] for row in rows}

@@ -109,7 +109,9 @@ def logprob_mismatch(
     used = np.isfinite(d)
     versions = sampled.track("versions")
     if versions is not None and population.batch.train_version is not None:
-        used &= versions == population.batch.train_version
+        newest = sampled.segments.max(versions, -1)
+        unknown = np.repeat(newest < 0, sampled.segments.counts)
+        used &= (versions == population.batch.train_version) | unknown
     size = np.where(used, np.abs(d), 0)
     segments = sampled.segments
     counts = segments.sum(used)
@@ -145,7 +147,7 @@ def logprob_mismatch_with_text(
         return
     used = np.isfinite(d) & tokens.response_mask
     versions = tokens.tracks.get("versions")
-    if versions is not None and row.batch.train_version is not None:
+    if versions is not None and row.batch.train_version is not None and (versions[used] >= 0).any():
         used &= versions == row.batch.train_version
     at = np.flatnonzero(used)
     if len(at) < min_tokens:

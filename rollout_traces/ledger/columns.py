@@ -308,10 +308,11 @@ def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.nda
     if entry["kind"] == "int":
         codes = values.astype(np.int64)
         return np.where(codes == 0, NULL_INT, codes + entry["low"] - 1)
-    return Coded(
-        values.astype(np.int64),
-        [tuple(value) if isinstance(value, list) else value for value in entry["values"]],
-    )
+    codes = values.astype(np.int64)
+    known = [tuple(value) if isinstance(value, list) else value for value in entry["values"]]
+    if len(codes) and not 0 <= codes.min() <= codes.max() < len(known):
+        raise ValueError(f"{entry['name']}: a code of {codes.max()} for {len(known)} values")
+    return Coded(codes, known)
 
 
 def _unknown(kind: Kind, n: int) -> np.ndarray:

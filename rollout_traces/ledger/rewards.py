@@ -40,7 +40,7 @@ def tied_groups(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> 
         bool [K].
     """
     known = np.isfinite(rewards)
-    equal = _equal(groups.min(rewards), groups.max(rewards))
+    equal = equal_ends(groups.min(rewards), groups.max(rewards))
     complete = groups.all(known | failed)
     several = groups.count(known) >= 2
     return (groups.sizes >= 2) & complete & ((several & equal) | groups.all(failed))
@@ -53,10 +53,11 @@ def tie_decided(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> 
     """
     low, high = groups.min(rewards), groups.max(rewards)
     several = groups.count(np.isfinite(rewards)) >= 2
-    return tied_groups(groups, rewards, failed) | (several & ~_equal(low, high))
+    return tied_groups(groups, rewards, failed) | (several & ~equal_ends(low, high))
 
 
-def _equal(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def equal_ends(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """bool [K]: smallest and largest reward are equal within 1e-6 x max(1, |reward|)."""
     with np.errstate(invalid="ignore"):
         return high - low <= TIE_TOLERANCE * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
 

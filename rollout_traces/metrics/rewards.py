@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollout_traces.ledger.masked_tokens import pick
+from rollout_traces.ledger.rewards import equal_ends
 from rollout_traces.metrics.aggregate import QUANTILES, SPREAD, describe, key_parts, known, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
@@ -80,17 +81,21 @@ def reward_component_share(view: StepView) -> dict[str, float]:
     w_c is `component_weights[c]`, where the run declares them; a component without a declared weight has no
     share. Where none is declared, the weights are those with which the components reproduce the step's rewards,
     if there are such weights and no others do; else nothing is given. Rows where R or any component is not
-    finite are left out; nothing is given when no group's rewards vary.
+    finite are left out, and so are groups whose rewards are all equal; nothing is given when no group's vary.
     """
     components = view.named("component")
     usable = np.isfinite(view.rewards) & np.all([np.isfinite(v) for v in components.values()], axis=0)
+    weights = component_weights(view, components, usable) if usable.any() else {}
+    rewards = np.where(usable, view.rewards, np.nan)
+    alike = equal_ends(view.groups.min(rewards), view.groups.max(rewards))[view.groups.codes]
+    usable &= ~alike
     total = view.groups.centred(np.where(usable, view.rewards, np.nan))
     variance = np.nansum(view.groups.mean(total**2))
     if not variance > 0:
         return {}
     parts = key_parts(components)
     result: dict[str, float] = {}
-    for name, weight in component_weights(view, components, usable).items():
+    for name, weight in weights.items():
         part = view.groups.centred(np.where(usable, weight * components[name], np.nan))
         result |= known(f"reward/{parts[name]}/share", np.nansum(view.groups.mean(part * total)) / variance)
     return result

@@ -69,7 +69,7 @@ def very_short(
 ```
 
 `row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags. Flags of one's own are
-looked for where they were registered: give the logger `process="thread"`, the process beside the trainer knows the built-in
+looked for where they were registered: give the logger `worker="thread"`, the process beside the trainer knows the built-in
 ones only.
 
 ## What to know about some of them

@@ -18,7 +18,7 @@ new PerformanceObserver(list => list.getEntries().forEach(entry => window.tasks.
 
 class TestHostileText:
     def test_markup_and_scripts_are_text(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         expect(visit.page.locator("[data-role='user']")).to_contain_text("<script>window.pwned = 1</script>")
         assert visit.page.evaluate("window.pwned") is None
         assert (
@@ -30,7 +30,7 @@ class TestHostileText:
         visit.picture("hostile")
 
     def test_control_and_bidi_characters_are_drawn_as_marks(self, visit):
-        visit.open(project="hostile", split="foreign", plain=1)
+        visit.open(tab="rollouts", project="hostile", split="foreign", plain=1)
         turn = visit.page.locator("[data-role='user']")
         for mark in ("⟨RLO⟩", "␛[31m", "␀", "␇", "⟨ZWSP⟩", "⟨TAG obey⟩"):
             expect(turn).to_contain_text(mark)
@@ -42,7 +42,7 @@ class TestHostileText:
             assert visit.page.evaluate("window.pwned") is None
 
     def test_five_megabytes_are_opened_in_part_and_on_request_whole(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         visit.get("sample-card").last.click()
         more = visit.page.locator("button", has_text="show all 5,000,000 characters")
         expect(more).to_be_visible()
@@ -53,7 +53,7 @@ class TestHostileText:
         assert length == 5_000_000
 
     def test_a_formula_that_cannot_be_drawn_is_shown_as_it_was_written(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         turn = visit.page.locator("[data-role='user']:visible")
         expect(turn.locator(".rt-math-drawn").last).to_have_text("x2")
         written = turn.locator(".rt-math-source")
@@ -86,9 +86,16 @@ def longest_task(visit, position, other=None):
     return name, visit.page.evaluate("Math.max(0, ...window.tasks)")
 
 
+def busy(visit):
+    """Milliseconds that a fixed piece of work takes in the page now."""
+    return visit.page.evaluate(
+        "() => { const t = performance.now(); let x = 0; for (let i = 0; i < 3e7; i++) x += i % 7; return performance.now() - t; }"
+    )
+
+
 class TestRepetitiveText:
     def test_the_page_answers_whatever_a_rollout_repeats(self, visit, capsys):
-        visit.open(project="repetitive", split="repeated", scope="all")
+        visit.open(tab="rollouts", project="repetitive", split="repeated", scope="all")
         expect(visit.get("sample-card").first).to_be_visible()
         visit.page.evaluate(WATCH)
         longest = {}
@@ -99,14 +106,14 @@ class TestRepetitiveText:
         with capsys.disabled():
             print("\nlongest tasks, ms:", sorted(longest.items(), key=lambda pair: -pair[1])[:10])
         slow = [list(longest).index(name) for name, ms in longest.items() if ms > LONGEST_TASK_MS]
-        for position in slow:  # once more, for a machine that was busy; ordinary text says how busy it is
-            ordinary = longest_task(visit, list(REPEATED).index("words"))[1]
-            tries = [longest_task(visit, position, other=0 if position else 1)[1] for _ in range(4)]
-            assert min(tries) <= max(LONGEST_TASK_MS, 4 * ordinary), (
-                list(longest)[position],
-                tries,
-                ordinary,
-            )
+        quiet = min(busy(visit) for _ in range(5))
+        for position in slow:  # once more, held against how busy the machine is now
+            shares = []
+            for _ in range(6):
+                before = busy(visit)
+                ms = longest_task(visit, position, other=0 if position else 1)[1]
+                shares.append(ms / max(1.0, (before + busy(visit)) / 2 / quiet))
+            assert min(shares) <= LONGEST_TASK_MS, (list(longest)[position], shares, quiet)
 
     def test_what_takes_too_long_is_plain_text_until_it_is_asked_for(self, visit):
         visit.page.add_init_script(

@@ -177,7 +177,7 @@ class TestADeclaredFrame:
 
 class TestThePolicy:
     def test_markup_that_got_into_the_page_would_not_run(self, visit: Visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.page.evaluate(
             """() => {
               const node = document.createElement("div");

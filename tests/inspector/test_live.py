@@ -22,7 +22,7 @@ def live(chromium, tmp_path):
 
 class TestLiveUpdates:
     def test_a_run_that_stands_still_is_not_called_live(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("live")).to_contain_text("up to date", timeout=10_000)
         expect(visit.get("live")).not_to_contain_text("live")
 
@@ -44,7 +44,7 @@ class TestLiveUpdates:
 
     def test_following_goes_to_the_newest_step(self, live):
         visit, folder = live
-        visit.open()
+        visit.open(tab="rollouts")
         expect(visit.get("step-input")).to_have_value("2")
         visit.page.keyboard.press("l")
         expect(visit.get("follow")).to_have_attribute("aria-pressed", "true")
@@ -56,7 +56,7 @@ class TestLiveUpdates:
         log_project(tmp_path, "--steps", "1")
         server = Served(tmp_path)
         visit = Visit(chromium, server.address)
-        visit.open(project="demo")
+        visit.open(tab="rollouts", project="demo")
         expect(visit.get("turn").first).to_be_visible()
         server.stop()
         expect(visit.get("live")).to_contain_text("does not answer", timeout=30_000)

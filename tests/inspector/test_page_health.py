@@ -71,6 +71,8 @@ class TestHealth:
         card.locator("select").select_option("stop_reason")
         expect(card.locator(".rt-part")).to_have_count(2)
         expect(card).to_contain_text("length")
+        unknown = card.evaluate("card => card.innerHTML.match(/NaN|undefined/)")
+        assert unknown is None
         card.locator("select").select_option("")
         expect(card.locator(".rt-part")).to_have_count(0)
 

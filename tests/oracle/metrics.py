@@ -29,8 +29,8 @@ Values = dict[str, float]
 
 def metrics_of(rows: list[Row], step: GivenStep) -> Values:
     """Every metric of a step, without the split in front."""
-    there = {name for row in rows for name, value in row.columns.items() if _counts_as_known(value)}
-    whole = Part(rows, step.settings, span_of(rows, step.settings), there)
+    whole = part_of(rows, step)
+    there = whole.there
     found = of_ledger(whole) | of_tokens(whole) | _discards(whole) | _update(whole)
     sources = sorted({row.columns["source"] for row in rows if row.columns["source"] is not None})
     if 2 <= len(sources) <= 8:
@@ -43,6 +43,12 @@ def metrics_of(rows: list[Row], step: GivenStep) -> Values:
     return found | former_keys(found)
 
 
+def part_of(rows: list[Row], step: GivenStep) -> Part:
+    """The whole step."""
+    there = {name for row in rows for name, value in row.columns.items() if _counts_as_known(value)}
+    return Part(rows, step.settings, span_of(rows, step.settings), there, whole=True)
+
+
 def _counts_as_known(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
@@ -51,9 +57,14 @@ class Part:
     """Rows of a step, the range of the whole step's rewards, and the columns that any row of the step knows."""
 
     def __init__(
-        self, rows: list[Row], settings: dict[str, Any], span: tuple[float, float], there: set[str]
+        self,
+        rows: list[Row],
+        settings: dict[str, Any],
+        span: tuple[float, float],
+        there: set[str],
+        whole: bool = False,
     ) -> None:
-        self.rows, self.settings, self.span, self.there = rows, settings, span, there
+        self.rows, self.settings, self.span, self.there, self.whole = rows, settings, span, there, whole
         groups: dict[Any, list[Row]] = {}
         for row in rows:
             groups.setdefault(row.group, []).append(row)
@@ -69,6 +80,11 @@ def span_of(rows: list[Row], settings: dict[str, Any]) -> tuple[float, float]:
         return settings["reward_range"]
     known = [reward for row in rows if (reward := reward_of(row)) is not None]
     return (min(known), max(known)) if known else (0.0, 0.0)
+
+
+def known_of(rows: list[Row], column: str) -> list[Any]:
+    """The known values of a column."""
+    return [row.columns[column] for row in rows if row.columns[column] is not None]
 
 
 def describe(prefix: str, values: list[float], stats: tuple[str, ...] = SPREAD) -> Values:
@@ -148,7 +164,8 @@ def episodes_of(part: Part) -> Part:
     chosen = {}
     for rows in members.values():
         stands = next((row for row in rows if row.columns["parent"] is None), rows[0])
-        length = sum(row.columns["n_sampled"] for row in rows)
+        lengths = [row.columns["n_sampled"] for row in rows]
+        length = None if None in lengths else sum(lengths)
         chosen[id(stands)] = replace(stands, columns={**stands.columns, "n_sampled": length})
     once = [chosen[id(row)] for row in part.rows if id(row) in chosen]
     return Part(once, part.settings, part.span, part.there)
@@ -223,6 +240,8 @@ def component_shares(part: Part) -> Values:
     covariance = dict.fromkeys(names, 0.0)
     for group in groups.values():
         rewards = [reward_of(row) for row in group]
+        if equal(rewards):  # type: ignore[arg-type]
+            continue
         off = [reward - mean(rewards) for reward in rewards]  # type: ignore[operator,arg-type]
         variance += math.fsum(x * x for x in off) / len(group)
         for name in names:
@@ -253,7 +272,7 @@ def _outcomes(part: Part) -> Values:
 def _lengths_by_success(part: Part) -> Values:
     found: Values = {}
     for name, value in (("solved", 1), ("unsolved", 0)):
-        lengths = [row.columns["n_sampled"] for row in part.rows if row.columns["success"] == value]
+        lengths = known_of([row for row in part.rows if row.columns["success"] == value], "n_sampled")
         found |= describe(f"tokens/completion_{name}", lengths, ("mean", "p50"))
     return found
 
@@ -273,14 +292,13 @@ def _lengths(part: Part) -> Values:
     found: Values = {}
     parts = {"prompt": "n_prompt", "completion": "n_sampled", "environment": "n_environment"}
     for name, column in parts.items():
-        found |= describe(f"tokens/{name}", part.column(column), LENGTHS)
-    found |= describe("tokens/total", [len(row.ids) for row in part.rows], LENGTHS)
-    ended = [
-        row.columns["n_sampled"] for row in part.rows if row.columns["stop_reason"] not in (None, "length")
-    ]
+        found |= describe(f"tokens/{name}", known_of(part.rows, column), LENGTHS)
+    found |= describe("tokens/total", [len(row.ids) for row in part.rows if row.ids], LENGTHS)
+    done = [row for row in part.rows if row.columns["stop_reason"] not in (None, "length")]
+    ended = known_of(done, "n_sampled")
     for key, value in describe("completion", ended, ("mean", "min", "max")).items():
         found[f"{key}_terminated"] = value
-    return found | describe("turns", part.column("n_turns"), ("mean", "max"))
+    return found | describe("turns", known_of(part.rows, "n_turns"), ("mean", "max"))
 
 
 def _stops(part: Part) -> Values:
@@ -296,8 +314,12 @@ def _counts(part: Part) -> Values:
     found = {
         "count/samples": len(part.rows),
         "count/prompts": len(part.groups),
-        "count/tokens": sum(len(row.ids) for row in part.rows),
     }
+    empty = sum(not row.ids for row in part.rows)
+    if part.whole or not empty:
+        found["count/tokens"] = sum(len(row.ids) for row in part.rows)
+    if part.whole and empty:
+        found["count/without_tokens"] = empty
     if "samples_per_prompt" in part.settings:
         found["count/expected_samples"] = len(part.groups) * part.settings["samples_per_prompt"]
     return {key: float(value) for key, value in found.items()}
@@ -371,8 +393,10 @@ def _ties(part: Part) -> Values:
     found = {"group/tie_share": len(dead) / len(part.several)}
     for cause in CAUSES:
         found[f"group/tie_cause/{cause}_share"] = causes[cause] / len(part.several)
-    wasted = sum(row.columns["n_sampled"] for group in dead for row in group)
-    total = sum(part.column("n_sampled"))
+    if not known_of(part.rows, "n_sampled"):
+        return found
+    wasted = sum(known_of([row for group in dead for row in group], "n_sampled"))
+    total = sum(known_of(part.rows, "n_sampled"))
     found["group/wasted_tokens"] = float(wasted)
     return found | put("group/wasted_token_share", wasted / total if total else None)
 
@@ -409,7 +433,9 @@ def _group_lengths(part: Part) -> Values:
         return {}
     ratios, variations = [], []
     for group in part.several:
-        lengths = sorted(row.columns["n_sampled"] for row in group)
+        lengths = sorted(known_of(group, "n_sampled"))
+        if len(lengths) < 2:
+            continue
         median, average = quantile(lengths, 0.5), math.fsum(lengths) / len(lengths)
         if median > 0 or lengths[-1] == 0:
             ratios.append(lengths[-1] / median if median > 0 else 1.0)
@@ -451,7 +477,7 @@ def _correlations(part: Part) -> Values:
     found: Values = {}
     for name, column in (("length", "n_sampled"), ("turns", "n_turns")):
         groups = [[(reward_of(row), row.columns[column]) for row in group] for group in part.groups]
-        known = [[(r, x) for r, x in group if r is not None] for group in groups]
+        known = [[(r, x) for r, x in group if r is not None and x is not None] for group in groups]
         known = [group for group in known if group]
         freedom = sum(map(len, known)) - len(known) - 2
         if freedom <= 0:
@@ -841,7 +867,7 @@ def _diversity(part: Part) -> Values:
 
 
 def _repetition(part: Part) -> Values:
-    return share("repetition_share", [loops(row) for row in part.rows])
+    return share("repetition_share", [loops(row) for row in part.rows if row.ids])
 
 
 def loops(row: Row) -> bool:

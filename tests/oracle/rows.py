@@ -116,7 +116,7 @@ def _overflows(call: list[dict[str, Any]], name: str) -> bool:
 
 def _rows_of_part(part: dict[str, Any], train_version: int | None, wide: dict[str, bool]) -> list[Row]:
     given = {name: plain(value) for name, value in part.items() if name != "train_version"}
-    tells = _versions_tell(given)
+    tells = versions_tell(given)
     found = []
     for b, attended in enumerate(given["attention_mask"]):
         at = [t for t, value in enumerate(attended) if value]
@@ -146,7 +146,7 @@ def _rows_of_part(part: dict[str, Any], train_version: int | None, wide: dict[st
     return found
 
 
-def _versions_tell(given: dict[str, Any]) -> bool:
+def versions_tell(given: dict[str, Any]) -> bool:
     """Versions mark what was sampled, unless none is negative while the loss leaves tokens out."""
     if "versions" not in given:
         return False
@@ -189,11 +189,15 @@ def _columns(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
     for name, value in (given.get("extras") or {}).items():
         columns[f"extra/{name}"] = value
     first = next((t for t in range(n) if row.sampled[t]), n)
-    columns["n_prompt"] = first
-    columns["n_sampled"] = sum(row.sampled)
-    columns["n_environment"] = n - first - sum(row.sampled)
-    columns["n_turns"] = len(turns(row))
-    columns["trained"] = int(columns["discard_reason"] is None and any(row.loss))
+    lengths = {
+        "n_prompt": first,
+        "n_sampled": sum(row.sampled),
+        "n_environment": n - first - sum(row.sampled),
+        "n_turns": len(turns(row)),
+    }
+    kept = columns["discard_reason"] is None
+    columns |= lengths if n else dict.fromkeys(lengths)
+    columns["trained"] = int(kept and any(row.loss)) if n or not kept else None
     columns |= _versions(row) | _mismatch(row) | _advantage(row) | {"clip_share": _clip_share(row, settings)}
     return columns
 
@@ -291,9 +295,10 @@ def _fill_update_shares(rows: list[Row]) -> None:
     updates: list[float | None] = []
     for row in rows:
         policy, advantages = row.policy_track(), row.advantages()
-        if row.values.get("discard_reasons") is not None or not any(row.loss):
+        discarded = row.values.get("discard_reasons") is not None
+        if discarded or (row.ids and not any(row.loss)):
             updates.append(0.0)
-        elif policy is None or advantages is None:
+        elif not row.ids or policy is None or advantages is None:
             updates.append(None)
         else:
             updates.append(_update(row, policy, advantages))

@@ -10,11 +10,13 @@ import pytest
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.flags import Population, flag_population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 from tests.oracle.comparing import Comparison
+from tests.oracle.flags import COMPARED, flags_of
 from tests.oracle.given import GivenStep, draw_step
 from tests.oracle.metrics import metrics_of
 from tests.oracle.rows import rows_of
@@ -56,6 +58,11 @@ def compare(step: GivenStep) -> Comparison:
     theirs = [sorted(i for i, other in enumerate(rows) if other.group == row.group) for row in rows]
     for b in range(len(rows)):
         found.values(f"seed {step.seed} row {b}: group", ours[b], theirs[b])
+    raised = flag_population(Population(batch, ledger, settings=settings))
+    for b, names in enumerate(flags_of(rows, step)):
+        carried = {flag.name for flag in raised.get(b, ())}
+        for name in COMPARED:
+            found.values(f"seed {step.seed} row {b}: flag {name}", name in carried, name in names)
     metrics = rollout_metrics(batch, ledger, keys="full", settings=settings)
     recovered = () if step.settings.get("component_weights") else ("/share",)
     mine = {

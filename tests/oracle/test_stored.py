@@ -14,17 +14,13 @@ from rollout_traces.cli import build_app
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.store.summary import SHOWN
 from tests.oracle.comparing import Comparison
+from tests.oracle.flags import COMPARED, flags_of
 from tests.oracle.given import GivenStep, draw_step
 from tests.oracle.metrics import metrics_of
 from tests.oracle.rows import Row, rows_of
 from tests.oracle.test_functions import NOT_COMPARED, as_plain
-
-STATS = {
-    "reward/mean": "reward/mean",
-    "group/tie_share": "group/tie_share",
-    "stop/length_share": "stop/length_share",
-}
 
 
 def log_steps(steps: list[GivenStep], settings: dict[str, Any]) -> None:
@@ -57,8 +53,12 @@ def compare_stored(steps: list[GivenStep], settings: dict[str, Any]) -> Comparis
     found = Comparison()
     expected = {number: metrics_of(rows, step) for number, (step, rows) in enumerate(both)}
     _compare_scalars(found, store, expected, recovered=not settings.get("component_weights"))
-    _compare_rows(found, store, [rows for _, rows in both])
+    flags = {
+        id(row): names for step, rows in both for row, names in zip(rows, flags_of(rows, step), strict=True)
+    }
+    _compare_rows(found, store, [rows for _, rows in both], flags)
     _compare_health(found, expected)
+    _compare_stats(found, expected)
     _compare_list(found, [rows for _, rows in both])
     store.close()
     return found
@@ -76,13 +76,16 @@ def _compare_scalars(found: Comparison, store: Any, expected: Any, recovered: bo
         found.mappings(f"scalars of step {number}", logged[number], metrics)
 
 
-def _compare_rows(found: Comparison, store: Any, steps: list[list[Row]]) -> None:
+def _compare_rows(found: Comparison, store: Any, steps: list[list[Row]], flags: dict[int, set[str]]) -> None:
     for number, rows in enumerate(steps):
         ledger = store.ledger("run", "rollout", steps=(number, number))
         assert ledger.n_rows == len(rows)
         by_place = {(row["group"], row["sample"]): row for row in map(ledger.row, range(ledger.n_rows))}
         for row in rows:
             columns = dict(by_place[(row.group, row.columns["sample"])])
+            carried = columns.get("flags") or ()
+            for name in COMPARED:
+                found.values(f"ledger of step {number}: flag {name}", name in carried, name in flags[id(row)])
             left_out = (*NOT_COMPARED, "flags", "run", "attempt", "late")
             columns = {name: value for name, value in columns.items() if name not in left_out}
             found.mappings(f"ledger of step {number}", columns, as_plain(row.columns))
@@ -98,6 +101,14 @@ def _compare_health(found: Comparison, expected: Any) -> None:
         values = shown.get(measure.key, [None] * len(expected))
         for number, value in zip(page["steps"], values, strict=True):
             found.values(f"Health, step {number}: {measure.key}", value, expected[number].get(measure.key))
+
+
+def _compare_stats(found: Comparison, expected: Any) -> None:
+    shown = run_command(["stats", "-p", "oracle", "--json"])
+    assert [row["step"] for row in shown] == sorted(expected)
+    for row in shown:
+        for key in SHOWN:
+            found.values(f"stats, step {row['step']}: {key}", row[key], expected[row["step"]].get(key))
 
 
 def _compare_list(found: Comparison, steps: list[list[Row]]) -> None:

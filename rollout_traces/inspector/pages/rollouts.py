@@ -19,6 +19,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
+from rollout_traces.store import Page as Rows
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000
@@ -108,24 +109,18 @@ def told_population(groups: StepGroups) -> int | None:
     return max((n for n in told if isinstance(n, int)), default=None)
 
 
-def _matching(store: Store, request: Request) -> set[str] | None:
-    """Ids of the step's traces that satisfy filter and search; None when there is neither."""
-    where, text = request.text("where"), request.text("text")
-    if not where and not text:
+def _matching(store: Store, request: Request) -> dict[str, TraceRow] | None:
+    """The step's traces that satisfy filter and search, by id; None when there is neither."""
+    if not request.text("where") and not request.text("text"):
         return None
-    step = request.step
-    page = store.query(
-        request.run, request.split, where=where, text=text, steps=(step, step), limit=MOST_OF_A_STEP
-    )
-    return {row.id for row in page.rows if row.id is not None}
+    page = _found(store, request, steps=(request.step, request.step), limit=MOST_OF_A_STEP)
+    return {row.id: row for row in page.rows if row.id is not None}
 
 
 def _flat(store: Store, request: Request, everywhere: bool) -> dict[str, Any]:
-    page = store.query(
-        request.run,
-        request.split,
-        where=request.text("where"),
-        text=request.text("text"),
+    page = _found(
+        store,
+        request,
         order_by=request.text("sort") or None,
         limit=PAGE_ROWS,
         after=request.text("after") or None,
@@ -139,8 +134,17 @@ def _flat(store: Store, request: Request, everywhere: bool) -> dict[str, Any]:
     }
 
 
-def _group(group: Group, wanted: set[str] | None) -> dict[str, Any]:
-    traces = [row for row in group.traces if wanted is None or row.id in wanted]
+def _found(store: Store, request: Request, **asked: Any) -> Rows:
+    """Traces that satisfy the filter; those that are searched for carry a `snippet` of what was found."""
+    text = request.text("text")
+    asked |= {"run": request.run, "split": request.split, "where": request.text("where")}
+    return store.search(text, **asked) if text else store.query(**asked)
+
+
+def _group(group: Group, wanted: Mapping[str, TraceRow] | None) -> dict[str, Any]:
+    traces = group.traces
+    if wanted is not None:
+        traces = tuple(wanted[row.id] for row in group.traces if row.id is not None and row.id in wanted)
     return {
         "group": group.group,
         "prompt": group.prompt,
@@ -177,20 +181,15 @@ def sample_card(row: TraceRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "step": row.step,
-        "words": said(known.get("reply") or "") or known.get("prompt") or "",
+        "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
+        "snippet": known.get("snippet"),
         "flags": list(known.get("flags") or ()),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),
         **{name: known.get(name) for name in numbers},
     }
-
-
-def said(reply: str) -> str:
-    """The first words of a reply as a list shows them: the answer where it is among them, not the thinking."""
-    thinking, closed, answer = reply.rpartition("</think>")
-    return answer.strip() or thinking.replace("<think>", "").strip() if closed else reply
 
 
 PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around))

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { OVERLAYS, available, extremes, paint } from "../../../rollout_traces/inspector/components/overlays/registry.js";
-import { smooth, ticks } from "../../../rollout_traces/inspector/components/charts/line_chart.js";
+import { lone, path, smooth, ticks } from "../../../rollout_traces/inspector/components/charts/line_chart.js";
 import { Tokens } from "../../../rollout_traces/inspector/lib/tracks.js";
 import { quantile } from "../../../rollout_traces/inspector/lib/colour.js";
 
@@ -77,6 +77,12 @@ test("smoothing starts unbiased and passes over gaps", () => {
   const line = smooth([4, null, 4, 4], 0.9);
   assert.equal(line[1], null);
   for (const i of [0, 2, 3]) assert.ok(Math.abs(line[i] - 4) < 1e-9);
+});
+
+test("what is unknown is a gap in the line, and a value alone is a point", () => {
+  assert.equal(path([[0, 1], [1, 2], [2, NaN], [3, 4]]), "M0.0 1.0L1.0 2.0M3.0 4.0");
+  assert.deepEqual(lone([1, 2, null, 4, null]), [3]);
+  assert.deepEqual(lone([5]), [0]);
 });
 
 test("ticks are round and inside", () => {

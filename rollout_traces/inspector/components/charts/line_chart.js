@@ -31,7 +31,13 @@ export function ticks(low, high, wanted = 3) {
   return out;
 }
 
-function path(points) {
+// Positions of values without a neighbour, which no line shows.
+export function lone(values) {
+  return [...values.keys()].filter(i => Number.isFinite(values[i]) && !Number.isFinite(values[i - 1]) && !Number.isFinite(values[i + 1]));
+}
+
+// Points joined to a path; one that is unknown leaves a gap, it is not drawn as 0.
+export function path(points) {
   let out = "";
   let pen = "M";
   for (const [x, y] of points) {
@@ -58,7 +64,7 @@ export function lineChart(steps, values, options) {
   const first = steps[0];
   const last = steps[steps.length - 1];
   const x = s => PAD.left + (last > first ? (s - first) / (last - first) : 0.5) * (width - PAD.left - PAD.right);
-  const y = v => PAD.top + (1 - (v - low) / (high - low)) * (height - PAD.top - PAD.bottom);
+  const y = v => (Number.isFinite(v) ? PAD.top + (1 - (v - low) / (high - low)) * (height - PAD.top - PAD.bottom) : NaN);
   for (const tick of bare ? [] : ticks(low, high)) {
     root.append(svg("line", { x1: PAD.left, x2: width - PAD.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
       svg("text", { x: PAD.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, show ? show(tick) : compact(tick)));
@@ -68,7 +74,7 @@ export function lineChart(steps, values, options) {
   const line = smooth(values, weight);
   if (weight) root.append(svg("path", { d: path(steps.map((s, i) => [x(s), y(values[i])])), class: "rt-line rt-line-raw" }));
   root.append(svg("path", { d: path(steps.map((s, i) => [x(s), y(line[i])])), class: "rt-line" }));
-  if (steps.length === 1) root.append(svg("circle", { cx: x(first), cy: y(line[0]), r: 2.5, class: "rt-point" }));
+  for (const i of lone(line)) root.append(svg("circle", { cx: x(steps[i]), cy: y(line[i]), r: steps.length === 1 ? 2.5 : 1.6, class: "rt-point" }));
   if (bare) return root;
   const dot = svg("circle", { r: 3, class: "rt-point", visibility: "hidden" });
   const readout = svg("text", { class: "rt-readout", y: 9, "text-anchor": "end", x: width - PAD.right }, "");

@@ -116,13 +116,7 @@ function cell(name, value) {
   if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
   if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
-  return h("td", { class: "rt-cell-text", dir: "auto" }, firstWords(name === "reply" ? said(String(value)) : String(value), 110));
-}
-
-// The answer where the first words hold it, not the thinking before it.
-function said(reply) {
-  const at = reply.lastIndexOf("</think>");
-  return (at >= 0 && reply.slice(at + 8).trim()) || reply.replace("<think>", "").replace("</think>", "");
+  return h("td", { class: "rt-cell-text", dir: "auto" }, firstWords(String(value), 110));
 }
 
 function rowNode(row) {
