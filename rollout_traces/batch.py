@@ -7,6 +7,7 @@ no torch.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -284,7 +285,13 @@ class RolloutBatch:
         if isinstance(data, Mapping):
             return [cls.from_dict(data)]
         if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-            return [batch for element in data if element is not None for batch in cls.from_any(element)]
+            call = secrets.token_hex(4)
+            return [
+                batch.as_group(f"{call} element {index}")
+                for index, element in enumerate(data)
+                if element is not None
+                for batch in cls.from_any(element)
+            ]
         raise BatchError(
             f"batch: seen {type(data).__name__}. Expected a RolloutBatch, a mapping of arrays, or a list of mappings."
         )

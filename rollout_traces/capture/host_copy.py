@@ -87,8 +87,8 @@ class Capture:
         """Copies batches without their padding.
 
         Args:
-            batches: the parts of one hand-over. A part without `group_ids` is one group when there are
-                several parts; a single one takes each row as a group of its own.
+            batches: the parts of one hand-over. Rows of a part without `group_ids` are groups of one:
+                `RolloutBatch.from_any` is where the elements of a list become groups.
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
             groups: the numbers of the step's groups so far; new ones when None.
@@ -315,10 +315,8 @@ def _group_ids(batches: Sequence[RolloutBatch], groups: GroupNumbers) -> np.ndar
     for index, batch in enumerate(batches):
         if batch.group_ids is not None:
             ids.extend(plain_list(batch.group_ids))
-        elif len(batches) > 1:
-            ids.extend([(call, "part", index)] * batch.n_rows)
         else:
-            ids.extend((call, "row", row) for row in range(batch.n_rows))
+            ids.extend((call, index, row) for row in range(batch.n_rows))
     return groups.of(ids)
 
 

@@ -173,7 +173,7 @@ def _import_paths(
             names = ", ".join(run.name for run in found)
             raise ConfigError(f"follow: {len(found)} runs ({names}). Expected the folder of one.")
         while not found:
-            time.sleep(follow[0])
+            pause(follow[0])
             found = scan(paths, Problems(), asked.file_format)
     for run in found:
         name = _name_of(run, asked, len(found))
@@ -221,12 +221,17 @@ def _import_run(
         loggers.finish()
 
 
+def pause(seconds: float) -> None:
+    """Waits between two looks at a run that is followed."""
+    time.sleep(seconds)
+
+
 def _follow(
     files: FileImport, root: Path, paths: list[Path], asked: ImportOptions, poll_s: float, quiet_s: float
 ) -> None:
     last = time.monotonic()
     while True:
-        time.sleep(poll_s)
+        pause(poll_s)
         for run in scan(paths, Problems(), asked.file_format):
             if run.root == root and files.read_further(run.files):
                 last = time.monotonic()

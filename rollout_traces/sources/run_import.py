@@ -40,6 +40,7 @@ class RunImport:
         self.logger = logger
         self._encoder = encoder
         self._outcome = outcome
+        self._is_known_to_trackio = False
         self.queue = StepQueue(self._hand_over, self._close)
 
     def add(self, row: RolloutRow) -> None:
@@ -67,6 +68,8 @@ class RunImport:
     def _close(self, key: Key) -> None:
         self.logger.close_step(*key)
         self._outcome.steps += 1
+        if not self._is_known_to_trackio:  # until then a second import would begin another run of this name
+            self._is_known_to_trackio = self.logger.flush(60.0)
 
     def _wait_for_room(self) -> None:
         while self.logger.counters["spooled"] > MAX_WAITING:

@@ -242,15 +242,18 @@ def _summary(metadata: Mapping[str, Any]) -> str:
 
 def _turn_spans(transcript: Transcript) -> list[dict[str, Any]]:
     spans = []
+    counted = 0
     for index, turn in enumerate(transcript.turns):
         if turn.role == "assistant" and (turn.n_sampled or not len(transcript.tokens)):
-            spans.append(_generation_span(index, turn))
+            spans.append(_generation_span(index, turn, turn.stop - counted - turn.n_sampled))
+            counted = turn.stop
         elif turn.role == "tool":
             spans.append(_tool_span(index, turn, transcript.turns[:index]))
     return spans
 
 
-def _generation_span(index: int, turn: Turn) -> dict[str, Any]:
+def _generation_span(index: int, turn: Turn, n_read: int) -> dict[str, Any]:
+    """The span of a generation. `n_read` tokens were not sampled since the one before: all spans' tokens add up."""
     versions = sorted({version for version, _ in turn.versions})
     span: dict[str, Any] = {
         "id": f"turn-{index}",
@@ -259,7 +262,7 @@ def _generation_span(index: int, turn: Turn) -> dict[str, Any]:
         "kind": "generation",
     }
     if turn.n_sampled:
-        span["usage"] = {"input_tokens": turn.start, "output_tokens": turn.n_sampled}
+        span["usage"] = {"input_tokens": n_read, "output_tokens": turn.n_sampled}
     if versions:
         span["model"] = "policy version " + ", ".join(map(str, versions))
     return span

@@ -13,7 +13,7 @@ from rollout_traces.packed_batch import StepKey
 
 RANK_PATIENCE = 20.0
 """Seconds that a step which some ranks are done with waits for a living rank that does not announce closes."""
-FLUSH_PATIENCE = 2.0
+FLUSH_PATIENCE = 10.0
 """The same, once a rank waits in `flush` or `finish`."""
 GAPS = 3.0
 """A quiet time is at least this many times the longest pause seen within a step."""

@@ -192,3 +192,62 @@ class TestOtherRuns:
 
 def _ids(store) -> list[str]:
     return [row.id for row in store.query().rows]
+
+
+STOPPED = """
+import os, sys
+import rollout_traces.sources.formats.verl as verl
+inner, seen = verl.json_lines, [0]
+def lines(*args, **options):
+    for line in inner(*args, **options):
+        seen[0] += 1
+        if seen[0] == int(sys.argv[2]):
+            os._exit(9)
+        yield line
+verl.json_lines = lines
+from rollout_traces.sources.importing import import_rollouts
+import_rollouts(sys.argv[1], "imported")
+"""
+
+
+class TestStopped:
+    def test_an_import_that_was_killed_goes_on_and_every_step_is_there_once(self, dump):
+        import subprocess
+        import sys
+
+        write_steps(dump, 1, 2, 3, 4)
+        for at in (10, 7):
+            ended = subprocess.run([sys.executable, "-c", STOPPED, str(dump), str(at)], capture_output=True)
+            assert ended.returncode == 9
+        report = take(dump)
+        assert report.runs[0].files_known > 0
+        [run] = rt.open_store(project="imported").runs()
+        steps = rt.open_store(project="imported").ledger(run=run.id).get("step").tolist()
+        assert {step: steps.count(step) for step in set(steps)} == {1: 4, 2: 4, 3: 4, 4: 4}
+
+
+class TestFollowing:
+    def test_what_is_added_while_it_is_followed_is_imported_and_the_open_step_is_closed_at_the_end(
+        self, dump, monkeypatch
+    ):
+        from rollout_traces.sources import importing
+
+        write_steps(dump, 1)
+        looks = []
+
+        def pause(seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == 1:
+                with (dump / "1.jsonl").open("a") as file:
+                    file.write(json.dumps({"input": "late", "output": "a", "score": 1, "step": 1}) + "\n")
+                write_steps(dump, 2)
+            elif len(looks) == 3:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(importing, "pause", pause)
+        report = take(dump, follow=True, quiet_s=3600.0)
+        assert report.problems.counts == {"stopped": 1}
+        assert (report.rows, report.runs[0].steps) == (9, 2)
+        steps = ledger_of().get("step").tolist()
+        assert (steps.count(1), steps.count(2)) == (5, 4)
+        assert take(dump).rows == 0

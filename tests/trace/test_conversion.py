@@ -44,6 +44,17 @@ class TestRolloutTrace:
         _, record = make_trace()
         assert set(record.metadata) <= set(METADATA)
 
+    def test_the_tokens_of_all_spans_add_up_to_the_rollouts(self):
+        transcript, record = make_trace()
+        used = [span["usage"] for span in record.spans if "usage" in span]
+        assert len(used) == 2
+        read = sum(usage["input_tokens"] for usage in used)
+        written = sum(usage["output_tokens"] for usage in used)
+        assert (read + written, written) == (
+            len(transcript.tokens),
+            sum(t.n_sampled for t in transcript.turns),
+        )
+
     def test_the_status_says_the_reward(self):
         _, record = make_trace()
         assert record.metadata["status"] == "reward 0.3333"

@@ -20,7 +20,7 @@ from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 rank, port, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-options = {"per_rank": {"per_rank": True}, "thread": {"process": "thread"}}.get(mode, {})
+options = {"per_rank": {"per_rank": True}, "thread": {"worker": "thread"}}.get(mode, {})
 logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, **options)
 for step in range(3):
     plan = BatchPlan(n_groups=2, group_size=2, seed=10 * rank + step)

@@ -1,0 +1,186 @@
+"""A closed step, judged in milliseconds: no Trackio, no file, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rollout_traces.packed_batch import PackedBatch, StepKey
+from rollout_traces.sink.stored import StoredRow
+from rollout_traces.steps.choosing import StoredStep
+from rollout_traces.steps.judge import LOSS_HISTOGRAM, RUN_STATE, Judge, Judgement
+from rollout_traces.steps.open_step import ClosedStep
+from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.row_reader import RowReader
+from rollout_traces.steps.run_state import RunState
+from rollout_traces.trace.conversion import read_details, read_ledger
+
+KEY = StepKey("a-001", 1, "rollout")
+LENGTH = 6
+
+
+def hand_over(name: str, rewards: list[float], groups: list[int], **tracks: np.ndarray) -> PackedBatch:
+    """Rows of six tokens, of which the last four were sampled and the last three are in the loss."""
+    n = len(rewards)
+    sampled = np.tile([False, False, True, True, True, True], n)
+    loss = np.tile([False, False, False, True, True, True], n)
+    return PackedBatch(
+        batch_id=name,
+        step=1,
+        split="rollout",
+        offsets=np.arange(n + 1) * LENGTH,
+        input_ids=np.arange(n * LENGTH) + hash(name) % 1000,
+        loss_mask=loss,
+        response_mask=sampled,
+        response_mask_source="given",
+        tracks={key: np.asarray(values, np.float32).reshape(-1) for key, values in tracks.items()},
+        n_tokens=np.full(n, LENGTH),
+        has_tokens=np.ones(n, bool),
+        group_ids=np.asarray(groups),
+        row_floats={"rewards": np.asarray(rewards, float)},
+        attempt="a-001",
+    )
+
+
+def judge(
+    *parts: PackedBatch,
+    key: StepKey = KEY,
+    stored: StoredStep | None = None,
+    state: RunState | None = None,
+    **options,
+) -> Judgement:
+    counters: Counter[str] = Counter()
+    judged = Judge(StepOptions(metric_keys=("full",), **options), RowReader(None, counters), counters)
+    return judged(
+        ClosedStep.of(key, parts, options.get("settings")), stored or StoredStep(), state or RunState()
+    )
+
+
+class TestAStepOfSeveralHandOvers:
+    def test_groups_torn_over_two_calls_are_not_tied(self):
+        groups = [0, 0, 1, 1]
+        found = judge(hand_over("x", [1.0] * 4, groups), hand_over("y", [0.0] * 4, groups))
+        assert found.scalars["rollout/group/tie_share"] == 0
+        assert not any("tied_group" in names for names in found.rows.get("flags"))
+
+    def test_groups_that_are_tied_over_both_calls_are(self):
+        groups = [0, 0, 1, 1]
+        found = judge(hand_over("x", [1.0] * 4, groups), hand_over("y", [1.0, 1.0, 0.0, 0.0], groups))
+        assert found.scalars["rollout/group/tie_share"] == 0.5
+        assert found.scalars["rollout/flags/tied_group_share"] == 0.5
+
+    def test_every_column_is_what_one_call_would_have_given(self):
+        rng = np.random.default_rng(0)
+        advantages, logprobs = rng.normal(size=(8, LENGTH)), -rng.random((8, LENGTH))
+        rewards, groups = rng.random(8).tolist(), [0, 1] * 4
+        rows = {"advantages": advantages, "logprobs": logprobs}
+        whole = judge(hand_over("x", rewards, groups, **rows))
+        halves = [
+            hand_over("x", rewards[at], groups[at], **{name: values[at] for name, values in rows.items()})
+            for at in (slice(0, 4), slice(4, 8))
+        ]
+        torn = judge(halves[0], halves[1])
+        for name in ("update_share", "advantage", "sample", "group", "mean_logprob"):
+            np.testing.assert_allclose(torn.rows.get(name), whole.rows.get(name))
+        assert torn.scalars == pytest.approx({**whole.scalars, **torn.scalars}, rel=1e-6)
+
+    def test_the_summary_names_its_hand_overs_and_its_attempt(self):
+        found = judge(hand_over("x", [1.0], [0]), hand_over("y", [0.0], [0]))
+        assert found.summary is not None
+        metadata = found.summary.metadata
+        assert (metadata["batches"], metadata["attempt"], metadata["population"]) == ("x,y", "a-001", 2)
+        ledger = read_ledger(found.summary)
+        assert ledger.get("uid").tolist() == ["x-0", "y-0"]
+        assert ledger.get("late").tolist() == [0, 0]
+
+
+class TestLossTokens:
+    """Update share, advantage and clip share speak of the loss tokens, which the sampled ones are not."""
+
+    def test_of_which_the_advantage_is_the_mean(self):
+        advantages = np.asarray([[0, 0, 9, 1, 2, 3]])
+        found = judge(hand_over("x", [1.0], [0], advantages=advantages))
+        assert found.rows.get("advantage").tolist() == [2.0]
+
+    def test_of_which_the_update_is_the_sum(self):
+        advantages = np.asarray([[0, 0, 100, 1, 1, 1], [0, 0, 0, 3, 3, 3]])
+        logprobs = np.full((2, LENGTH), -1.0)
+        found = judge(hand_over("x", [1.0, 0.0], [0, 0], advantages=advantages, logprobs=logprobs))
+        assert found.rows.get("update_share") == pytest.approx([0.25, 0.75])
+
+    def test_of_which_the_clip_share_is_taken(self):
+        from rollout_traces.settings.run_settings import RunSettings
+
+        new = np.asarray([[0, 0, 5.0, 5.0, 0, 0]])
+        zeros = np.zeros((1, LENGTH))
+        found = judge(
+            hand_over("x", [1.0], [0], advantages=zeros + 1, prox_logprobs=zeros, new_logprobs=new),
+            settings=RunSettings.create(clip_low=0.2, clip_high=0.2),
+        )
+        assert found.rows.get("clip_share") == pytest.approx([1 / 3])
+
+
+class TestTheRunState:
+    def leaking(self) -> PackedBatch:
+        batch = hand_over("x", [1.0, 0.0], [0, 0])
+        batch.loss_mask[0] = True
+        return batch
+
+    def test_a_share_that_stays_high_alerts_once(self):
+        first = judge(self.leaking())
+        second = judge(self.leaking(), key=KEY._replace(step=2), state=first.state)
+        assert [alert.title for alert in first.alerts if "mask_leak" in alert.title]
+        assert not [alert.title for alert in second.alerts if "mask_leak" in alert.title]
+
+    def test_is_carried_by_the_summary_and_read_back_after_a_restart(self):
+        first = judge(self.leaking())
+        assert first.summary is not None
+        stored = read_details(first.summary)[RUN_STATE]
+        resumed = RunState.resumed(stored, first.state.totals, {})
+        second = judge(self.leaking(), key=KEY._replace(step=2), state=resumed)
+        assert not [alert for alert in second.alerts if "mask_leak" in alert.title]
+        assert second.scalars["rollout/total/samples"] == 4
+
+    def test_a_judgement_changes_no_state_that_it_was_given(self):
+        state = RunState()
+        judge(self.leaking(), state=state)
+        assert state == RunState()
+
+
+class TestALatePart:
+    def test_has_a_summary_and_neither_metrics_nor_alerts(self):
+        batch = hand_over("x", [1.0, 0.0], [0, 0])
+        batch.loss_mask[0] = True
+        found = judge(batch, key=KEY._replace(late=1))
+        assert (dict(found.scalars), list(found.alerts), found.state) == ({}, [], RunState())
+        assert found.summary is not None and found.summary.metadata["late"] == 1
+        assert found.rows.get("late").tolist() == [1, 1]
+
+
+class TestAStepThatIsStored:
+    def test_is_not_summarised_again(self):
+        stored = StoredStep(True, {"x-0": StoredRow("x-0", "random", 0.5)})
+        found = judge(hand_over("x", [1.0, 0.0], [0, 0]), stored=stored)
+        assert found.summary is None and not found.scalars and not found.alerts
+
+
+class TestWhatFails:
+    def test_metrics_that_fail_leave_the_ledger(self, monkeypatch):
+        def broken(*arguments, **named):
+            raise ValueError("no metrics of this")
+
+        monkeypatch.setattr("rollout_traces.steps.judge.scalars_of", broken)
+        found = judge(hand_over("x", [1.0], [0]))
+        assert found.summary is not None and read_ledger(found.summary).n_rows == 1
+        assert found.scalars == {}
+
+
+def test_the_summary_carries_a_histogram_of_the_loss_tokens():
+    zeros = np.zeros((2, LENGTH))
+    found = judge(
+        hand_over("x", [1.0, 0.0], [0, 0], advantages=zeros + 1, logprobs=zeros - 1, prox_logprobs=zeros - 1)
+    )
+    assert found.summary is not None
+    assert LOSS_HISTOGRAM in read_details(found.summary)

@@ -1,0 +1,72 @@
+"""The histogram of a step's loss tokens answers what a clipping rule would have done, in ten kilobytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.steps.loss_histogram import EDGES, MAX_BYTES, loss_histogram, pack, unpack
+from tests.steps.test_open_step import rows_of
+
+
+def step_of(n_rows: int = 64, length: int = 200, **lists):
+    from dataclasses import replace
+
+    rng = np.random.default_rng(0)
+    batch = rows_of([length] * n_rows, [row // 4 for row in range(n_rows)])
+    n = n_rows * length
+    tracks = {
+        "logprobs": np.full(n, -1.0, np.float32),
+        "prox_logprobs": (-1 + 0.1 * rng.normal(size=n)).astype(np.float32),
+        "new_logprobs": (-1 + 0.3 * rng.normal(size=n)).astype(np.float32),
+        "advantages": rng.normal(size=n).astype(np.float32),
+        "versions": rng.integers(0, 6, n).astype(np.int32),
+    }
+    return replace(batch, tracks=tracks, train_version=5, row_lists=lists)
+
+
+def test_every_loss_token_is_in_one_cell():
+    batch = step_of()
+    found = loss_histogram(batch)
+    assert found.tokens.sum() == batch.loss_mask.sum()
+    assert found.weight.sum() == pytest.approx(np.abs(batch.tracks["advantages"][batch.loss_mask]).sum())
+
+
+def test_a_clipping_rule_at_an_edge_is_answered_exactly():
+    batch = step_of()
+    found = loss_histogram(batch)
+    limit = 0.25
+    cut = found.cells["new"] > EDGES.index(limit)
+    positive = found.cells["sign"] == 1
+    d = (batch.tracks["new_logprobs"] - batch.tracks["logprobs"].astype(np.float64))[batch.loss_mask]
+    a = batch.tracks["advantages"][batch.loss_mask]
+    assert found.edges == EDGES
+    assert found.tokens[cut & positive].sum() == ((d >= limit) & (a > 0)).sum()
+
+
+def test_discarded_rows_are_left_out():
+    batch = step_of(4, discard_reasons=[None, "too_long", None, None])
+    assert loss_histogram(batch).tokens.sum() == 3 * 199
+
+
+def test_it_fits_and_comes_back_from_json():
+    sources = [f"source {row % 20}" for row in range(256)]
+    found = loss_histogram(step_of(256, 400, sources=sources))
+    values = pack(found)
+    assert len(str(values)) <= MAX_BYTES
+    again = unpack(values)
+    np.testing.assert_array_equal(again.tokens, found.tokens)
+    np.testing.assert_allclose(again.weight, found.weight, rtol=1e-6)
+    for name, cells in found.cells.items():
+        np.testing.assert_array_equal(again.cells[name], cells)
+
+
+def test_without_logprobs_to_compare_there_is_none():
+    assert loss_histogram(rows_of([5], [0])) is None
+
+
+@pytest.mark.parametrize("change", [{"version": 9}, {"n": 10**9}, {"n": 3}, {"packed": ""}])
+def test_a_damaged_one_is_refused(change):
+    values = {**pack(loss_histogram(step_of(4))), **change}
+    with pytest.raises(Exception, match=r"histogram|incomplete|truncated"):
+        unpack(values)
