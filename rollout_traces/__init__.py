@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "CheckReport": "rollout_traces.preflight",
