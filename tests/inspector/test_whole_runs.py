@@ -87,7 +87,7 @@ def rows(visit: Visit):
 @BOTH
 class TestFromACurveToAToken:
     def test_the_latest_step_opens_and_its_neighbours_are_a_click_away(self, visit: Visit, run: Run) -> None:
-        visit.open(project=run.project)
+        visit.open(project=run.project, tab="rollouts")
         expect(visit.get("turn").first).to_be_visible()
         expect(visit.get("step-input")).to_have_value(str(run.last_step))
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
