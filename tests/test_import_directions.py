@@ -67,6 +67,10 @@ READ_FROM = (
 )
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
+    (
+        "store.reading",
+        "sources.trackio_traces",
+    ): "other tools' traces are known by the recognisers of imports",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
 }
 """Further imports of the reading side, and why."""

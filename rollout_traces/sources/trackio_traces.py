@@ -106,7 +106,10 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         known |= {"n_sampled": n_sampled, "n_prompt": _first_sampled(row.response_mask)}
     if row.train_version is not None:
         known["version_max"] = row.train_version
-    return {name: value for name, value in known.items() if value is not None}
+    whole = {
+        n: int(v) for n, v in known.items() if n.startswith("n_") and isinstance(v, float) and v.is_integer()
+    }
+    return {name: value for name, value in (known | whole).items() if value is not None}
 
 
 def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

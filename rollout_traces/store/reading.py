@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -98,11 +99,12 @@ def read_trace(stored: StoredTrace) -> Reading:
         fields["unreadable"] = 1
     kind = fields.pop("kind", None)
     ours = kind in ("rollout", "digest") and "schema" in fields
+    spoken = [message for message in messages if isinstance(message, dict)]
     if not ours:
-        fields = _renamed(fields)
+        known, spoken = _of_another_tool(stored, spoken, metadata)
+        fields = _renamed(fields) | fields | known if known else _renamed(fields)
     fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
-    spoken = [message for message in messages if isinstance(message, dict)]
     fields |= {name: found for name, found in _tools(spoken).items() if name not in fields}
     return Reading(
         split=split if isinstance(split, str) else _split_of(stored.key),
@@ -114,6 +116,32 @@ def read_trace(stored: StoredTrace) -> Reading:
         n_messages=len(messages),
         text="\n".join(text for message in spoken for text in message_texts(message)),
     )
+
+
+def _of_another_tool(
+    stored: StoredTrace, messages: list[dict[str, Any]], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a trainer's own trace says under our names, with its conversation; nothing where its writer is not known."""
+    from rollout_traces.sources.trackio_traces import fields_of, rollout_of
+
+    try:
+        row = rollout_of(stored.key, stored.step, messages, metadata)
+        if row is None:
+            return {}, messages
+        known = fields_of(row)
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ):  # another version's fields: the trace is read as it is
+        return {}, messages
+    flags = tuple(known.pop("flags"))
+    if isinstance(known.get("group"), str):
+        known["group"] = zlib.crc32(known["group"].encode("utf-8", "replace"))
+    scalars = {name: _scalar(value) for name, value in known.items() if not isinstance(value, (list, dict))}
+    found = {name: value for name, value in scalars.items() if value is not None}
+    return found | {"flags": flags}, row.conversation() or messages
 
 
 def conversation_text(messages: str | bytes) -> str:

@@ -47,10 +47,22 @@ class TestOtherTools:
         store_values(values, step=4)
         store = open_store(PROJECT)
         row = store.query(where="component/accuracy = 0.25 and n_sampled = 22").rows[0]
-        assert (row.split, row.step, row["group"], row["version_max"]) == ("rollouts", 4, 3, 7)
+        assert (row.split, row.step, row["group"], row["version_max"]) == ("rollout", 4, 3, 7)
+        assert (row["group_id"], row["rewards/accuracy"], row["n_turns"]) == (3, 0.25, 1)
         assert store.transcript(row.id or "") is None
-        groups = store.groups(RUN, "rollouts", 4)
+        groups = store.groups(RUN, "rollout", 4)
         assert groups.n_rollouts is None and groups.groups[0].from_ledger is False
+
+    def test_flags_that_text_tells_are_found_in_other_tools_traces(self, trackio_dir: Path) -> None:
+        chat = [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": "<think>and so on"},
+            {"role": "tool", "content": "Error: no such file"},
+        ]
+        values = conversation("rollouts", chat, reward=0.5, group_id=3, model_version=7)
+        store_values(values, step=4)
+        (row,) = open_store(PROJECT).query(where="flags has 'tool_error'").rows
+        assert set(row["flags"]) == {"tool_error", "thinking_unclosed"}
 
     def test_areal_trajectories_are_of_the_rollout_split(self, trackio_dir: Path) -> None:
         store_values(conversation("rollout/trajectories", CHAT, reward=1.0, status="done"), step=2)
