@@ -2,6 +2,7 @@
 
     python -m benchmarks.store --traces 10000
     python -m benchmarks.store --traces 50000 --folder bench-data   # keeps and reuses the project
+    python -m benchmarks.store --rows 1000000                        # every rollout of a run, none traced
 
 Traces carry 16 KB of text, our metadata and a stand-in for a packed token track. They are written with
 Trackio's own table code, without its session files. Times are medians.
@@ -35,6 +36,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, help="measure the table of so many rollouts, none traced")
     parser.add_argument("--text-kb", type=int, default=16)
     parser.add_argument("--track-kb", type=int, default=8)
     parser.add_argument("--folder", type=Path, help="keep the project here; a temporary folder otherwise")
@@ -44,6 +46,12 @@ def main() -> None:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(folder.resolve())
+        if asked.rows is not None:
+            from benchmarks import table_of_rollouts
+
+            figures = table_of_rollouts.measure(folder, asked.rows)
+            print(json.dumps(figures, indent=2) if asked.json else as_table(figures))
+            return
         if not (folder / f"{PROJECT}.db").exists():
             write_project(asked.traces, asked.text_kb * 1024, asked.track_kb * 1024)
         figures = measure(asked.json)
@@ -136,7 +144,8 @@ def measure(quiet: bool) -> dict[str, Any]:
     if seen:
         figures["index traces/s"] = round(seen / (time.perf_counter() - started))
         figures["index traces/cpu s"] = round(seen / (time.process_time() - started_cpu))
-    sizes = {"database": Path(store.source.path).stat().st_size, "index": store.index_path.stat().st_size}  # type: ignore[attr-defined]
+    index = sum(path.stat().st_size for path in store.index_path.rglob("*") if path.is_file())
+    sizes = {"database": Path(store.source.path).stat().st_size, "index": index}  # type: ignore[attr-defined]
     figures |= {f"{name} MB": round(size / 1e6) for name, size in sizes.items()}
     figures["warm start ms, new process"] = in_fresh_process("s.count()", refresh=True)["ms"]
     some_id = store.query(limit=1).rows[0].id

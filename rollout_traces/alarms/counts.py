@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class Counts:
             self.hits_n + other.hits_n,
             self.n_n + other.n_n,
         )
+
+    def as_plain(self) -> list[float]:
+        """The fields in order; whole numbers as such."""
+        return [int(value) if value == int(value) else value for value in astuple(self)]
 
     @property
     def share(self) -> float:

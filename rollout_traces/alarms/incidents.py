@@ -12,13 +12,14 @@ opens at once, from one row. A signal that `changes` is judged against the 20 st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from rollout_traces.alarms.changes import ROLLING, changed_level, changed_share
 from rollout_traces.alarms.counts import Counts, total
 from rollout_traces.alarms.signals import EVERYWHERE, Level, Signal, StepSignals
+from rollout_traces.flags.base import Severity
 
 MIN_ROWS, MIN_GROUPS = 20, 5
 POOLED = 3
@@ -59,7 +60,7 @@ class Incident:
 
     signal: str
     source: str
-    severity: str
+    severity: Severity
     opened: int
     last: int
     value: float
@@ -112,6 +113,18 @@ class Track:
     passes: tuple[bool, ...] = ()
     quiet: int = 0
 
+    def as_plain(self) -> list[Any]:
+        """JSON-safe values; a run's state is stored with every step, so they are short."""
+        recent = [known.as_plain() for known in self.recent]
+        return [self.n_first, self.first.as_plain(), recent, [int(one) for one in self.passes], self.quiet]
+
+    @classmethod
+    def from_plain(cls, values: Sequence[Any]) -> Track:
+        """What `as_plain` gave."""
+        n_first, first, recent, passes, quiet = values
+        known = [Level(*one) if len(one) == len(fields(Level)) else Counts(*one) for one in recent]
+        return cls(n_first, Counts(*first), tuple(known), tuple(map(bool, passes)), quiet)
+
 
 @dataclass(frozen=True)
 class AlarmState:
@@ -125,6 +138,12 @@ class AlarmState:
     incidents: tuple[Incident, ...] = ()
     tracks: Mapping[Key, Track] = field(default_factory=dict)
 
+    def pruned(self, step: int) -> AlarmState:
+        """Without incidents that are long over: what a run hands on from step to step."""
+        oldest = step - REOPENS_WITHIN
+        recent = (known for known in self.incidents if known.closed is None or known.closed >= oldest)
+        return replace(self, incidents=tuple(recent))
+
     @property
     def open(self) -> tuple[Incident, ...]:
         """Those that are not over."""
@@ -134,10 +153,7 @@ class AlarmState:
         """JSON-safe values."""
         return {
             "incidents": [asdict(incident) for incident in self.incidents],
-            "tracks": [
-                {"key": list(key), **asdict(track), "levels": [isinstance(r, Level) for r in track.recent]}
-                for key, track in self.tracks.items()
-            ],
+            "tracks": [[*key, *track.as_plain()] for key, track in self.tracks.items()],
         }
 
     @classmethod
@@ -147,7 +163,8 @@ class AlarmState:
             Incident(**{**known, "reopened": tuple(known["reopened"])})
             for known in values.get("incidents", ())
         )
-        return cls(incidents, {tuple(t["key"]): _track(t) for t in values.get("tracks", ())})
+        tracks = {(name, source): Track.from_plain(rest) for name, source, *rest in values.get("tracks", ())}
+        return cls(incidents, tracks)
 
 
 def over_steps(steps: Iterable[StepSignals], signals: Mapping[str, Signal]) -> AlarmState:
@@ -226,7 +243,7 @@ def _judge(state: AlarmState, key: Key, seen: StepSignals, signal: Signal) -> _V
 
 def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is_open: bool) -> _Verdict:
     if signal.severity == "error":
-        raised = n_raised > 0 or counts.hits > 0
+        raised = signal.limit is not None and n_raised > 0 and n_raised / max(counts.n, 1) > signal.limit
         fresh = replace(track, quiet=0 if raised else track.quiet + 1)
         return _Verdict(fresh, raised, raised, counts.share, None, 0.0)
     past = [known for known in track.recent if isinstance(known, Counts)]
@@ -244,7 +261,9 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
     fresh = Track(
         track.n_first if is_open else min(track.n_first + 1, FIRST_STEPS),
         track.first if is_open or passed or track.n_first >= FIRST_STEPS else track.first + counts,
-        track.recent if is_open or passed else (*past, counts)[-ROLLING:],
+        track.recent
+        if is_open or passed
+        else (*past, counts)[-(ROLLING if signal.changes else POOLED - 1) :],
         passes,
         quiet,
     )
@@ -334,14 +353,4 @@ def _still_open(incident: Incident, verdict: _Verdict, step: int, n_rows: int) -
         last=step if verdict.seen_now else incident.last,
         worst=verdict.value if worse else incident.worst,
         n_rows=incident.n_rows + n_rows,
-    )
-
-
-def _track(values: Mapping[str, Any]) -> Track:
-    recent = tuple(
-        Level(**known) if is_level else Counts(**known)
-        for known, is_level in zip(values["recent"], values["levels"], strict=True)
-    )
-    return Track(
-        values["n_first"], Counts(**values["first"]), recent, tuple(values["passes"]), values["quiet"]
     )

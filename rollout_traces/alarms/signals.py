@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rollout_traces.alarms.counts import Counts, Grouped
 from rollout_traces.flags import REGISTRY, FlagSpec
 from rollout_traces.flags.base import Severity
+from rollout_traces.flags.registry import ALERT_ABOVE, alert_limits
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 
 Direction = Literal["up", "both"]
@@ -58,6 +59,10 @@ class Level:
     n_groups: int
     total: float
 
+    def as_plain(self) -> list[float]:
+        """The fields in order."""
+        return [self.n, self.n_groups, self.total]
+
     @property
     def mean(self) -> float:
         """The mean; NaN of nothing."""
@@ -81,13 +86,17 @@ class StepSignals:
     n_raised: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-def watched(limits: Mapping[str, float]) -> dict[str, Signal]:
+def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
     """All signals by name.
 
     Args:
-        limits: flag -> the share above which it alerts, see `flags.registry.alert_limits`.
+        parameters: `<flag>.alert_above` over the flags' own limits; None there: that flag opens no incident.
     """
-    changing = {TOOL_ERROR, TRUNCATED}
+    errors = {name: 0.0 for name, spec in REGISTRY.items() if spec.severity == "error"}
+    silent = {name for name in REGISTRY if (parameters or {}).get(f"{name}.{ALERT_ABOVE}", 0.0) is None}
+    limits = {**errors, **alert_limits(parameters or {})}
+    limits = {name: limit for name, limit in limits.items() if name not in silent}
+    changing = {TOOL_ERROR, TRUNCATED} - silent
     signals = {
         spec.name: Signal(
             spec.name,

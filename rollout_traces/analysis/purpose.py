@@ -43,21 +43,15 @@ def purpose_gap(run: RunSeries) -> PurposeGap | None:
     Returns:
         None with fewer than six evaluations, or without rewards: unobserved.
     """
-    c = run.columns
-    if not c.has("reward", "split") or not len(run.steps):
+    if not run.columns.has("reward", "split") or not len(run.steps):
         return None
-    score = "success" if c.has("success") else "reward"
-    query = (
-        f"select step, avg({known_number(score)}) as score from rollouts where run = ? and split like 'eval%' and "
-        f"{current(c)} and step is not null group by step having score is not null order by step"
-    )
-    found = as_arrays(run.relations.sql(query, [run.run]))
-    if len(found["step"]) < FEWEST:
+    found = evaluation_scores(run)
+    if found is None or len(found[1]) < FEWEST:
         return None
     reward = next((s for s in run.numbers() if s.column == "reward" and s.segment is None), None)
     if reward is None or len(reward.values) < 2 * FEWEST:
         return None
-    steps, scores = found["step"].astype(float), found["score"].astype(float)
+    _, steps, scores = found
     best: PurposeGap | None = None
     for i in range(2, len(steps) - 2):
         at = int(np.searchsorted(reward.steps, steps[i]))
@@ -67,6 +61,22 @@ def purpose_gap(run: RunSeries) -> PurposeGap | None:
         if best is None or abs(gap.train_z - gap.eval_z) > abs(best.train_z - best.eval_z):
             best = gap
     return best
+
+
+def evaluation_scores(run: RunSeries) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """The mean score of each evaluation of a run: what was scored, steps, scores; None without evaluations."""
+    c = run.columns
+    score = "success" if c.has("success") else "reward"
+    if not c.has(score, "split"):
+        return None
+    query = (
+        f"select step, avg({known_number(score)}) as score from rollouts where run = ? and split like 'eval%' and "
+        f"{current(c)} and step is not null group by step having score is not null order by step"
+    )
+    found = as_arrays(run.relations.sql(query, [run.run]))
+    if not len(found["step"]):
+        return None
+    return score, found["step"].astype(np.int64), found["score"].astype(float)
 
 
 def _change(values: np.ndarray, at: int) -> float:

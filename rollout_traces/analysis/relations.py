@@ -170,15 +170,24 @@ def current(columns: RolloutColumns) -> str:
 
 
 def unit(columns: RolloutColumns) -> str:
-    """SQL for what is independent inside a step: the group, else the prompt, else the rollout itself."""
-    parts = []
-    if columns.has("group"):
-        parts.append('cast("group" as varchar)')
-    if columns.has("prompt_key"):
-        parts.append("prompt_key")
-    if columns.has("id"):
-        parts.append("id")
-    return f"coalesce({', '.join(parts)})" if len(parts) > 1 else (parts[0] if parts else "'all'")
+    """SQL for what is independent inside a step, as a number: the group, else the prompt, else the rollout itself."""
+    last = next((name for name in ("id", "uid") if columns.has(name)), None)
+    cases = [
+        f"when {quoted(n)} is not null then hash({quoted(n)})"
+        for n in ("group", "prompt_key")
+        if columns.has(n)
+    ]
+    if not cases:
+        return f"hash({last})" if last else "hash(0)"
+    return f"case {' '.join(cases)} else {f'hash({last})' if last else 'hash(0)'} end"
+
+
+def unit_over_steps(columns: RolloutColumns, *, one_run: bool) -> str:
+    """SQL for the same over steps, and over runs and splits where there are several."""
+    parts = ["step", unit(columns)]
+    if not one_run:
+        parts += [name for name in ("run", "split") if columns.has(name)]
+    return f"hash({', '.join(parts)})"
 
 
 def known_number(name: str) -> str:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compare import ClusterSums
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted, unit
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    known_number,
+    quoted,
+    unit_over_steps,
+)
 from rollout_traces.analysis.selections import Selection, sql_union
 from rollout_traces.analysis.series import as_arrays, is_text_flag
 
@@ -44,11 +50,7 @@ class Groups:
 def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> Groups:
     """Every number of both sides by group."""
     numbers = columns.numbers
-    key = (
-        "hash(run, split, step, " + unit(columns) + ")"
-        if columns.has("run", "split")
-        else f"hash(step, {unit(columns)})"
-    )
+    key = unit_over_steps(columns, one_run=_one_run(a, b))
     what = ", ".join(
         [
             f"step, {key} as unit, hash({columns.expression('prompt_key')}) as prompt, {columns.expression('prompt_key')} is null as keyless"
@@ -130,24 +132,10 @@ def _of(
     weight = "1 / nullif(selected_probability, 0)" if weighted else "1"
     condition = "v is not null" + (" and random" if texted else "")
     random = "traced and selected_by = 'random'" if texted else "true"
-    key = (
-        f"hash(run, split, step, {unit(columns)})"
-        if columns.has("run", "split")
-        else f"hash(step, {unit(columns)})"
-    )
+    key = unit_over_steps(columns, one_run=_one_run(a, b))
     what = f"step, {key} as unit, {quoted(name)} as v, coalesce({weight}, 1) as w, {random} as random"
     union, params = sql_union(columns, [(0, a), (1, b)], what)
-    value = "unnest(list_distinct(v))" if name in columns.tags else "v"
-    query = f"""
-        with r as materialized (select side, step, unit, v, w from ({union}) where {condition}),
-        base as (select side, step, unit, sum(w) as n, count(*) as k from r group by 1, 2, 3),
-        hit as (select side, step, unit, v, sum(w) as h, count(*) as k
-                from (select side, step, unit, {value} as v, w from r) group by 1, 2, 3, 4)
-        select side, step, null as v, sum(n) as h, sum(n*n) as h2, sum(n*n) as hn, count(*) as g, sum(k) as k
-        from base group by side, step
-        union all
-        select hit.side, hit.step, hit.v, sum(h), sum(h*h), sum(h*n), count(*), sum(hit.k)
-        from hit join base using (side, step, unit) where hit.v is not null group by 1, 2, 3"""
+    query = _tag_sums(union, condition) if name in columns.tags else _text_sums(union, condition)
     found = as_arrays(relations.sql(query, params))
     if not len(found["side"]):
         return
@@ -186,6 +174,39 @@ def _of(
             name, str(v), sums[0], sums[1], rows_a, rows_b, known_a, known_b,
             t_step[there], t_side[there], h[there] / n[there], g[there],
         )  # fmt: skip
+
+
+def _one_run(a: Selection, b: Selection) -> bool:
+    """Whether both sides are of one run and split, whose groups the step and group name."""
+    return a.run is not None and a.split is not None and (a.run, a.split) == (b.run, b.split)
+
+
+_SUMS = """
+        select side, step, null as v, sum(n) as h, sum(n*n) as h2, sum(n*n) as hn, count(*) as g, sum(k) as k
+        from base group by side, step
+        union all
+        select hit.side, hit.step, hit.v, sum(h), sum(h*h), sum(h*n), count(*), sum(hit.k)
+        from hit join base using (side, unit) where hit.v is not null group by 1, 2, 3"""
+
+
+def _text_sums(union: str, condition: str) -> str:
+    """SQL of the sums over groups of a column with one value a row, which is read once."""
+    return f"""
+        with hit as materialized (
+            select side, unit, v, any_value(step) as step, sum(w) as h, count(*) as k
+            from ({union}) where {condition} group by 1, 2, 3),
+        base as (select side, unit, any_value(step) as step, sum(h) as n, sum(k) as k from hit group by 1, 2)
+        {_SUMS}"""
+
+
+def _tag_sums(union: str, condition: str) -> str:
+    """SQL of the sums over groups of a column with several values a row, or none."""
+    return f"""
+        with r as materialized (select side, step, unit, v, w from ({union}) where {condition}),
+        base as (select side, unit, any_value(step) as step, sum(w) as n, count(*) as k from r group by 1, 2),
+        hit as (select side, unit, v, any_value(step) as step, sum(w) as h, count(*) as k
+                from (select side, step, unit, unnest(list_distinct(v)) as v, w from r where len(v) > 0) group by 1, 2, 3)
+        {_SUMS}"""
 
 
 def _ratio(total: float, n: float) -> float:

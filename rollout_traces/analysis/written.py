@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.phrases import MOST_TEXTS, Phrase, enriched
+from rollout_traces.analysis.phrases import Phrase, enriched
 from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, unit
 from rollout_traces.analysis.selections import Selection
 
 MOST = 8
+MOST_COMPARED = 1_500
+"""Texts of a side that are read; of more, those with the lowest hash of their id."""
 
 
 def compare_texts(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> list[Phrase]:
@@ -63,7 +65,7 @@ def _texts(
     reward = known_number("reward") if columns.has("reward") else "cast(null as double)"
     query = (
         f"select reply, {unit(columns)} as unit, step, {reward} as reward, cast({columns.expression('id')} as varchar) as id "
-        f"from rollouts where {condition} and reply is not null order by hash({columns.expression('id')}) limit {MOST_TEXTS}"
+        f"from rollouts where {condition} and reply is not null order by hash({columns.expression('id')}) limit {MOST_COMPARED}"
     )
     rows = relations.sql(query, params).to_pylist()
     return [{**row, "unit": (row["step"], row["unit"]), "in_a": in_a} for row in rows]

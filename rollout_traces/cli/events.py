@@ -30,11 +30,10 @@ def events(
     """
     from rollout_traces.analysis import events as timeline
     from rollout_traces.analysis.diagnoses import Evidence
-    from rollout_traces.analysis.of_store import relations_of
     from rollout_traces.analysis.series import RunSeries
 
     store = source.open()
-    found = timeline(Evidence(RunSeries(relations_of(store), options.run_name(store, run), split)))
+    found = timeline(Evidence(RunSeries(store.table(), options.run_name(store, run), split)))
     if as_json:
         print_json([asdict(event) for event in found])
     elif not found:

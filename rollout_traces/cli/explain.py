@@ -42,11 +42,10 @@ def explain(
     """
     from rollout_traces.analysis import Selection, diagnose
     from rollout_traces.analysis import explain as explain_selections
-    from rollout_traces.analysis.of_store import relations_of
 
     store = source.open()
     name = options.run_name(store, run)
-    table = relations_of(store)
+    table = store.table()
     if step is None and steps is None and against is None:
         report = diagnose(table, name, split)
         print_json(plain_report(report)) if as_json else print_report(report)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_traces.cli import options
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +29,12 @@ def export(
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Most rollouts; all by default.")] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the columns of all rollouts as a folder of parquet, split by these: run,step."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write rollouts to JSONL or parquet, with a manifest beside the file.
@@ -36,6 +46,9 @@ def export(
     from rollout_traces.export import export as write
 
     store = source.open()
+    if partition_by is not None:
+        _partitioned(store, out, which, partition_by)
+        return
     query = Query(**which.asked(), order_by=sort, limit=limit)
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
@@ -47,3 +60,19 @@ def export(
         print_json(asdict(manifest))
     else:
         typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
+
+
+def _partitioned(store: Store, out: Path, which: options.Which, partition_by: str) -> None:
+    from rollout_traces.export import export_partitioned
+
+    rows = export_partitioned(
+        store,
+        out,
+        partition_by=[name.strip() for name in partition_by.split(",")],
+        where=which.where,
+        runs=None if which.run is None else [which.run],
+        splits=None if which.split is None else [which.split],
+        steps=which.between,
+        text=which.text,
+    )
+    typer.echo(f"{rows} rollouts: {out}")

@@ -39,7 +39,6 @@ def flips(
     """
     from rollout_traces.analysis import Selection
     from rollout_traces.analysis import flips as match
-    from rollout_traces.analysis.of_store import relations_of
 
     store = source.open()
     name = options.run_name(store, run)
@@ -61,7 +60,7 @@ def flips(
                 f"{split} has one step, {first}: name two steps, or another run with --against."
             )
         a, b = Selection(name, split, (first, first)), Selection(name, split, (last, last))
-    found = match(relations_of(store), a, b, threshold=threshold)
+    found = match(store.table(), a, b, threshold=threshold)
     if as_json:
         print_json(asdict(found))
     else:

@@ -34,13 +34,12 @@ def prompts(
     Example: rollout-traces prompts my-run --sort waste
     """
     from rollout_traces.analysis import Selection, list_prompts, prompt_over_time
-    from rollout_traces.analysis.of_store import relations_of
     from rollout_traces.analysis.prompts import Order
 
     store = source.open()
     name = options.run_name(store, run) if run is not None else None
     if key is not None:
-        visits = prompt_over_time(relations_of(store), key, runs=[name] if name else [])
+        visits = prompt_over_time(store.table(), key, runs=[name] if name else [])
         if as_json:
             print_json([asdict(visit) for visit in visits])
             return
@@ -52,7 +51,7 @@ def prompts(
         print_table(names, rows, title=key)
         return
     which = Selection(name, split, options.parse_steps(steps))
-    found = list_prompts(relations_of(store), which, order=cast(Order, sort), limit=limit)
+    found = list_prompts(store.table(), which, order=cast(Order, sort), limit=limit)
     if as_json:
         print_json(asdict(found))
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +75,7 @@ def stats(
         from rollout_traces.store.summary import summarise_steps
 
         figures = summarise_steps(store, which.run, which.split, which.between)
-        _print_rows([asdict(each) for each in figures], as_json)
+        _print_rows([each.as_dict() for each in figures], as_json)
 
 
 def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:

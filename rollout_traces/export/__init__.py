@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
+from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.rows import Query, count, records
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
 
-__all__ = ["FORMATS", "ExportManifest", "Query", "export"]
+__all__ = ["FORMATS", "ExportManifest", "Query", "export", "export_partitioned"]
 
 FORMATS = ("jsonl", "parquet")
 """Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""

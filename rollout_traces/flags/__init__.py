@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         population_flag,
         row_flag,
     )
-    from rollout_traces.flags.report import Alert, alerts, curves, describe_off, flag_metrics
+    from rollout_traces.flags.report import Alert, curves, describe_off, flag_metrics
 
 _FAMILIES = ("mask", "text", "loops", "policy", "sampler", "rendering", "headers", "group")
 _HOMES = {
@@ -31,7 +31,6 @@ _HOMES = {
     "FlagSpec": "registry",
     "Population": "base",
     "TracedRow": "base",
-    "alerts": "report",
     "check_parameters": "registry",
     "current_parameters": "registry",
     "combine": "detect",
@@ -54,7 +53,6 @@ __all__ = [
     "FlagSpec",
     "Population",
     "TracedRow",
-    "alerts",
     "check_parameters",
     "combine",
     "current_parameters",

@@ -1,4 +1,4 @@
-"""How often flags were raised, as step metrics and as alerts."""
+"""How often flags were raised, as step metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from rollout_traces.flags.base import Flag, Severity
 from rollout_traces.flags.detect import wanted
-from rollout_traces.flags.registry import REGISTRY, alert_limits
 
 
 @dataclass(frozen=True)
@@ -86,36 +85,6 @@ def curves(metrics: Mapping[str, float], raised: set[str]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if "/flags/" not in key or key in raised}
 
 
-def alerts(
-    shares: Mapping[str, float],
-    parameters: Mapping[str, Any] | None = None,
-    *,
-    previous: Mapping[str, float] | None = None,
-) -> list[Alert]:
-    """The shares that have just risen above their threshold.
-
-    Args:
-        shares: a step's metrics; keys that are not flag shares are passed over.
-        parameters: `<flag>.alert_above` -> share, over the flags' own; None: that flag never alerts. Other
-            thresholds are passed over.
-        previous: the metrics of the step before, so that a share that stays high alerts once.
-
-    Returns:
-        One alert a flag and split, worst first.
-    """
-    limits = alert_limits(parameters or {})
-    raised: dict[tuple[str, str], Alert] = {}
-    for key, share in shares.items():
-        split, name = _flag_of(key)
-        if name not in limits or not share > limits[name]:
-            continue
-        if previous is not None and previous.get(key, 0.0) > limits[name]:
-            continue
-        raised.setdefault((split, name), _alert(key, name, share, limits[name], shares))
-    order = ("error", "warn", "info")
-    return sorted(raised.values(), key=lambda alert: order.index(alert.level))
-
-
 def describe_off(off: Mapping[str, Sequence[str]]) -> str:
     """What `off_flags` found as one sentence, by what is missing; empty when nothing is.
 
@@ -127,24 +96,6 @@ def describe_off(off: Mapping[str, Sequence[str]]) -> str:
         by_key.setdefault(" or ".join(keys), []).append(name)
     parts = [f"{', '.join(names)} (no {keys})" for keys, names in by_key.items()]
     return f"Flags that are off: {'; '.join(parts)}." if parts else ""
-
-
-def _alert(key: str, name: str, share: float, limit: float, shares: Mapping[str, float]) -> Alert:
-    split = key.split("/", 1)[0]
-    spec = REGISTRY[name]
-    among = f"{share:.1%} of the step's rollouts"
-    if key.endswith("_random_share"):
-        among = f"{share:.1%} of {shares.get(f'{split}/flags/random_share_n', 0):.0f} rollouts read at random"
-    text = f"{among} of {split} carry {name}: {spec.meaning}. Alerts above {limit:.1%}."
-    return Alert(f"{name} on {split}", text, spec.severity)
-
-
-def _flag_of(key: str) -> tuple[str, str]:
-    split, _, rest = key.partition("/flags/")
-    for ending in ("_random_share", "_share"):
-        if rest.endswith(ending):
-            return split, rest.removesuffix(ending)
-    return split, ""
 
 
 def _rows_with(flags_by_row: Mapping[int, Sequence[Flag]]) -> dict[str, int]:

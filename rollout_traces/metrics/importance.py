@@ -32,11 +32,21 @@ LARGE = 2.0
 )
 def importance(view: StepView) -> dict[str, float]:
     """99 % quantile, mean, max and share above 2 of w over loss tokens with both logprobs finite; exponent clamped to +-20."""
-    weights = _weights(view)
-    if not len(weights):
+    d = view.in_loss.log_ratio
+    d = None if d is None else finite_of(d)[0]
+    if d is None or not len(d):
         return {}
-    found = describe("importance", weights, ("mean", "max", "p99"))
-    return found | {"importance/above_2_share": float(np.mean(weights > LARGE))}
+    weights = np.exp(d)
+    at = 0.99 * (len(d) - 1)
+    low = int(at)
+    high = min(low + 1, len(d) - 1)
+    ends = np.exp(np.partition(d, (low, high))[[low, high]], dtype=np.float64)
+    return {
+        "importance/mean": float(np.mean(weights, dtype=np.float64)),
+        "importance/max": float(np.exp(d.max(), dtype=np.float64)),
+        "importance/p99": float(ends[0] + (at - low) * (ends[1] - ends[0])),
+        "importance/above_2_share": float(np.count_nonzero(weights > LARGE) / len(d)),
+    }
 
 
 @family(

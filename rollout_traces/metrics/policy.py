@@ -65,10 +65,10 @@ def staleness(view: StepView) -> dict[str, float]:
     if not len(values):
         return {}
     result = describe("staleness", values, ("mean", "max"))
-    for lag in range(LAGS):
-        result[f"staleness/lag_{lag}_share"] = float(np.mean(values == lag))
-    result[f"staleness/lag_{LAGS}_plus_share"] = float(np.mean(values >= LAGS))
-    ahead = float(np.mean(values < 0))
+    shares = (np.bincount(np.clip(values, -1, LAGS) + 1, minlength=LAGS + 2) / len(values)).tolist()
+    ahead = shares[0]
+    result |= {f"staleness/lag_{lag}_share": shares[lag + 1] for lag in range(LAGS)}
+    result[f"staleness/lag_{LAGS}_plus_share"] = shares[LAGS + 1]
     return result | ({"staleness/ahead_share": ahead} if ahead else {})
 
 

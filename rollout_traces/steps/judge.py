@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rollout_traces.alarms.incidents import AlarmState, advance
+from rollout_traces.alarms.report import alerts_of
+from rollout_traces.alarms.signals import signals_of, watched
 from rollout_traces.flags import (
     Alert,
     Flag,
     FlagErrors,
     Population,
     TracedRow,
-    alerts,
     combine,
     curves,
     flag_population,
@@ -117,16 +119,17 @@ class Judge:
             return Judgement(traces, None, {}, {}, (), state, judged.ledger)
         state = _with_prompts(state, step, judged.ledger, traces)
         scalars = {} if step.key.late else self._scalars(step, judged, state)
-        shares = {key: value for key, value in scalars.items() if "/flags/" in key}
-        previous = state.previous.get(step.key.split)
         raised = set(state.raised)
         logged = curves(scalars, raised)
-        found = self._contained("alert_errors", list[Alert], self._alerts, step, scalars, previous)
+        before = state.alarms.get(step.key.split, AlarmState())
+        alarms, found = self._contained(
+            "alert_errors", lambda: (before, []), self._alarms, step, judged.ledger, before
+        )
         if not step.key.late:
             state = replace(
                 state,
                 raised=frozenset(raised),
-                previous={**state.previous, step.key.split: shares},
+                alarms={**state.alarms, step.key.split: alarms},
                 totals={**state.totals, **{k: v for k, v in scalars.items() if "/total/" in k}},
             )
         summary = (
@@ -199,10 +202,13 @@ class Judge:
 
         return self._contained("metric_errors", dict[str, float], compute)
 
-    def _alerts(
-        self, step: ClosedStep, scalars: Mapping[str, float], previous: Mapping[str, float] | None
-    ) -> list[Alert]:
-        return [] if step.key.late else alerts(scalars, self.options.flag_parameters, previous=previous)
+    def _alarms(self, step: ClosedStep, ledger: Ledger, before: AlarmState) -> tuple[AlarmState, list[Alert]]:
+        """The split's incidents after a step, and alerts for those that opened."""
+        if step.key.late:
+            return before, []
+        signals = watched(self.options.flag_parameters)
+        after, events = advance(before, signals_of(ledger, step.key.step), signals)
+        return after.pruned(step.key.step), alerts_of(events, signals, step.key.split)
 
     def _summary(
         self,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollout_traces.alarms.incidents import AlarmState
+
 
 @dataclass(frozen=True)
 class RunState:
@@ -13,19 +15,19 @@ class RunState:
 
     Attributes:
         raised: keys of the flag shares that were ever above zero: their curves have begun.
-        previous: split -> the flag shares of its last step: a share that stays high alerts once.
+        alarms: split -> its open incidents and what they are judged by.
         totals: `<split>/total/<name>` -> count over the run.
         prompts: split -> prompt key -> traces of it.
     """
 
     raised: frozenset[str] = frozenset()
-    previous: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    alarms: Mapping[str, AlarmState] = field(default_factory=dict)
     totals: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def as_plain(self) -> dict[str, Any]:
         """What a step summary carries; totals and prompts are read from the store."""
-        return {"raised": sorted(self.raised), "previous": {k: dict(v) for k, v in self.previous.items()}}
+        return {"raised": sorted(self.raised), "alarms": {k: v.as_plain() for k, v in self.alarms.items()}}
 
     @classmethod
     def resumed(
@@ -41,4 +43,5 @@ class RunState:
             totals: the newest stored totals.
             prompts: split -> prompt key -> stored traces of it.
         """
-        return cls(frozenset(stored.get("raised", ())), stored.get("previous", {}), totals, prompts)
+        alarms = {split: AlarmState.from_plain(known) for split, known in stored.get("alarms", {}).items()}
+        return cls(frozenset(stored.get("raised", ())), alarms, totals, prompts)

@@ -23,17 +23,20 @@ from rollout_traces.store.scope import Scope, conjuncts
 from rollout_traces.store.source import Source
 
 GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
+GROUP_READS = ("reward", "reward_status")
 """What makes rows a group: the rollouts of one prompt in one step of one attempt."""
 GROUPS = """
 SELECT run_no, split, step, "group", attempt,
     avg(r) AS group_mean, stddev_pop(r) AS group_std, count(*) AS group_rows, min(r) AS group_min,
     max(r) AS group_max,
-    CAST(count(*) > 1 AND count(r) = count(*)
-        AND max(r) - min(r) <= 1e-6 * greatest(1.0, max(abs(r))) AS TINYINT) AS group_tied
-FROM (SELECT *, CASE WHEN isfinite(reward) THEN reward END AS r FROM rollouts WHERE "group" IS NOT NULL)
+    CAST(count(*) > 1 AND count(r) + sum(failed) = count(*) AND (sum(failed) = count(*)
+        OR (count(r) > 1 AND max(r) - min(r) <= 1e-6 * greatest(1.0, max(abs(r))))) AS TINYINT) AS group_tied
+FROM (SELECT *, CASE WHEN isfinite(reward) AND NOT failed::BOOLEAN THEN reward END AS r FROM (
+    SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
+    FROM rollouts WHERE "group" IS NOT NULL))
 GROUP BY run_no, split, step, "group", attempt
 """
-"""The figures of every group, from the rewards of all its rollouts."""
+"""The figures of every group, from the rewards of its rollouts; ties as in `ledger.rewards.tied_groups`."""
 
 Order = Sequence[tuple[Sql, bool]]
 """Expressions to sort by, each with True for highest first."""
@@ -136,7 +139,7 @@ class Asking:
         """
         stored: dict[str, None] = {}
         for name in (*asked.columns, *columns):
-            stored.update(dict.fromkeys((*GROUP_KEYS, "reward") if name in GROUP else (name,)))
+            stored.update(dict.fromkeys((*GROUP_KEYS, *GROUP_READS) if name in GROUP else (name,)))
         table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
         return self._engine.run(statement, parameters, {"rollouts": table, **asked.relations})
 

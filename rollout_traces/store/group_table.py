@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from rollout_traces.store.asking import GROUP_KEYS, GROUPS, Asked, Asking
+from rollout_traces.store.asking import GROUP_KEYS, GROUP_READS, GROUPS, Asked, Asking
 from rollout_traces.store.query.compiler import Sql
 
-_READS = (*GROUP_KEYS, "run", "run_id", "reward", "prompt_key", "source", "doc", "superseded", "n_sampled")
+_READS = (
+    *GROUP_KEYS,
+    "run",
+    "run_id",
+    *GROUP_READS,
+    "prompt_key",
+    "source",
+    "doc",
+    "superseded",
+    "n_sampled",
+)
 
 
 def groups_table(asking: Asking) -> pa.Table:

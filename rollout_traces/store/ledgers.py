@@ -33,7 +33,13 @@ def ledger_of(asking: Asking, scope: Scope) -> Ledger:
     )
     if not found.num_rows:
         return Ledger({})
-    return Ledger({name: _numpy(found[name], kind_of(name)) for name in names})
+    return Ledger({name: _numpy(found[name], _kind_of(name, found[name])) for name in names})
+
+
+def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
+    """A column's kind; an extra is of numbers where it is stored as such."""
+    numbers = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    return "float" if name.startswith("extra/") and numbers else kind_of(name)
 
 
 def _is_ledgers(name: str) -> bool:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.store import EVERYTHING, Steps, Store
 
 Metrics = dict[str, float]
+_OF_TRACES = (
+    "group",
+    "sample",
+    "reward",
+    "reward_status",
+    "stop_reason",
+    "n_sampled",
+    "advantage",
+    "success",
+)
+"""The columns that the traces of other tools may have and that metrics are computed from."""
 
 
 def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> dict[int, Metrics]:
@@ -55,7 +67,7 @@ def ledger_metrics(ledger: Ledger, split: str, keys: Sequence[str], settings: Ru
 def step_metrics(
     store: Store, run: str, split: str, keys: Sequence[str], steps: Steps = EVERYTHING
 ) -> dict[int, Metrics]:
-    """The metrics of every step that has a ledger, under their own names.
+    """The metrics of every step, under their own names.
 
     Args:
         store: the store.
@@ -66,17 +78,48 @@ def step_metrics(
 
     Returns:
         Step -> its values by key. A key that the run logged at some step is what was logged; one that it logs
-        at none is computed from the ledger, where that is enough.
+        at none is computed from the ledger, where that is enough. Steps without a log and a ledger, as other
+        tools leave them, are computed from their traces.
     """
-    found = logged_metrics(store, run, split, keys)
-    never_logged = [key for key in keys if not any(key in metrics for metrics in found.values())]
-    ledger = store.ledger(run, split, steps)
+    logged = logged_metrics(store, run, split, keys)
+    never_logged = [key for key in keys if not any(key in metrics for metrics in logged.values())]
     settings = RunSettings.from_config(store.config(run))
-    result = {}
-    for step, rows in by_step(ledger):
-        computed = ledger_metrics(rows, split, never_logged, settings) if never_logged else {}
-        result[step] = found.get(step, {}) | computed
+    result = {step: metrics for step, metrics in logged.items() if _between(step, steps)}
+    if never_logged:
+        for step, rows in by_step(store.ledger(run, split, steps)):
+            result[step] = result.get(step, {}) | ledger_metrics(rows, split, never_logged, settings)
+    for step, rows in by_step(_of_traces(store, run, split, steps, result)):
+        result[step] = ledger_metrics(rows, split, keys, settings)
     return result
+
+
+def _between(step: int, steps: Steps) -> bool:
+    return (steps[0] is None or step >= steps[0]) and (steps[1] is None or step <= steps[1])
+
+
+def _of_traces(store: Store, run: str, split: str, steps: Steps, known: Container[int]) -> Ledger:
+    """The rows of the steps that have neither a log nor a ledger, as their traces tell them."""
+    missing = [
+        info.step for info in store.steps(run, split) if _between(info.step, steps) and info.step not in known
+    ]
+    if not missing:
+        return Ledger({})
+    wanted = [name for name in _OF_TRACES if name in {info.name for info in store.columns("all")}]
+    between = (min(missing), max(missing))
+    table = store.rollouts(columns=["step", *wanted], runs=[run], splits=[split], steps=between)
+    ledger = Ledger({name: _column(name, table[name].to_pylist()) for name in table.column_names})
+    return ledger.take(np.flatnonzero(np.isin(ledger.get("step"), missing)))
+
+
+def _column(name: str, values: Sequence[Any]) -> np.ndarray:
+    kind = kind_of(name)
+    if kind == "float":
+        return np.asarray([v if isinstance(v, int | float) else np.nan for v in values], np.float64)
+    if kind == "int":
+        return np.asarray([v if isinstance(v, int) else NULL_INT for v in values], np.int64)
+    column = np.empty(len(values), object)
+    column[:] = [v if isinstance(v, str) else None for v in values]
+    return column
 
 
 def by_step(ledger: Ledger) -> list[tuple[int, Ledger]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.rewards import tied
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
@@ -122,7 +121,7 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) ->
         traces=tuple(sorted(traced, key=_best_first)),
         rewards=rewards,
         n_rollouts=len(all_rows),
-        tied=tied(rewards),
+        tied=tied(rewards, [row["reward_status"] not in (None, "ok") for row in all_rows]),
         zero_advantage=all(a is not None and abs(a) <= 1e-8 for a in advantages),
         from_ledger=bool(ledger),
     )
@@ -131,14 +130,6 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) ->
 def _best_first(row: TraceRow) -> tuple[bool, float, int]:
     reward = _number(row["reward"])
     return reward is None, -(reward or 0.0), row["sample"] or 0
-
-
-def tied(rewards: Sequence[float | None]) -> bool:
-    """True for two or more rewards, all known, that are equal within 1e-6 x max(1, |reward|)."""
-    known = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
-    if len(known) < 2 or len(known) < len(rewards):
-        return False
-    return max(known) - min(known) <= 1e-6 * max(1.0, *(abs(reward) for reward in known))
 
 
 def _number(value: object) -> float | None:

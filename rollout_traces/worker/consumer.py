@@ -221,7 +221,7 @@ class SpoolConsumer:
         if record.kind == ROLLOUTS:
             return self._take_rollouts(record, source)
         if record.kind == "join":
-            return self._take_join(record)
+            return self._take_join(record, place)
         if record.kind == "scalars":
             self._log_scalars(meta["scalars"], meta["step"], again=self._replay.is_again(place))
         elif record.kind == "close":
@@ -248,13 +248,13 @@ class SpoolConsumer:
         self._processor.add(key, batch_from_record(record), meta.get("await_join", ()))
         return key
 
-    def _take_join(self, record: Record) -> StepKey | None:
+    def _take_join(self, record: Record, place: Place) -> StepKey | None:
         batch_id = record.meta["batch_id"]
         tracks = {key[len("track/") :]: a for key, a in record.arrays.items() if key.startswith("track/")}
         floats = {key[len("row/") :]: a for key, a in record.arrays.items() if key.startswith("row/")}
         if self._processor.join(batch_id, tracks, floats):
             return self._processor.key_of(batch_id)
-        if self._replay.close_of(batch_id) is None or not self._replay.is_complete(batch_id):
+        if not (self._replay.is_again(place) and self._replay.is_complete(batch_id)):
             self.counters["joins_too_late"] += 1
             log.warning("join: the step of hand-over %s is closed. Join before it is.", batch_id)
         return None

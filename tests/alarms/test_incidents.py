@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 
 from rollout_traces.alarms.incidents import AlarmState, advance, over_steps
 from rollout_traces.alarms.signals import signals_of, watched
-from rollout_traces.flags.registry import alert_limits
 from tests.alarms.steps import GROUPS, SIZE, ledger
 
-SIGNALS = watched(alert_limits({}))
+SIGNALS = watched()
 
 
 def incidents(ledgers):
@@ -45,6 +45,12 @@ class TestOpening:
         ledgers[6].columns["flags"][17] = ("mask_leak",)
         [incident] = incidents(ledgers)
         assert (incident.opened, incident.n_rows, incident.severity) == (6, 1, "error")
+
+    @pytest.mark.parametrize("above, opens", [(None, False), (0.5, False), (0.001, True)])
+    def test_of_an_error_follows_the_limit_that_was_set(self, above, opens):
+        signals = watched({"mask_leak.alert_above": above})
+        seen = signals_of(ledger({"mask_leak": 0.1}), 0)
+        assert bool(advance(AlarmState(), seen, signals)[1]) == opens
 
     def test_an_error_that_needs_text_counts_kept_rows_that_were_not_drawn(self):
         ledgers = run(lambda step: 0.0, 10, name="mask_shifted", kept_at_random=8)
@@ -208,3 +214,15 @@ def test_a_state_that_was_written_and_read_goes_on_the_same():
         state, _ = advance(state, signals_of(one, step), SIGNALS)
         state = AlarmState.from_plain(json.loads(json.dumps(state.as_plain())))
     assert state == whole and len(state.incidents) == 1
+
+
+def test_a_state_hands_on_no_incident_that_is_long_over():
+    ledgers = run(lambda step: 0.9 if 40 <= step < 45 else 0.05, 90)
+    whole = over_steps((signals_of(one, step) for step, one in enumerate(ledgers)), SIGNALS)
+    assert len(whole.pruned(90).incidents) == 1 and whole.pruned(120).incidents == ()
+
+
+def test_a_state_is_small_enough_to_be_stored_with_every_step():
+    ledgers = run(lambda step: 0.3, 60, sources=("math", "code", "chat"))
+    state = over_steps((signals_of(one, step) for step, one in enumerate(ledgers)), SIGNALS)
+    assert len(zlib.compress(json.dumps(state.as_plain()).encode())) < 8000

@@ -42,11 +42,11 @@ class TestStats:
 class TestSummary:
     def test_figures_are_those_of_all_rollouts(self, store: Store) -> None:
         (summary,) = summarise_steps(store, RUN, "rollout", (1, 1))
-        assert summary.reward_mean == pytest.approx((1.0 + 0.0 + 0.5 + 4 * 0.25) / 7)
-        assert summary.tied_groups == 0.5
+        assert summary.metrics["reward/mean"] == pytest.approx((1.0 + 0.0 + 0.5 + 4 * 0.25) / 7)
+        assert summary.metrics["group/tie_share"] == 0.5
         assert summary.flags == {"truncated": 2, "repetition": 1, "tied_group": 1}
-        assert summary.sampled_mean == 40.0
-        assert summary.truncated is None and summary.staleness_max is None
+        assert summary.metrics["tokens/completion/mean"] == 40.0
+        assert not {"stop/length_share", "staleness/max"} & set(summary.metrics)
 
     def test_steps_without_a_ledger_speak_of_their_traces(self, trackio_dir: Path) -> None:
         chat = [{"role": "user", "content": "hi"}]
@@ -56,4 +56,5 @@ class TestSummary:
             )
         (summary,) = summarise_steps(open_store(PROJECT))
         assert (summary.step, summary.rollouts, summary.traced) == (5, 2, 2)
-        assert (summary.reward_mean, summary.truncated, summary.tied_groups) == (0.5, 1.0, 0.0)
+        assert summary.metrics["reward/mean"] == 0.5 and summary.metrics["group/tie_share"] == 0.0
+        assert summary.metrics["stop/length_share"] == 1.0

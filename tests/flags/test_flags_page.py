@@ -29,8 +29,9 @@ in a trace's metadata (names) and in its details (sentences).
 - **Both**: what the decoded row shows replaces what the masks alone said of it.
 
 A flag whose inputs are missing is off and has no key; the step summary (`flags_off`) and
-`rollout-traces doctor --project NAME` say what it lacks. A share that rises above its alert threshold raises one Trackio alert; it alerts again
-only after it fell; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
+`rollout-traces doctor --project NAME` say what it lacks. An error opens an incident
+at once; any other share when the lower end of its 95 % interval, clustered by group, passes its alert threshold at two of
+three steps. An incident raises one Trackio alert, and closes after five quiet steps; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
 
 Precision comes before recall: on healthy data no flag of severity `error` may fire.
 """

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rollout_traces.flags import Flag, alerts, curves, describe_off, flag_metrics
+from rollout_traces.flags import Flag, curves, describe_off, flag_metrics
 
 LEAK = Flag("mask_leak", "error", "leaked")
 CUT = Flag("truncated", "warn", "cut")
@@ -46,55 +46,6 @@ class TestDescribeOff:
         expected = "Flags that are off: stale (no stale.limit); retokenized, template_drift (no tokenizer)."
         assert describe_off(off) == expected
         assert describe_off({}) == ""
-
-
-class TestAlerts:
-    def test_any_leak_alerts_as_an_error(self):
-        (alert,) = alerts({"rollout/flags/mask_leak_share": 1 / 512})
-        assert alert.level == "error"
-        assert alert.title == "mask_leak on rollout"
-        assert "0.2% of the step's rollouts" in alert.text
-
-    def test_a_mismatch_alerts_above_five_percent(self):
-        assert not alerts({"rollout/flags/logprob_mismatch_share": 0.05})
-        assert alerts({"rollout/flags/logprob_mismatch_share": 0.06})[0].level == "warn"
-
-    def test_a_share_that_stays_high_alerts_once_and_again_after_it_fell(self):
-        high, low = {"rollout/flags/mask_leak_share": 0.5}, {"rollout/flags/mask_leak_share": 0.0}
-        assert alerts(high, previous=low)
-        assert not alerts(high, previous=high)
-        assert alerts(high, previous=low)
-
-    def test_thresholds_can_be_set_and_unknown_keys_are_passed_over(self):
-        shares = {
-            "rollout/flags/tool_error_random_share": 0.4,
-            "rollout/flags/random_share_n": 10,
-            "rollout/x": 9,
-        }
-        assert not alerts(shares)
-        (alert,) = alerts(shares, {"tool_error.alert_above": 0.3, "repetition.share": 0.1})
-        assert "40.0% of 10 rollouts read at random" in alert.text
-        assert alert.text.endswith("Alerts above 30.0%.")
-
-    def test_an_alert_can_be_switched_off(self):
-        shares = {"rollout/flags/mask_leak_share": 0.5, "rollout/flags/truncated_share": 0.6}
-        assert [alert.title for alert in alerts(shares, {"mask_leak.alert_above": None})] == [
-            "truncated on rollout"
-        ]
-
-    def test_the_worst_comes_first_and_a_flag_alerts_once_a_split(self):
-        shares = {
-            "rollout/flags/logprob_mismatch_share": 0.5,
-            "rollout/flags/mask_leak_share": 0.1,
-            "rollout/flags/mask_leak_random_share": 0.1,
-        }
-        assert [alert.title for alert in alerts(shares)] == [
-            "mask_leak on rollout",
-            "logprob_mismatch on rollout",
-        ]
-
-    def test_a_share_that_is_not_a_number_alerts_nobody(self):
-        assert not alerts({"rollout/flags/mask_leak_share": float("nan")})
 
 
 class TestCurves:

@@ -32,6 +32,7 @@ def main() -> None:
         "compare": {**place, "tab": "compare"},
         "explore": {"project": options.project, "tab": "explore", "hist": "n_sampled"},
         "health": {"project": options.project, "tab": "health"},
+        "group": {**place, "tab": "group"},
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

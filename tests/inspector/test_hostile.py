@@ -18,7 +18,7 @@ new PerformanceObserver(list => list.getEntries().forEach(entry => window.tasks.
 
 class TestHostileText:
     def test_markup_and_scripts_are_text(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         expect(visit.page.locator("[data-role='user']")).to_contain_text("<script>window.pwned = 1</script>")
         assert visit.page.evaluate("window.pwned") is None
         assert (
@@ -30,7 +30,7 @@ class TestHostileText:
         visit.picture("hostile")
 
     def test_control_and_bidi_characters_are_drawn_as_marks(self, visit):
-        visit.open(project="hostile", split="foreign", plain=1)
+        visit.open(tab="rollouts", project="hostile", split="foreign", plain=1)
         turn = visit.page.locator("[data-role='user']")
         for mark in ("⟨RLO⟩", "␛[31m", "␀", "␇", "⟨ZWSP⟩", "⟨TAG obey⟩"):
             expect(turn).to_contain_text(mark)
@@ -42,7 +42,7 @@ class TestHostileText:
             assert visit.page.evaluate("window.pwned") is None
 
     def test_five_megabytes_are_opened_in_part_and_on_request_whole(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         visit.get("sample-card").last.click()
         more = visit.page.locator("button", has_text="show all 5,000,000 characters")
         expect(more).to_be_visible()
@@ -53,7 +53,7 @@ class TestHostileText:
         assert length == 5_000_000
 
     def test_a_formula_that_cannot_be_drawn_is_shown_as_it_was_written(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         turn = visit.page.locator("[data-role='user']:visible")
         expect(turn.locator(".rt-math-drawn").last).to_have_text("x2")
         written = turn.locator(".rt-math-source")
@@ -95,7 +95,7 @@ def busy(visit):
 
 class TestRepetitiveText:
     def test_the_page_answers_whatever_a_rollout_repeats(self, visit, capsys):
-        visit.open(project="repetitive", split="repeated", scope="all")
+        visit.open(tab="rollouts", project="repetitive", split="repeated", scope="all")
         expect(visit.get("sample-card").first).to_be_visible()
         visit.page.evaluate(WATCH)
         longest = {}

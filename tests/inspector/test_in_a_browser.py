@@ -58,7 +58,7 @@ class TestTheToken:
         address = next(line for line in said.splitlines() if line.startswith("Inspector: ")).split()[1]
         context = chromium.new_context()
         page = context.new_page()
-        page.goto(f"{address}&project=demo")
+        page.goto(f"{address}&project=demo&tab=rollouts")
         expect(page.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
         assert "access_token" not in page.url
         assert "access_token" not in page.evaluate(
@@ -155,7 +155,7 @@ class TestADeclaredFrame:
             with contextlib.suppress(Exception):  # newer Chromium asks before a public page shows a local one
                 context.grant_permissions(["local-network-access"], origin="https://hub.example")
             page = context.new_page()
-            inner = f"{server.address}/?project=demo&access_token={quote(TOKEN)}"
+            inner = f"{server.address}/?project=demo&tab=rollouts&access_token={quote(TOKEN)}"
             page.route(
                 "https://hub.example/",
                 lambda route: route.fulfill(
@@ -177,7 +177,7 @@ class TestADeclaredFrame:
 
 class TestThePolicy:
     def test_markup_that_got_into_the_page_would_not_run(self, visit: Visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.page.evaluate(
             """() => {
               const node = document.createElement("div");

@@ -22,12 +22,13 @@ def live(chromium, tmp_path):
 
 class TestLiveUpdates:
     def test_a_run_that_stands_still_is_not_called_live(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("live")).to_contain_text("up to date", timeout=10_000)
         expect(visit.get("live")).not_to_contain_text("live")
 
     def test_new_steps_appear_without_moving_what_is_read(self, live):
         visit, folder = live
+        visit.page.set_viewport_size({"width": 1280, "height": 560})
         visit.open(step=1)
         expect(visit.get("turn").first).to_be_visible()
         shown = visit.get("rollout-header").inner_text()
@@ -44,7 +45,7 @@ class TestLiveUpdates:
 
     def test_following_goes_to_the_newest_step(self, live):
         visit, folder = live
-        visit.open()
+        visit.open(tab="rollouts")
         expect(visit.get("step-input")).to_have_value("2")
         visit.page.keyboard.press("l")
         expect(visit.get("follow")).to_have_attribute("aria-pressed", "true")
@@ -56,7 +57,7 @@ class TestLiveUpdates:
         log_project(tmp_path, "--steps", "1")
         server = Served(tmp_path)
         visit = Visit(chromium, server.address)
-        visit.open(project="demo")
+        visit.open(tab="rollouts", project="demo")
         expect(visit.get("turn").first).to_be_visible()
         server.stop()
         expect(visit.get("live")).to_contain_text("does not answer", timeout=30_000)

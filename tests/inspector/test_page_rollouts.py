@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 class TestReadingAStep:
     def test_opens_the_latest_step_with_groups_samples_and_a_conversation(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("group-card")).to_have_count(4)
         expect(visit.get("sample-card")).to_have_count(16)
         expect(visit.get("turn").first).to_be_visible()
@@ -22,13 +22,13 @@ class TestReadingAStep:
         visit.picture("rollouts")
 
     def test_a_tied_group_is_marked_and_shows_all_its_rewards(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         tied = visit.page.locator("[data-testid='group-card'][data-group='0']")
         expect(tied).to_contain_text("tied")
         expect(tied.locator(".rt-dots i")).to_have_count(8)
 
     def test_choosing_a_sample_opens_it_and_names_it_in_the_address(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         card = visit.page.locator("[data-group='2'] [data-testid='sample-card']").last
         card.click()
         expect(card).to_have_attribute("aria-current", "")
@@ -61,7 +61,7 @@ class TestReadingAStep:
 
 class TestMovingBetweenSteps:
     def test_buttons_typing_and_keys_change_the_step(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("sample-card").first).to_be_visible()
         visit.get("step-previous").click()
         expect(visit.get("step-input")).to_have_value("5")
@@ -74,7 +74,7 @@ class TestMovingBetweenSteps:
         expect(visit.get("step-input")).to_have_value("6")
 
     def test_a_click_on_a_chart_goes_to_its_step(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
         box = chart.bounding_box()
         chart.click(position={"x": 44, "y": box["height"] / 2})
@@ -82,7 +82,7 @@ class TestMovingBetweenSteps:
         expect(visit.page.locator("[data-testid='charts'] .rt-now").first).to_be_attached()
 
     def test_another_metric_is_chosen_and_drawn(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("charts-choose").click()
         search = visit.page.get_by_placeholder("search").locator("visible=true").last
         expect(search).to_be_focused()
@@ -97,7 +97,7 @@ class TestMovingBetweenSteps:
         expect(visit.page.locator(f"[data-metric='{name}']")).to_have_count(0)
 
     def test_smoothing_keeps_the_slider_that_is_moved(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         slider = visit.get("smoothing")
         slider.focus()
         for _ in range(4):
@@ -107,7 +107,7 @@ class TestMovingBetweenSteps:
         assert float(visit.state["smooth"]) == pytest.approx(0.2)
 
     def test_the_other_split_has_its_own_steps(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("split-select").select_option("eval-rollout")
         expect(visit.get("population")).to_contain_text("of 8 rollouts kept")
         assert visit.state["split"] == "eval-rollout"
@@ -147,14 +147,14 @@ class TestDeepLinks:
 
 class TestFilterSearchAndSort:
     def test_a_filter_narrows_the_step(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("filter-input").fill("flags has 'tied_group'")
         visit.get("filter-input").press("Enter")
         expect(visit.get("group-card")).to_have_count(1)
         assert visit.state["where"] == "flags has 'tied_group'"
 
     def test_a_bad_token_is_pointed_at(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("filter-input").fill("reward < < 1")
         visit.get("filter-input").press("Enter")
         expect(visit.get("filter-error")).to_be_visible()
@@ -180,7 +180,7 @@ class TestFilterSearchAndSort:
         expect(visit.get("snippet")).to_have_count(0)
 
     def test_sorting_by_reward_puts_the_lowest_first(self, visit):
-        visit.open(project="demo", run="run-a", sort="reward")
+        visit.open(tab="rollouts", project="demo", run="run-a", sort="reward")
         expect(visit.get("group-card")).to_have_count(0)
         shown = visit.page.locator("[data-testid='sample-card'] .rt-sample-reward").all_inner_texts()
         assert [float(text) for text in shown] == sorted(float(text) for text in shown)
@@ -282,7 +282,7 @@ class TestRendering:
         from tests.inspector.conftest import Visit
 
         visit = Visit(chromium, served.address, viewport={"width": width, "height": height})
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
         wide = visit.page.evaluate("""[...document.querySelectorAll('.rt-active .rt-left, .rt-active .rt-middle, .rt-active .rt-right')]
           .filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.className)""")

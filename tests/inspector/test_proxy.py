@@ -66,7 +66,7 @@ def fetch(address: str, data: bytes | None = None, **headers: str) -> tuple[int,
 
 class TestThePages:
     def test_a_step_opens_with_its_conversation_and_moves_on(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
         visit.get("step-previous").click()
         expect(visit.get("population")).to_contain_text("at step 5")
@@ -80,7 +80,7 @@ class TestThePages:
         expect(visit.page.locator("[data-testid='token'].m1").first).to_be_visible()
 
     def test_links_and_keys_stay_under_the_prefix(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         for page, shown in (("compare", "compare-left"), ("explore", "explore-table"), ("health", "health")):
             visit.get(f"tab-{page}").click()
             expect(visit.get(shown)).to_be_visible()
@@ -90,13 +90,13 @@ class TestThePages:
         expect(visit.page).to_have_url(re.compile(re.escape(f"{visit.address}/?")))
 
     def test_formulas_are_drawn_from_the_prefix_too(self, visit):
-        visit.open(project="hostile", split="foreign")
+        visit.open(tab="rollouts", project="hostile", split="foreign")
         expect(visit.page.locator(".katex").first).to_be_visible()
 
 
 class TestTrackioBeside:
     def test_its_dashboard_opens_from_the_link(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         with visit.context.expect_page() as opened:
             visit.page.get_by_role("link", name="Trackio").click()
         dashboard = opened.value

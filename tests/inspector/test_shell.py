@@ -19,7 +19,7 @@ class TestPagesAndProjects:
         expect(visit.get("project-card").first).to_contain_text("2 runs")
         visit.picture("projects")
         visit.get("project-card").first.click()
-        expect(visit.get("turn").first).to_be_visible()
+        expect(visit.get("run-verdict")).to_be_visible()
         assert visit.state["project"] == "demo"
 
     def test_a_project_says_when_it_was_last_written_and_how_its_reward_went(self, visit):
@@ -34,15 +34,21 @@ class TestPagesAndProjects:
         expect(visit.get("trackio-link")).to_have_attribute("href", "/trackio/?project=demo")
 
     def test_digits_open_the_pages(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
-        for key, tab in (("3", "explore"), ("4", "health"), ("2", "compare"), ("1", "rollouts")):
+        for key, tab in (
+            ("3", "explore"),
+            ("4", "health"),
+            ("0", "run"),
+            ("2", "compare"),
+            ("1", "rollouts"),
+        ):
             visit.page.keyboard.press(key)
             visit.page.wait_for_function(f"new URLSearchParams(location.search).get('tab') === '{tab}'")
         expect(visit.get("turn").first).to_be_visible()
 
     def test_the_run_can_be_changed(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("run-select").select_option("run-b")
         expect(visit.get("step-input")).to_have_value("2")
 
@@ -54,7 +60,7 @@ class TestPagesAndProjects:
 
 class TestKeyboard:
     def test_question_mark_lists_the_keys_of_this_page(self, visit):
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
         visit.page.keyboard.press("?")
         expect(visit.get("help")).to_contain_text("Next rollout")
@@ -90,7 +96,7 @@ class TestKeyboard:
 class TestTheme:
     def test_follows_the_system_and_can_be_switched(self, chromium, served):
         visit = Visit(chromium, served.address, color_scheme="dark")
-        visit.open(project="demo", run="run-a")
+        visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
         background = "getComputedStyle(document.querySelector('.rt-active')).backgroundColor"
         dark = visit.page.evaluate(background)

@@ -14,18 +14,13 @@ from rollout_traces.cli import build_app
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.store.summary import SHOWN
 from tests.oracle.comparing import Comparison
 from tests.oracle.flags import COMPARED, flags_of
 from tests.oracle.given import GivenStep, draw_step
 from tests.oracle.metrics import metrics_of
 from tests.oracle.rows import Row, rows_of
 from tests.oracle.test_functions import NOT_COMPARED, as_plain
-
-STATS = {
-    "reward/mean": "reward/mean",
-    "group/tie_share": "group/tie_share",
-    "stop/length_share": "stop/length_share",
-}
 
 
 def log_steps(steps: list[GivenStep], settings: dict[str, Any]) -> None:
@@ -63,6 +58,7 @@ def compare_stored(steps: list[GivenStep], settings: dict[str, Any]) -> Comparis
     }
     _compare_rows(found, store, [rows for _, rows in both], flags)
     _compare_health(found, expected)
+    _compare_stats(found, expected)
     _compare_list(found, [rows for _, rows in both])
     store.close()
     return found
@@ -105,6 +101,14 @@ def _compare_health(found: Comparison, expected: Any) -> None:
         values = shown.get(measure.key, [None] * len(expected))
         for number, value in zip(page["steps"], values, strict=True):
             found.values(f"Health, step {number}: {measure.key}", value, expected[number].get(measure.key))
+
+
+def _compare_stats(found: Comparison, expected: Any) -> None:
+    shown = run_command(["stats", "-p", "oracle", "--json"])
+    assert [row["step"] for row in shown] == sorted(expected)
+    for row in shown:
+        for key in SHOWN:
+            found.values(f"stats, step {row['step']}: {key}", row[key], expected[row["step"]].get(key))
 
 
 def _compare_list(found: Comparison, steps: list[list[Row]]) -> None:

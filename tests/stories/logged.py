@@ -48,7 +48,11 @@ def log_story(story: Story, project: str, *, cap: int = 8) -> None:
             )
             if s == step and sp == split and not old
         ]
-        logger.log_rollouts(batch_of(rollouts, rows, step, tokenizer), step=step, split=split)
+        logger.log_rollouts(
+            batch_of(rollouts, rows, [story.replies[i] for i in rows], step, tokenizer),
+            step=step,
+            split=split,
+        )
         logger.close_step(step, split=split)
         if split == "rollout":
             logger.log_scalars(logged.get(step, {}), step=step)
@@ -56,7 +60,9 @@ def log_story(story: Story, project: str, *, cap: int = 8) -> None:
     logger.finish()
 
 
-def batch_of(rollouts: dict[str, list[Any]], rows: list[int], step: int, tokenizer: Any) -> RolloutBatch:
+def batch_of(
+    rollouts: dict[str, list[Any]], rows: list[int], texts: list[str], step: int, tokenizer: Any
+) -> RolloutBatch:
     """The rows of a step as a trainer's batch: prompt, reply, logprobs that differ by the planted mismatch."""
     rng = np.random.default_rng([step, len(rows)])
 
@@ -64,7 +70,7 @@ def batch_of(rollouts: dict[str, list[Any]], rows: list[int], step: int, tokeniz
         return [rollouts[name][i] for i in rows]
 
     prompts = [_prompt(tokenizer, key) for key in column("prompt_key")]
-    replies = [_reply(tokenizer, rollouts["reply"][i] or "I do not know.") for i in rows]
+    replies = [_reply(tokenizer, text) for text in texts]
     lengths = [len(p) + len(r) for p, r in zip(prompts, replies, strict=True)]
     width = max(lengths)
     ids = np.zeros((len(rows), width), np.int64)

@@ -123,6 +123,7 @@ class Story:
         run: its name.
         at: the step of the planted cause, None for a healthy run.
         cause: its name, None for a healthy run.
+        replies: what every rollout wrote, traced or not.
     """
 
     rollouts: pa.Table
@@ -130,6 +131,7 @@ class Story:
     run: str
     at: int | None
     cause: str | None
+    replies: tuple[str, ...] = ()
 
 
 def write_run(
@@ -168,6 +170,7 @@ def write_run(
         run=run,
         at=where if cause else None,
         cause=cause,
+        replies=tuple(world.c["reply"]),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rollout_traces.inspector.pages import compare, explore, group, health, projects, rollouts, shell
+from rollout_traces.inspector.pages import compare, explore, group, health, projects, rollouts, run, shell
 from rollout_traces.inspector.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
     shell.PAGE,
     projects.PAGE,
+    run.PAGE,
     rollouts.PAGE,
     compare.PAGE,
     explore.PAGE,

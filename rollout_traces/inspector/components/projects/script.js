@@ -34,7 +34,7 @@ async function update() {
   const cards = found.projects.map(name => h("a", { class: "rt-project", href: state.href({ page: null, project: name }), "data-testid": "project-card", onclick: event => {
     if (event.metaKey || event.ctrlKey || event.button) return;
     event.preventDefault();
-    state.set({ project: name, page: "rollouts" });
+    state.set({ project: name, page: "run" });
   } }, h("h2", null, name), h("div", { class: "rt-soft" }, "…")));
   replace(slot, catalog.error ? notice("error", "That project cannot be opened", catalog.error) : null, h("div", { class: "rt-projects-in" }, h("h1", null, "Projects"), h("p", { class: "rt-faint" }, found.where), h("div", { class: "rt-project-grid" }, cards)));
   for (const [at, name] of found.projects.entries()) {

@@ -92,12 +92,17 @@ function fillDefaults() {
     const run = catalog.runs.find(each => each.name === now.run) || (!now.run && catalog.runs[0]);
     if (run && !now.run) patch.run = run.name;
     if (run && !run.splits.some(each => each.name === now.split) && run.splits.length) patch.split = run.splits[0].name;
-    if (!settings.pages.some(page => page.name === now.page) && now.page !== "projects") patch.page = "rollouts";
+    if (!settings.pages.some(page => page.name === now.page) && now.page !== "projects") patch.page = opens(now);
   }
   const before = state.format(now);
   if (state.format(state.apply(now, patch)) === before) return false;
   state.set(patch, { fill: true });
   return true;
+}
+
+// A run opened without a place in it opens on its overview.
+function opens(now) {
+  return ["step", "group", "id", "where", "text", "sort", "follow"].some(key => now[key] !== undefined) ? "rollouts" : "run";
 }
 
 async function showPage(changed) {

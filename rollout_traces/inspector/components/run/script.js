@@ -1,0 +1,147 @@
+// The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
+
+import { button, h, notice, replace, svg } from "../../lib/dom.js";
+import { number, percent, plural } from "../../lib/format.js";
+import { register, setPopulation } from "../../lib/pages.js";
+import { latest, remote } from "../../lib/remote.js";
+import * as state from "../../lib/state.js";
+import { lineChart } from "../charts/line_chart.js";
+import { explanation } from "./explanation.js";
+
+const AGAIN_AFTER = 20000;
+const STRIP = { left: 8, right: 8, row: 17 };
+
+let call;
+let root;
+let shownFor = "";
+let data = null;
+let width = 0;
+let read = 0;
+const newest = latest();
+const newestExplanation = latest();
+const part = selector => root.querySelector(selector);
+const place = now => ({ project: now.project, run: now.run, split: now.split });
+
+export function mount(element, server) {
+  root = element.closest(".rt-view") || element;
+  call = remote(server);
+  register("run", { element: root, update, news: now => { if (Date.now() - read > AGAIN_AFTER) load(now); } });
+  new ResizeObserver(() => { if (data && Math.abs(part(".rt-run-main").clientWidth - width) > 8) draw(); }).observe(part(".rt-run-main"));
+}
+
+function update(now, changed) {
+  const wanted = JSON.stringify(place(now));
+  if (wanted !== shownFor) { shownFor = wanted; data = null; load(now); }
+  else if (changed.has("smooth") || changed.has("step")) draw();
+  if (changed.has("explain") || changed.has("step")) explain(now);
+}
+
+function load(now) {
+  read = Date.now();
+  if (!data) replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
+  newest(call("run_report", place(now)), answer => {
+    data = answer;
+    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+    draw();
+  }, error => replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message)));
+}
+
+const ask = step => state.set({ explain: 1, step });
+const rollouts = where => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null });
+
+function draw() {
+  const now = state.get();
+  const main = part(".rt-run-main");
+  width = main.clientWidth;
+  if (!data.n_rows) { replace(main, notice("info", "No ledger in this split", ...data.remarks), button("the kept rollouts", () => state.set({ page: "rollouts" }))); return; }
+  const keep = main.scrollTop;
+  const step = now.step === undefined ? null : Number(now.step);
+  const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
+  const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
+  replace(main, verdict(), diagnoses(), strip(width - 66, step),
+    h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth, Number(now.smooth || 0)))),
+    events(), unobserved());
+  main.scrollTop = keep;
+}
+
+function verdict() {
+  const errors = data.diagnoses.filter(each => each.severity === "error").length;
+  const warnings = data.diagnoses.filter(each => each.severity === "warn").length;
+  const first = data.diagnoses.filter(each => each.severity !== "info" && each.step !== null).map(each => each.step).sort((a, b) => a - b)[0];
+  const said = errors ? `${plural(errors, "thing")} wrong` : warnings ? `${plural(warnings, "thing")} to look at` : data.n_steps < data.fewest ? "Too early to say" : "Nothing stands out";
+  const since = first === undefined ? null : ` since step ${number(first)}`;
+  return h("div", { class: `rt-run-verdict ${errors ? "rt-sev-error" : warnings ? "rt-sev-warn" : ""}`, testid: "run-verdict" }, h("i"), said, since,
+    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), data.remarks.map(remark => h("span", null, remark)));
+}
+
+function diagnoses() {
+  if (!data.diagnoses.length) return null;
+  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.map(each => h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { kind: each.kind } },
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, each.sentence), h("span", { class: "rt-run-tier" }, each.tier),
+    h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
+      each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
+      each.where ? button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "diagnosis-rollouts" }) : null,
+      each.query ? h("details", null, h("summary", { class: "rt-faint" }, "SQL"), h("code", null, each.query)) : null),
+    each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, one.sentence)), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null)));
+}
+
+// Diagnoses as bars over the steps, first seen and change points as marks under them.
+function strip(wide, step) {
+  const [first, last] = data.steps;
+  const heads = data.diagnoses.filter(each => each.step !== null).slice(0, 8);
+  const height = STRIP.row * (heads.length + 1) + 18;
+  const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
+  const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
+  heads.forEach((each, i) => {
+    const start = x(each.step);
+    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 3, width: Math.max(x(each.last ?? last) - start, 3), height: 9, rx: 2, opacity: 0.75 }, svg("title", null, each.sentence));
+    bar.addEventListener("click", () => ask(each.step));
+    const left = start > wide / 2;
+    picture.append(bar, svg("text", { x: left ? start - 5 : start + 6, y: i * STRIP.row + 11, "text-anchor": left ? "end" : "start", style: left ? {} : { fill: "var(--rt-ink)" } }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
+  });
+  const base = heads.length * STRIP.row + 10;
+  picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
+  for (const event of data.events) {
+    const mark = svg("circle", { class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`, cx: x(event.step), cy: base, r: event.kind === "change" ? 4 : 3 }, svg("title", null, event.sentence));
+    mark.addEventListener("click", () => ask(event.step));
+    picture.append(mark);
+  }
+  if (step !== null) picture.append(svg("line", { class: "rt-now", x1: x(step), x2: x(step), y1: 0, y2: base + 6 }));
+  picture.append(svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`), svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)));
+  return h("section", { class: "rt-run-block", testid: "timeline" }, h("h2", null, "Timeline"), picture);
+}
+
+function show(unit, value) {
+  return unit === "share" ? percent(value) : number(value);
+}
+
+function card(metric, step, chartWidth, weight) {
+  const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
+  return h("figure", { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
+    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, metric.title), h("b", null, show(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
+    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight, onStep: ask, label: metric.title, show: value => show(metric.unit, value) }));
+}
+
+function events() {
+  if (!data.events.length) return null;
+  return h("section", { class: "rt-run-block", testid: "events" }, h("h2", null, "What happened"), h("div", { class: "rt-run-events" },
+    data.events.map(event => h("button", { type: "button", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), event.sentence))),
+    data.n_events > data.events.length ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`) : null);
+}
+
+function unobserved() {
+  if (!data.unobserved.length) return null;
+  return h("section", { class: "rt-run-block", testid: "unobserved" }, h("h2", null, "Unobserved", h("span", { class: "rt-faint" }, " not logged, so not known to be fine")),
+    data.unobserved.map(each => h("p", { class: "rt-soft" }, h("b", null, `${each.what}: `), `without it nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`)));
+}
+
+function explain(now) {
+  const side = part(".rt-run-side");
+  const open = Boolean(now.explain) && now.step !== undefined;
+  root.querySelector(".rt-run").classList.toggle("rt-with-side", open);
+  if (!open) return replace(side);
+  replace(side, h("div", { class: "rt-loading" }, "Comparing…"));
+  return newestExplanation(call("run_explain", { ...place(now), step: Number(now.step) }),
+    answer => replace(side, explanation(answer, data, { rollouts, close: () => state.set({ explain: null }), openId: id => state.set({ page: "rollouts", id, explain: null, where: null, text: null }) })),
+    error => replace(side, notice("error", "The step could not be explained", error.message)));
+}

@@ -1,0 +1,175 @@
+"""Is the run healthy, and if not since when and why: diagnoses, timeline, the metrics that matter, unobserved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.analysis import Selection, diagnose
+from rollout_traces.analysis import events as timeline
+from rollout_traces.analysis import explain as explain_selections
+from rollout_traces.analysis.diagnoses import TIERS, Diagnosis, RunReport
+from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
+from rollout_traces.analysis.purpose import evaluation_scores
+from rollout_traces.analysis.series import Series
+from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.workspace import Request, Workspace
+
+MOST_POINTS = 400
+"""Points of a chart."""
+MOST_EVENTS = 200
+MATTERS = (
+    ("reward", "Reward, mean", "number"),
+    ("success", "Solved", "share"),
+    ("n_sampled", "Sampled tokens, mean", "number"),
+    ("group/tie_share", "Tied groups", "share"),
+    ("mismatch_k3", "Trainer against sampler, k3", "number"),
+    ("update/top3_share", "Update in three rollouts", "share"),
+    ("staleness_max", "Staleness, mean of the oldest token", "number"),
+)
+"""Columns and measures of the ledger that a run is read by: key, title, unit."""
+LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy"), ("kl", "KL"))
+"""What ends the name of a logged number that matters, and its title."""
+MOST_COMPONENTS = 3
+
+
+def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
+    report = _report(workspace, request)
+    found = timeline(report.evidence) if report.n_rows else []
+    return {
+        "run": report.run,
+        "split": report.split,
+        "n_steps": report.n_steps,
+        "fewest": FEWEST_STEPS,
+        "n_rows": report.n_rows,
+        "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
+        "tiers": TIERS,
+        "diagnoses": [_diagnosis(d) for d in report.diagnoses],
+        "events": [asdict(event) for event in found[:MOST_EVENTS]],
+        "n_events": len(found),
+        "metrics": _metrics(report) if report.n_rows else [],
+        "unobserved": [{**asdict(missing), "text": str(missing)} for missing in report.unobserved],
+        "remarks": list(report.remarks),
+    }
+
+
+def run_explain(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """What differs at a step from the ten before it."""
+    relations = workspace.store(request.project).table()
+    name = workspace.store(request.project).run(request.run).name
+    step = request.step
+    found = workspace.remembered(
+        ("explain", name, request.split, step),
+        request.project,
+        lambda: explain_selections(relations, Selection(name, request.split, (step, step))),
+    )
+    answer = asdict(found)
+    for finding, plain in zip(found.findings, answer["findings"], strict=True):
+        plain["sentence"] = finding.sentence
+        plain["consequences"] = [each.sentence for each in finding.consequences]
+    answer["carried"] = [{**asdict(each), "sentence": each.sentence} for each in found.carried]
+    return {**answer, "step": step}
+
+
+def _report(workspace: Workspace, request: Request) -> RunReport:
+    relations = workspace.store(request.project).table()
+    name = workspace.store(request.project).run(request.run).name
+    key = ("run report", name, request.split)
+    return workspace.remembered(key, request.project, lambda: diagnose(relations, name, request.split))
+
+
+def _diagnosis(d: Diagnosis) -> dict[str, Any]:
+    return {
+        "kind": d.kind,
+        "sentence": d.sentence,
+        "severity": d.severity,
+        "tier": TIERS[d.tier],
+        "step": d.step,
+        "last": d.last,
+        "where": d.where,
+        "query": d.query,
+        "advice": d.advice,
+        "consequences": [_diagnosis(each) for each in d.consequences],
+    }
+
+
+def _metrics(report: RunReport) -> list[dict[str, Any]]:
+    """The series that matter, chosen by what there is."""
+    movements = report.evidence.movements
+    found = []
+    for key, title, unit in MATTERS:
+        series = movements.get(key)
+        if series is not None and len(series.steps):
+            found.append(_chart(key, title, unit, series.steps, series.values))
+        if key == "reward":
+            found += _evaluation(report)
+    names = [
+        column for column, value, part in movements.series if column.startswith("component/") and not part
+    ]
+    for name in names[:MOST_COMPONENTS]:
+        chart = movements.get(name)
+        if chart is not None:
+            found.append(
+                _chart(name, f"Component {name.split('/', 1)[1]}", "number", chart.steps, chart.values)
+            )
+    for ending, title in LOGGED:
+        logged = _logged(report.evidence.logged, ending)
+        if logged is not None:
+            found.append(
+                _chart(logged.column, f"{title} ({logged.column})", "number", logged.steps, logged.values)
+            )
+    if not any("ntropy" in chart["title"] for chart in found):
+        estimate = movements.get("mean_logprob")
+        if estimate is not None:
+            found.append(
+                _chart(
+                    "mean_logprob",
+                    "Entropy, estimated by −logprob",
+                    "number",
+                    estimate.steps,
+                    -estimate.values,
+                )
+            )
+    return found
+
+
+def _evaluation(report: RunReport) -> list[dict[str, Any]]:
+    scores = evaluation_scores(report.evidence.run)
+    return (
+        []
+        if scores is None
+        else [_chart("evaluation", f"Evaluation, {scores[0]}", "number", scores[1], scores[2])]
+    )
+
+
+def _logged(series: Sequence[Series], ending: str) -> Series | None:
+    return next(
+        (
+            s
+            for s in series
+            if s.column.lower().endswith(("/" + ending, ending + "/mean", ending + "/avg"))
+            and not s.column.startswith("eval")
+        ),
+        None,
+    )
+
+
+def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    stride = max(1, math.ceil(len(steps) / MOST_POINTS))
+    kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
+    plain = [float(values[at]) if math.isfinite(values[at]) else None for at in kept]
+    return {
+        "key": key,
+        "title": title,
+        "unit": unit,
+        "steps": [int(steps[at]) for at in kept],
+        "values": plain,
+    }
+
+
+PAGE = Page(name="run", title="Run", key="0", functions=(run_report, run_explain))

@@ -1,0 +1,91 @@
+"""The Run page: what is wrong and since when, and what differs at a step, in the browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollout_traces.inspector.pages.run import run_explain, run_report
+from rollout_traces.inspector.workspace import Request, Workspace
+from tests.inspector.conftest import Served, Visit
+from tests.stories.causes import CAUSES
+from tests.stories.logged import log_story
+from tests.stories.world import Kind, write_run
+
+AT = 14
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of a run whose engine vllm-1 is off from step `AT` on, and a healthy one."""
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        kinds = {"page": Kind(n_sources=2, groups=(5, 6), group_size=4, evaluated=False)}
+        patch.setattr("tests.stories.world.KINDS", kinds)
+        log_story(write_run(2, "page", n_steps=12, run="healthy"), "story")
+        log_story(
+            write_run(
+                1, "page", "one engine off", CAUSES["one engine off"].changes, n_steps=24, at=AT, run="off"
+            ),
+            "story",
+        )
+    return folder
+
+
+@pytest.fixture
+def workspace(folder: Path) -> Iterator[Workspace]:
+    opened = Workspace(folder=folder)
+    yield opened
+    opened.close()
+
+
+class TestAnswers:
+    def test_the_report_names_engine_and_step(self, workspace: Workspace):
+        report = run_report(workspace, Request({"project": "story", "run": "off"}))
+        head = report["diagnoses"][0]
+        assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2 and "vllm-1" in head["sentence"]
+        assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
+        assert any("evaluations" in missing["what"] for missing in report["unobserved"])
+
+    def test_a_step_is_explained(self, workspace: Workspace):
+        found = run_explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
+        assert any("mismatch_k3" in each["sentence"] for each in found["findings"])
+        assert found["findings"][0]["detail"]["examples"]
+
+    def test_a_split_without_rollouts_is_said(self, workspace: Workspace):
+        report = run_report(workspace, Request({"project": "story", "run": "off", "split": "nothing"}))
+        assert report["n_rows"] == 0 and "No rollouts" in report["remarks"][0]
+
+
+@pytest.mark.browser
+class TestPage:
+    @pytest.fixture(scope="class")
+    def shown(self, folder: Path, chromium: object) -> Iterator[Visit]:
+        server = Served(folder)
+        visit = Visit(chromium, server.address)
+        yield visit
+        visit.close()
+        server.stop()
+
+    def test_a_run_opens_on_its_diagnoses_and_a_step_on_what_differs(self, shown: Visit):
+        page = shown.page
+        shown.open(project="story", run="off", split="rollout")
+        shown.get("run-verdict").wait_for()
+        assert "since step" in shown.get("run-verdict").inner_text()
+        assert "vllm-1" in shown.get("diagnosis").first.inner_text()
+        shown.get("diagnosis-explain").first.click()
+        shown.get("findings").wait_for()
+        assert re.search(r"mismatch_k3.*vllm-1", shown.get("finding").first.inner_text(), re.DOTALL)
+        assert "explain=1" in page.url
+        shown.get("diagnosis-rollouts").first.click()
+        page.wait_for_url(re.compile("tab=explore"))
+
+    def test_a_healthy_run_says_so(self, shown: Visit):
+        shown.open(project="story", run="healthy", split="rollout")
+        shown.get("run-verdict").wait_for()
+        assert "Nothing stands out" in shown.get("run-verdict").inner_text()
+        assert shown.get("diagnoses").count() == 0

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import numpy as np
+
+from rollout_traces.store.columns.attempts import mark, superseded_from
+
+
+class TestSuperseded:
+    def test_a_resume_supersedes_the_steps_that_it_writes_anew(self) -> None:
+        first = {(1, "rollout", "a"): 1, (1, "rollout", "b"): 5}
+        assert superseded_from(first) == {(1, "rollout", "a"): 5}
+
+    def test_an_evaluation_of_weights_that_were_thrown_away_goes_with_them(self) -> None:
+        first = {(1, "rollout", "a"): 1, (1, "eval-rollout", "a"): 4, (1, "rollout", "b"): 5}
+        assert superseded_from(first)[(1, "eval-rollout", "a")] == 5
+
+    def test_runs_do_not_supersede_each_other(self) -> None:
+        assert superseded_from({(1, "rollout", "a"): 1, (2, "rollout", "b"): 1}) == {}
+
+    def test_rows_from_that_step_on_are_marked(self) -> None:
+        marked = mark(
+            np.array([1, 1, 1]),
+            ["rollout"] * 3,
+            ["a", "a", None],
+            np.array([4, 5, 6]),
+            {(1, "rollout", "a"): 5},
+        )
+        assert marked.tolist() == [False, True, False]

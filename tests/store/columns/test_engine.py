@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.columns.engine import Engine, check_select
+
+
+class TestNothingIsReached:
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "SELECT * FROM read_csv('{file}')",
+            "SELECT * FROM read_text('{file}')",
+            "SELECT * FROM '{file}'",
+            "SELECT * FROM glob('/*')",
+        ],
+    )
+    def test_no_file_is_read(self, tmp_path: Path, statement: str) -> None:
+        file = tmp_path / "secret.csv"
+        file.write_text("a,b\n1,2\n")
+        with pytest.raises(StoreError, match=r"disabled|does not exist"):
+            Engine().run(statement.format(file=file))
+
+    def test_objects_of_python_are_no_tables(self) -> None:
+        local = pa.table({"a": [1]})
+        with pytest.raises(StoreError, match="does not exist"):
+            Engine().run("SELECT * FROM local")
+        assert local.num_rows == 1
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "COPY (SELECT 1) TO 'x'",
+            "ATTACH 'x.db'",
+            "SET threads = 1",
+            "SELECT 1; SELECT 2",
+            "",
+            "PRAGMA version",
+        ],
+    )
+    def test_anything_but_one_select_is_refused(self, statement: str) -> None:
+        with pytest.raises(StoreError, match=r"expected one SELECT|PRAGMA|sql:"):
+            check_select(statement)
+
+    def test_what_never_ends_is_stopped(self) -> None:
+        endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = -1"
+        with pytest.raises(StoreError, match=r"took longer than 0.2 seconds"):
+            Engine().run(endless, timeout=0.2)
