@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help locked demo test lint types unit slow test-trainers faults contract benchmarks format clean
+.PHONY: help locked demo test lint types unit browser slow test-trainers faults contract benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -28,8 +28,13 @@ lint: .venv/.test ## ruff: lint and format
 types: .venv/.test ## mypy
 	$(BIN)/mypy
 
-unit: .venv/.test ## the tests, in parallel
+unit: .venv/.test browser ## the tests, in parallel
 	$(PYTEST) -n $(JOBS) --dist loadfile -m "not slow and not trainers"
+
+browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 \
+	|| timeout 300 $(BIN)/playwright install chromium >/dev/null 2>&1 \
+	|| echo "No Chromium: the browser tests are skipped. Get it with: apt-get install chromium"
 
 slow: .venv/.test ## the slow tests: learning on three seeds, whole vocabularies, long fuzzing
 	$(PYTEST) -m slow

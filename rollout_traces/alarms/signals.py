@@ -187,9 +187,9 @@ def _add_others(shares: dict[tuple[str, str], Counts], seen: _Seen, source: str,
     if (calls[known] > 0).any():
         shares[TOOL_ERROR, source] = Grouped(seen.groups[known], calls[known]).count(errors[known])
     status = ledger.get("reward_status")
-    told = rows & np.asarray([value is not None for value in status], bool)
-    if told.any():
-        shares[REWARD_FAILURE, source] = Grouped(seen.groups[told]).count((status != "ok")[told])
+    known = rows & np.asarray([value is not None for value in status], bool)
+    if known.any():
+        shares[REWARD_FAILURE, source] = Grouped(seen.groups[known]).count((status != "ok")[known])
 
 
 def _levels(seen: _Seen) -> dict[str, Level]:

@@ -32,7 +32,7 @@ class Usual:
 
 @dataclass(frozen=True)
 class Worn:
-    """A row's flags, told apart.
+    """A row's flags, in kinds.
 
     Attributes:
         worn: abnormal for the run, the worst first; with the flags that each explains.

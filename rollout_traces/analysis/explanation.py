@@ -217,7 +217,7 @@ def _remarks(
     if units == tuple(rows) and not columns.has("group"):
         remarks.append("No groups were logged: every rollout counts as independent.")
     if min(units) == 1:
-        remarks.append("One side has one group only: groups cannot be told from chance there.")
+        remarks.append("One side has one group only: groups cannot be separated from chance there.")
     steps = [len(np.unique(groups.step[groups.side == s])) for s in (0, 1)]
     if steps[0] + steps[1] - 2 < 2:
         remarks.append(

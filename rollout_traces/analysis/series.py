@@ -375,12 +375,12 @@ class RunSeries:
             with visits as (
                 select step, prompt_key, {unit(c)} as unit, cast(bool_and(coalesce(success = 1, false)) as int) as solved
                 from rollouts where {self.scope} and prompt_key is not null group by 1, 2, 3),
-            told as (
+            recorded as (
                 select step, count(distinct step) over (partition by prompt_key) as visits,
                     min(solved) over (partition by prompt_key) as always
                 from visits)
             select step, count(*) as n, avg(cast(always = 1 and visits > 1 as int)) as share
-            from told group by step order by step"""
+            from recorded group by step order by step"""
         found = as_arrays(self.relations.sql(query, self.params))
         if not len(found["step"]):
             return None

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from rollout_traces.analysis.diagnoses.base import Evidence, filter_of, literal, percent, told
+from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
 from rollout_traces.analysis.series import as_arrays
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap"]
@@ -56,7 +56,7 @@ def _changes(e: Evidence) -> list[Event]:
             m.last,
             "change",
             m.name,
-            f"{m.name}: {told(m, shares='share' in m.column)}",
+            f"{m.name}: {change_text(m, shares='share' in m.column)}",
             filter_of(m),
         )
         for m in e.moved

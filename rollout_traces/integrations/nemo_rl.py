@@ -54,7 +54,7 @@ def batches_from(native: Mapping[str, Any], /, *, group_size: int | None = None)
             loss_mask=sampled & in_loss[:, None],
             response_mask=sampled,
             rewards=[float(reward) for reward in native["rewards"]],
-            group_ids=None if group_size is None else [row // group_size for row in range(len(ids))],
+            group_ids=[row // (group_size or 1) for row in range(len(ids))],
             sources=None if agents is None else [_name(agent) for agent in agents],
             **tracks,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rollout_traces.settings.environment import as_environment, read_environment
@@ -25,6 +25,7 @@ class HookSettings:
         server_url: self-hosted Trackio server to log to.
         ledger: whether every step's ledger of all rows is kept.
         all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
+        alert_webhook: address that gets every alert as JSON; a secret.
         max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
         chat_template: the Jinja template that prompts are rendered with.
         chat_template_kwargs: further arguments of the template; as a variable, JSON.
@@ -40,6 +41,7 @@ class HookSettings:
     server_url: str | None = None
     ledger: bool | None = None
     all_rows_folder: str | None = None
+    alert_webhook: str | None = field(default=None, repr=False)
     max_disk_gb: float | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -22,7 +22,8 @@ def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = N
         native: `prompt_token_ids`, `response_ids`, `rewards` (one a row, or one a response token), `loss_masks`,
             and perhaps `stop_reasons`, `rollout_logprobs`, `trajectory_ids`, `trajectory_generation_times`,
             `is_last_step`.
-        uids: B values, equal for rows of one prompt; else the instances of `trajectory_ids`.
+        uids: B values, equal for rows of one prompt; else the instances of `trajectory_ids`; else every rollout is a
+            group.
 
     Raises:
         BatchError: a key is missing, or a row's lists do not fit.
@@ -33,9 +34,9 @@ def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = N
     rewards = native["rewards"]
     per_token = any(hasattr(reward, "__len__") for reward in rewards)
     ids = native.get("trajectory_ids")
-    groups = uids if uids is not None else None if ids is None else [one.instance_id for one in ids]
-    times = native.get("trajectory_generation_times")
     n_rows = len(native["response_ids"])
+    groups = uids if uids is not None else range(n_rows) if ids is None else [one.instance_id for one in ids]
+    times = native.get("trajectory_generation_times")
     return [
         RolloutBatch.from_prompt_response(
             native["prompt_token_ids"],
@@ -44,7 +45,7 @@ def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = N
             logprobs=native.get("rollout_logprobs"),
             rewards=[float(sum(reward)) for reward in rewards] if per_token else [float(r) for r in rewards],
             token_rewards=rewards if per_token else None,
-            group_ids=groups,
+            group_ids=list(groups),
             episode_ids=None if ids is None else [f"{one.instance_id}_{one.repetition_id}" for one in ids],
             stop_reasons=native.get("stop_reasons"),
             timings=[{"generation": float(time)} for time in times]

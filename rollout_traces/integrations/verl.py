@@ -109,7 +109,7 @@ def batches_from(scored: Scored, /) -> list[RolloutBatch]:
             versions=_versions(response_mask, steps),
             rewards=None if "token_rewards" not in tracks else tracks["token_rewards"].sum(-1),
             sample_metrics={**numbers, **steps},
-            group_ids=None if "uid" not in others else list(others["uid"]),
+            group_ids=list(others["uid"]) if "uid" in others else list(range(len(response_mask))),
             sources=None if "data_source" not in others else list(others["data_source"]),
             ground_truths=ground_truths_of(others.get("reward_model")),
             extras=words,

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
 from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
@@ -67,6 +68,7 @@ class PipelineOptions:
         private: whether a Space that has to be created is private.
         max_bytes: budget of one hand-over.
         max_spool_bytes: bytes that may wait on disk.
+        alert_webhook: address that alerts are sent to; a secret.
     """
 
     steps: StepOptions
@@ -79,6 +81,7 @@ class PipelineOptions:
     private: bool | None
     max_bytes: int
     max_spool_bytes: int
+    alert_webhook: str | None = field(default=None, repr=False)
 
 
 class SpoolClient:
@@ -255,6 +258,9 @@ class LoggerPipeline(SpoolClient):
         self._end_writing()
         self._wait_for_ranks(deadline)
         self._worker.stop(min(timeout, 10.0) if stored else 0.1)
+        if self._sink.webhook is not None:
+            self._sink.webhook.close(min(timeout, LAST_WAIT) if stored else 0.1)
+            self._last_counters = self._worker_counts()
         if isinstance(self._writer, MemorySpool):
             self._count_lost(self._writer.take_all())
             self._last_counters = self._worker_counts()
@@ -378,6 +384,10 @@ class LoggerPipeline(SpoolClient):
 
     def _secrets(self) -> dict[str, str]:
         """What must not lie on disk and goes to the worker through its environment."""
+        webhook = {ENVIRONMENT: self._plan.alert_webhook} if self._plan.alert_webhook else {}
+        return webhook | self._write_token()
+
+    def _write_token(self) -> dict[str, str]:
         token = getattr(self._sink.run, "_write_token", None)
         return {"TRACKIO_WRITE_TOKEN": token} if token else {}
 
@@ -392,6 +402,9 @@ class LoggerPipeline(SpoolClient):
         folder = self._folder
         readers = folder.readers if folder is not None else lambda: [self.reader]
         counters = self._worker_counters
+        if self._plan.alert_webhook:
+            run = self._sink.run
+            self._sink.webhook = AlertWebhook(self._plan.alert_webhook, run.project, run.name, counters)
         return SpoolConsumer(
             readers,
             lambda: StepProcessor(self._sink, decoder, self._plan.steps, counters, redact=self._plan.redact),
@@ -433,8 +446,8 @@ class LoggerPipeline(SpoolClient):
             if not self._named.has_remote(left.manifest):
                 log.info("%s goes to %s, and this run does not", left.folder.path, left.manifest.remote)
                 continue
-            secrets = self._secrets() if left.manifest.remote else {}
-            WorkerProcess(left.folder, self._named, secrets, log.warning).start_once()
+            token = self._write_token() if left.manifest.remote else {}
+            WorkerProcess(left.folder, self._named, token, log.warning).start_once()
 
 
 def unique() -> str:

@@ -34,6 +34,8 @@ from rollout_traces.selection import policy_named
 from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.sink.webhook import ENVIRONMENT as ALERT_WEBHOOK
+from rollout_traces.sink.webhook import check_webhook
 from rollout_traces.spool.record import Record
 from rollout_traces.steps.options import JOIN_SECONDS, MAX_STEP_BYTES, QUIET_SECONDS, StepOptions
 
@@ -105,6 +107,9 @@ class RolloutLogger:
             (docs/flags.md).
         all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
             `{"columns": [...], "data": [[...]]}`; None: no such file.
+        alert_webhook: http or https address that gets every alert as JSON (docs/logging.md); the variable
+            `ROLLOUT_TRACES_ALERT_WEBHOOK` when None. It is a secret: it reaches the worker through its
+            environment, and is written nowhere.
         worker: `process`, or `thread` where no process can be started. A callable selection, a redact hook
             or template arguments that JSON cannot hold work in a thread only.
         per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks hand over to
@@ -149,6 +154,7 @@ class RolloutLogger:
         metric_keys: str | Sequence[str] = "default",
         flag_parameters: Mapping[str, Any] | None = None,
         all_rows_folder: str | Path | None = None,
+        alert_webhook: str | None = None,
         worker: str = "process",
         per_rank: bool = False,
         max_bytes_per_step: int = MAX_BYTES,
@@ -181,6 +187,9 @@ class RolloutLogger:
         flag_parameters = current_parameters(flag_parameters or {})
         check_parameters(flag_parameters)
         check_keys(metric_keys)
+        alert_webhook = alert_webhook or os.environ.get(ALERT_WEBHOOK)
+        if alert_webhook:
+            check_webhook(alert_webhook)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: dict[tuple[str, int, str], GroupNumbers] = {}
@@ -212,6 +221,7 @@ class RolloutLogger:
             private=private if space_id else None,
             max_bytes=max_bytes_per_step,
             max_spool_bytes=max_spool_bytes,
+            alert_webhook=alert_webhook,
         )
         ranks = current_ranks()
         self._n_ranks, self._rank = (1, 0) if ranks is None or per_rank else (ranks.n_ranks, ranks.rank)

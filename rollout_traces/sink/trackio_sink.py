@@ -21,6 +21,7 @@ import numpy as np
 from rollout_traces.flags import Alert
 from rollout_traces.sink.disk_use import DiskUse
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
+from rollout_traces.sink.webhook import AlertWebhook
 from rollout_traces.trace.conversion import TraceRecord
 from rollout_traces.trace.sanitize import plain
 
@@ -46,6 +47,7 @@ class TrackioSink:
 
     Attributes:
         stored: what the store holds, as of the last `confirm`.
+        webhook: where alerts are sent beside; None for nowhere.
     """
 
     def __init__(self, run: Any, *, owned: bool) -> None:
@@ -56,6 +58,7 @@ class TrackioSink:
         self._sizes: deque[int] = deque(maxlen=QUEUE_CALLS + 1)
         self._disk = DiskUse(run.project)
         self._remote_settled = run.url is None
+        self.webhook: AlertWebhook | None = None
 
     @classmethod
     def open(
@@ -180,11 +183,13 @@ class TrackioSink:
             self._log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
-        """Raises an alert in the run."""
+        """Raises an alert in the run, and has it sent to the webhook."""
         from trackio import AlertLevel
 
         level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
         self.run.alert(title=alert.title, text=alert.text, level=level, step=int(step))
+        if self.webhook is not None:
+            self.webhook.send(alert, step=int(step))
 
     def take_logged(self) -> set[Token]:
         """What was logged since the last call."""

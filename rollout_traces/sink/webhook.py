@@ -6,6 +6,7 @@ text. Redirects are not followed.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import queue
 import threading
@@ -29,6 +30,8 @@ TIMEOUT = 5.0
 """Seconds for one attempt."""
 PAUSES = (1.0, 5.0)
 """Seconds between attempts: there is one more attempt than pauses."""
+LAST_WAIT = 2.0
+"""Seconds that the end of a worker waits for alerts on their way."""
 MAX_TEXT = 1900
 """Characters of a message; Discord takes 2000."""
 ENVIRONMENT = "ROLLOUT_TRACES_ALERT_WEBHOOK"
@@ -53,24 +56,30 @@ class AlertWebhook:
         self._counters = counters
         self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
         self._closing = threading.Event()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def send(self, alert: Alert, *, step: int) -> None:
-        """Has an alert sent; returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="rollout-traces-alerts", daemon=True)
-            self._thread.start()
+        """Has an alert sent; returns at once, and never raises."""
         try:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="rollout-traces-alerts", daemon=True)
+                self._thread.start()
             self._waiting.put_nowait(payload(self._url, alert, self._project, self._run, step))
         except queue.Full:
-            self._counters["alerts_not_sent"] += 1
+            self._count("alerts_not_sent")
+        except Exception as error:  # noqa: BLE001  an alert costs no step; counted and warned
+            self._not_sent(type(error).__name__)
 
-    def close(self, timeout: float) -> None:
-        """Waits for what is to be sent, a given time at most."""
+    def close(self, timeout: float = LAST_WAIT) -> None:
+        """Waits for what is to be sent, a given time at most; what was not is counted. Further calls do nothing."""
         deadline = time.monotonic() + timeout
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
-        self._closing.set()
+        with self._lock:
+            if not self._closing.is_set() and self._waiting.unfinished_tasks:
+                self._counters["alerts_not_sent"] += self._waiting.unfinished_tasks
+            self._closing.set()
 
     def _work(self) -> None:
         while not self._closing.is_set():
@@ -81,7 +90,7 @@ class AlertWebhook:
             try:
                 self._deliver(body)
             except Exception as error:  # noqa: BLE001  the next alert may get through; counted and warned
-                self._not_sent(repr(error))
+                self._not_sent(type(error).__name__)
             finally:
                 self._waiting.task_done()
 
@@ -90,11 +99,11 @@ class AlertWebhook:
         for pause in (*PAUSES, None):
             try:
                 status = self._post(body)
-            except (OSError, ValueError, urllib.error.URLError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 why = type(error).__name__
             else:
                 if 200 <= status < 300:
-                    self._counters["alerts_sent"] += 1
+                    self._count("alerts_sent")
                     return
                 why = f"status {status}"
                 if status < 500 and status != 429:
@@ -115,8 +124,14 @@ class AlertWebhook:
                 return int(error.code)
 
     def _not_sent(self, why: str) -> None:
-        self._counters["alerts_not_sent"] += 1
+        self._count("alerts_not_sent")
         log.warning("an alert was not sent to %s: %s", urlsplit(self._url).hostname, why)
+
+    def _count(self, name: str) -> None:
+        """Counts an alert, unless `close` has counted it."""
+        with self._lock:
+            if not self._closing.is_set():
+                self._counters[name] += 1
 
 
 def check_webhook(url: Any) -> None:
@@ -125,21 +140,34 @@ def check_webhook(url: Any) -> None:
     Raises:
         ConfigError: it is no http or https address; its text is not repeated, for it is a secret.
     """
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+    if not isinstance(url, str) or not _is_address(url):
         raise ConfigError("alert_webhook: seen no http or https address. Expected https://host/path.")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def payload(url: str, alert: Alert, project: str, run: str, step: int) -> bytes:
     """The JSON that an address takes."""
     host = urlsplit(url).hostname or ""
-    text = f"[{alert.level}] {project}/{run}: {alert.title}. {alert.text}"[:MAX_TEXT]
+    title, message, project, run = map(_encodable, (alert.title, alert.text, project, run))
+    text = f"[{alert.level}] {project}/{run}: {title}. {message}"[:MAX_TEXT]
     if host == "hooks.slack.com":
         return orjson.dumps({"text": text})
     if host in ("discord.com", "discordapp.com") or host.endswith(".discord.com"):
         return orjson.dumps({"content": text, "allowed_mentions": {"parse": []}})
-    fields = {"project": project, "run": run, "step": step, "level": alert.level, "title": alert.title}
-    return orjson.dumps({"text": text, "message": alert.text, **fields})
+    fields = {"project": project, "run": run, "step": step, "level": alert.level, "title": title}
+    return orjson.dumps({"text": text, "message": message, **fields})
+
+
+def _encodable(text: str) -> str:
+    """A text without lone surrogates, which a source's name may have."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

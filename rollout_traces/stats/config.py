@@ -43,6 +43,7 @@ class TrackioConfig:
         metric_keys: which metrics of a step are logged: `default`, `full`, or patterns.
         flag_parameters: thresholds of flags by `<flag>.<parameter>`.
         all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
+        alert_webhook: address that gets every alert as JSON; a secret, not stored with the run.
         max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
         chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
         chat_template_kwargs: further arguments of the template, as `enable_thinking: false`.
@@ -63,6 +64,7 @@ class TrackioConfig:
     metric_keys: Any = "default"
     flag_parameters: dict[str, Any] = field(default_factory=dict)
     all_rows_folder: str | None = None
+    alert_webhook: str | None = field(default=None, repr=False)
     max_disk_gb: float | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -287,5 +289,6 @@ def _plain(value: Any) -> Any:
 
 def _is_secret(key: str) -> bool:
     return any(
-        word in key.lower() for word in ("api_key", "token_secret", "password", "write_token", "secret")
+        word in key.lower()
+        for word in ("api_key", "token_secret", "password", "write_token", "secret", "webhook")
     )

@@ -272,6 +272,7 @@ class StatsLogger:
             metric_keys=trackio.metric_keys,
             flag_parameters=trackio.flag_parameters,
             all_rows_folder=trackio.all_rows_folder,
+            alert_webhook=trackio.alert_webhook,
             max_disk_gb=trackio.max_disk_gb,
             chat_template=trackio.chat_template,
             chat_template_kwargs=trackio.chat_template_kwargs,

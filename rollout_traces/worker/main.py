@@ -18,8 +18,9 @@ from typing import Any
 
 from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.sink.trackio_sink import TrackioSink
+from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
 from rollout_traces.spool.run_folder import RunFolder, RunManifest
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
@@ -98,6 +99,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         counters: Counter[str] = Counter(folder.status().get("counters", {}))
         counters["workers_started"] += 1
         sink = open_sink(manifest)
+        sink.webhook = webhook_of(manifest, counters)
         decoder = decoder_of(folder, manifest)
         options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)
@@ -112,6 +114,8 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
         run_loop(loop, lambda: is_over(folder, loop), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
+        if sink.webhook is not None:
+            sink.webhook.close()
         publish.now()
         sink.finish()
         log.info("done: %s", dict(counters))
@@ -150,6 +154,17 @@ def open_sink(manifest: RunManifest) -> TrackioSink:
         group=manifest.group,
         config=manifest.config,
     )
+
+
+def webhook_of(manifest: RunManifest, counters: Counter[str]) -> AlertWebhook | None:
+    """Where alerts are sent: an address of the environment alone, never one that the folder names."""
+    url = os.environ.pop(ENVIRONMENT, "")
+    try:
+        return AlertWebhook(url, manifest.project, manifest.run_name, counters) if url else None
+    except ConfigError as error:
+        counters["webhooks_refused"] += 1
+        log.warning("%s", error)
+        return None
 
 
 def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:

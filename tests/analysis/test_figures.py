@@ -197,7 +197,7 @@ class TestFirstSeen:
 
     def test_signatures_drop_what_differs_between_two_of_a_kind(self):
         one = signature("KeyError: 'user_17' in /srv/app/tools.py line 203, id 0xdeadbeef")
-        other = signature("KeyError: 'user_9' in /opt/x/other.py line 7, id 0x12ab")
+        other = signature("KeyError: 'user_9' in /srv/x/other.py line 7, id 0x12ab")
         assert one == other == "KeyError: <text> in <path> line <n>, id <hash>"
 
 

@@ -190,11 +190,16 @@ class TestResponseMask:
 
 
 class TestGroups:
-    def test_a_list_without_ids_is_one_group_a_part(self):
+    def test_a_list_without_ids_is_one_group_an_element(self):
         rng = np.random.default_rng(9)
-        parts = [RolloutBatch(**make_arrays(rng, B)) for B in (2, 3)]
+        parts = RolloutBatch.from_any([RolloutBatch(**make_arrays(rng, B)) for B in (2, 3)])
         host = capture(parts, step=1, split="rollout", groups=GroupNumbers(10))
         assert host.group_ids.tolist() == [10, 10, 11, 11, 11]
+
+    def test_a_batch_without_ids_is_a_group_a_row(self):
+        batch = RolloutBatch(**make_arrays(np.random.default_rng(9), 2))
+        host = capture([batch], step=1, split="rollout", groups=GroupNumbers(10))
+        assert host.group_ids.tolist() == [10, 11]
 
     def test_ids_of_any_kind_become_numbers(self):
         batch = RolloutBatch(**make_arrays(np.random.default_rng(9)), group_ids=["b", "a", "b"])

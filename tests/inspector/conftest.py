@@ -123,8 +123,8 @@ def chromium() -> Iterator[object]:
         system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         try:
             browser = started.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium: {error}")
+        except playwright.Error:
+            pytest.skip("no Chromium: `apt-get install chromium`, or `.venv/bin/playwright install chromium`")
         yield browser
         browser.close()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations import areal, openrlhf, slime, trl
@@ -16,7 +17,7 @@ from rollout_traces.stats import trajectories
 
 def rows_of(batches):
     """Each row as (ids, loss mask, response mask), padding gone."""
-    host = capture(batches, step=0, split="rollout")
+    host = capture(RolloutBatch.from_any(batches), step=0, split="rollout")
     return host, [
         (
             host.input_ids[host.row(b)].tolist(),

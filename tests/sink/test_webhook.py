@@ -106,8 +106,42 @@ def test_one_that_hangs_or_is_not_there_holds_nobody_up():
     assert send("http://127.0.0.1:1/") == {"alerts_not_sent": 1}
 
 
-@pytest.mark.parametrize("url", ["", "file:///etc/passwd", "ftp://host/secret", "https://", 7, None])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://[secret",
+        "https://host:secret/",
+        "file:///etc/passwd",
+        "ftp://host/secret",
+        "https://",
+        7,
+        None,
+    ],
+)
 def test_what_is_no_address_is_refused_without_repeating_it(url):
     with pytest.raises(ConfigError, match="alert_webhook") as error:
         check_webhook(url)
     assert "secret" not in str(error.value)
+
+
+def test_a_name_that_no_json_takes_still_goes():
+    endpoint = Endpoint(204)
+    counters = Counter()
+    hook = AlertWebhook(endpoint.url, "p", "run\ud800", counters)
+    hook.send(ALERT, step=1)
+    hook.close(30)
+    endpoint.close()
+    assert counters == {"alerts_sent": 1} and endpoint.got[0]["run"] == "run?"
+
+
+def test_what_is_on_its_way_at_the_close_is_counted_once():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        counters = Counter()
+        hook = AlertWebhook(f"http://127.0.0.1:{silent.getsockname()[1]}", "p", "run", counters)
+        for _ in range(3):
+            hook.send(ALERT, step=7)
+        hook.close(0.1)
+        hook.close(0.1)
+        time.sleep(1.5)
+    assert counters == {"alerts_not_sent": 3}

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.store import Store, open_store
-from rollout_traces.store import paging as paging_module
 from tests.store.projects import PROJECT, RUN, make_ledger, write_step
 
 STEPS = [4, 0, 9, 2, 7, 1, 8, 3, 6, 5]
@@ -34,13 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
-@pytest.fixture(params=[1, 2, 1000])
-def store(
-    request: pytest.FixtureRequest, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Store]:
-    """The project, where so many rows of the newest steps are looked at for each row of a page."""
-    monkeypatch.setattr(paging_module, "LOOKED_AT", request.param)
-    opened = open_store(PROJECT, folder=folder, index_path=tmp_path / "index.sqlite3")
+@pytest.fixture
+def store(folder: Path, tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(PROJECT, folder=folder, index_path=tmp_path / "index")
     yield opened
     opened.close()
 

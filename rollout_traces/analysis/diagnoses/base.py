@@ -115,7 +115,7 @@ def since(step: int, last: int | None) -> str:
     return f"since step {step}" if last is None else f"from step {step} to {last}"
 
 
-def told(moved: Moved, *, shares: bool = False) -> str:
+def change_text(moved: Moved, *, shares: bool = False) -> str:
     """A movement in words: levels, part, what the other parts have, when."""
     form = percent if moved.value is not None or shares else number
     text = f"{form(moved.before)} to {form(moved.after)}"

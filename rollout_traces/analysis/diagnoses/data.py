@@ -12,11 +12,11 @@ from rollout_traces.analysis.diagnoses.base import (
     Diagnosis,
     Evidence,
     Severity,
+    change_text,
     figures,
     filter_of,
     percent,
     since,
-    told,
 )
 from rollout_traces.analysis.moved import Moved, recomputed, sql_text
 from rollout_traces.analysis.relations import current
@@ -57,7 +57,7 @@ def mask_or_template(e: Evidence) -> list[Diagnosis]:
             near.append(m)
     found = []
     for first, *others in incidents:
-        text = f"{first.value}: {told(first)}"
+        text = f"{first.value}: {change_text(first)}"
         if others:
             text += f"; with it {', '.join(f'{m.value} {percent(m.after)}' for m in others)}"
         step = _surest_step(e, [first, *others])
@@ -90,7 +90,7 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
     moved = [m for m in e.of("group/mixed_prompts") if m.rises]
     if moved:
         m = moved[0]
-        text = f"Groups hold rollouts of more than one prompt: {told(m, shares=True)}."
+        text = f"Groups hold rollouts of more than one prompt: {change_text(m, shares=True)}."
         step, last, part, numbers = m.step, m.last, m.part, figures(m)
     elif float(np.median(series.values)) > 0.05:
         share = float(np.average(series.values, weights=series.rows))
@@ -128,7 +128,7 @@ def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
     return [
         Diagnosis(
             "duplicate_prompts",
-            f"Groups of a step that repeat a prompt of the same step: {told(m, shares=True)}.",
+            f"Groups of a step that repeat a prompt of the same step: {change_text(m, shares=True)}.",
             "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), "",
             "Look at the data loader: it hands out the same prompt more than once.",
         )
@@ -158,7 +158,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
     if not found:
         found += [
             Diagnosis(
-                "data_mix", f"Prompts changed their length: {told(m)}.", "warn", DATA, m.step, m.last, m.part,
+                "data_mix", f"Prompts changed their length: {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
                 figures(m), filter_of(m, "n_prompt is not null"), recomputed(e.run, m),
                 "Compare prompts before and after: another data set, or another system prompt.",
             )

@@ -9,9 +9,9 @@ from rollout_traces.analysis.diagnoses.base import (
     OTHER,
     Diagnosis,
     Evidence,
+    change_text,
     figures,
     filter_of,
-    told,
 )
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
@@ -74,7 +74,7 @@ def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
     """What moved and no rule speaks of."""
     spoken = " ".join(d.sentence for d in told_of)
     return [
-        Diagnosis("moved", f"{m.name} moved: {told(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
+        Diagnosis("moved", f"{m.name} moved: {change_text(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
                   figures(m), filter_of(m), recomputed(e.run, m), "")
         for m in e.moved
         if m.name not in spoken and m.column not in ("source", "engine", "reward_status", "stop_reason")

@@ -12,13 +12,13 @@ from rollout_traces.analysis.diagnoses.base import (
     Diagnosis,
     Evidence,
     Severity,
+    change_text,
     figures,
     filter_of,
     literal,
     number,
     percent,
     since,
-    told,
 )
 from rollout_traces.analysis.moved import Moved, Part, recomputed
 
@@ -26,7 +26,7 @@ TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
 TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
 ADVICE_TOOL = "Open a failing call and read what the tool answered."
 LEAST_NEW_SHARE = 0.02
-"""A new error signature is told as a fault of its own from this share of the rollouts on."""
+"""A new error signature is reported as a fault of its own from this share of the rollouts on."""
 EXPECTED_BEFORE = 7.0
 """An error is new where so many would have been seen before at the share that it has since."""
 CONSTANT_FOR = 5
@@ -83,7 +83,7 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
     step = min([m.step, *(s.first for s in signatures if s.first >= m.step - 2)])
     largest = max(incident, key=lambda each: abs(each.after - each.before))
     what = "failed tool calls a rollout" if m.value is None else m.name
-    text = f"Tools fail: {what} {told(m)}"
+    text = f"Tools fail: {what} {change_text(m)}"
     named = [s.value for s in signatures] or [
         i.value for i in incident if i.column == "error_signatures" and i.value
     ]
@@ -120,7 +120,7 @@ def tools_slower(e: Evidence) -> list[Diagnosis]:
     """Seconds that a rollout spends in its environment or tools."""
     return [
         Diagnosis(
-            "slower", f"{m.column} takes more time: {told(m)} (seconds).", "warn", ENVIRONMENT, m.step, m.last, m.part,
+            "slower", f"{m.column} takes more time: {change_text(m)} (seconds).", "warn", ENVIRONMENT, m.step, m.last, m.part,
             figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
             "Look at the tool's own log from that step on.",
         )
@@ -140,7 +140,7 @@ def reward_function(e: Evidence) -> list[Diagnosis]:
             condition = "reward is null" if m.value is None or m.value == "ok" else ""
             found.append(
                 Diagnosis(
-                    "reward_function", f"The reward function fails: {what} {told(m, shares=True)}.", severity,
+                    "reward_function", f"The reward function fails: {what} {change_text(m, shares=True)}.", severity,
                     ENVIRONMENT, m.step, m.last, m.part, figures(m), filter_of(m, condition), recomputed(e.run, m),
                     "Look at the reward function's errors; these rollouts train on nothing or on a default.",
                 )
@@ -218,7 +218,7 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "reward_moved" if _is_outcome(e, m) else "reward_changed",
-                    f"Reward component {component} jumped: {told(m)}.", "warn", OUTCOME if _is_outcome(e, m) else ENVIRONMENT, m.step, m.last,
+                    f"Reward component {component} jumped: {change_text(m)}.", "warn", OUTCOME if _is_outcome(e, m) else ENVIRONMENT, m.step, m.last,
                     m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
                     "A component that jumps was redefined, rescaled, or is being gamed: read its best rollouts.",
                 )
@@ -256,7 +256,7 @@ def configuration(e: Evidence) -> list[Diagnosis]:
         if logged and np.isinf(m.size) and series is not None and len(np.unique(series.values)) <= 4:
             found.append(
                 Diagnosis(
-                    "configuration", f"{m.column} was changed: {told(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
+                    "configuration", f"{m.column} was changed: {change_text(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
                     figures(m), "", recomputed(e.run, m), "Compare the configuration of the attempts.",
                 )
             )  # fmt: skip

@@ -10,18 +10,18 @@ from rollout_traces.analysis.diagnoses.base import (
     OUTCOME,
     Diagnosis,
     Evidence,
+    change_text,
     figures,
     filter_of,
     number,
     percent,
-    told,
 )
 from rollout_traces.analysis.moved import recomputed
 from rollout_traces.analysis.purpose import purpose_gap
 from rollout_traces.analysis.ramps import ramp
 
 WASTED = 0.5
-"""Share of tied groups above which a run that came to it by and by is told of it."""
+"""Share of tied groups above which a run that came to it by and by is warned about it."""
 BIASED = 0.15
 """Correlation of reward and length inside groups that is a bias when lengths grow."""
 GROWN = 1.25
@@ -35,7 +35,7 @@ def dead_groups(e: Evidence) -> list[Diagnosis]:
         if m.rises and m.after >= 0.25:
             found.append(
                 Diagnosis(
-                    "dead_groups", f"Groups die: share with equal rewards {told(m, shares=True)}{_why_tied(e, m.step)}.",
+                    "dead_groups", f"Groups die: share with equal rewards {change_text(m, shares=True)}{_why_tied(e, m.step)}.",
                     "error" if m.after > 0.8 else "warn", OUTCOME, m.step, m.last, m.part, figures(m),
                     filter_of(m, "flags has 'tied_group'"), "", "Change the prompts' difficulty, or drop such groups before training.",
                 )
@@ -86,7 +86,7 @@ def truncation(e: Evidence) -> list[Diagnosis]:
         if m.rises:
             found.append(
                 Diagnosis(
-                    "truncation", f"Truncation grows: stopped by length {told(m)}{_reward_of_cut(e, m.step)}.", "warn", OUTCOME,
+                    "truncation", f"Truncation grows: stopped by length {change_text(m)}{_reward_of_cut(e, m.step)}.", "warn", OUTCOME,
                     m.step, m.last, m.part, figures(m), filter_of(m, "stop_reason = 'length'"), recomputed(e.run, m),
                     "Raise the limit, or look at what made answers longer.",
                 )
@@ -238,7 +238,7 @@ def other_outcomes(e: Evidence) -> list[Diagnosis]:
              "n_tool_calls": "Tool calls", "n_thinking": "Thinking", "mean_logprob": "Mean logprob", "advantage": "Advantage"}  # fmt: skip
     return [
         Diagnosis(
-            "reward_moved" if m.column in ("reward", "success", "raw_reward") else "outcome_moved", f"{names[m.column]} ({m.column}) jumped: {told(m)}.",
+            "reward_moved" if m.column in ("reward", "success", "raw_reward") else "outcome_moved", f"{names[m.column]} ({m.column}) jumped: {change_text(m)}.",
             "warn", OUTCOME, m.step, m.last, m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
             f"Explain it: `rollout-traces explain RUN --step {m.step}`.",
         )

@@ -11,11 +11,11 @@ from rollout_traces.analysis.diagnoses.base import (
     Diagnosis,
     Evidence,
     Severity,
+    change_text,
     figures,
     filter_of,
     literal,
     percent,
-    told,
 )
 from rollout_traces.analysis.moved import Moved, recomputed, sql_text
 
@@ -38,7 +38,7 @@ def engine_off(e: Evidence) -> list[Diagnosis]:
         elif on_engine and (m.column in SAMPLED or m.column == "flags") and m.part is not None:
             found.append(
                 Diagnosis(
-                    "engine_off", f"{m.part} departs from the other engines: {m.name} {told(m)}.", "error", SAMPLER, m.step,
+                    "engine_off", f"{m.part} departs from the other engines: {m.name} {change_text(m)}.", "error", SAMPLER, m.step,
                     m.last, m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
                     "Compare this engine's sampling settings and weights with the others'.",
                 )
@@ -47,7 +47,7 @@ def engine_off(e: Evidence) -> list[Diagnosis]:
 
 
 def _mismatch(e: Evidence, m: Moved) -> Diagnosis:
-    shown = f"{m.name} {told(m)}"
+    shown = f"{m.name} {change_text(m)}"
     if m.part is not None and m.part.column == "engine":
         kind, text = (
             "engine_off",
@@ -82,7 +82,7 @@ def weights_not_synchronised(e: Evidence) -> list[Diagnosis]:
         if stale and m.rises and not any(a - 3 <= m.step <= b + 3 for a, b in covered):
             found.append(
                 Diagnosis(
-                    "weights_not_synchronised", f"Samples are older than before: {m.name} {told(m)}.", "warn", SAMPLER, m.step,
+                    "weights_not_synchronised", f"Samples are older than before: {m.name} {change_text(m)}.", "warn", SAMPLER, m.step,
                     m.last, m.part, figures(m), filter_of(m, "staleness_max > 0" if m.value is None else ""), recomputed(e.run, m),
                     "Look at when weights are pushed to the engines.",
                 )

@@ -13,10 +13,10 @@ from rollout_traces.analysis.diagnoses.base import (
     UPDATE,
     Diagnosis,
     Evidence,
+    change_text,
     figures,
     filter_of,
     number,
-    told,
 )
 from rollout_traces.analysis.moved import Moved, recomputed
 from rollout_traces.analysis.ramps import ramp
@@ -33,7 +33,7 @@ def few_rows(e: Evidence) -> list[Diagnosis]:
     """A few rollouts that carry most of a step's update."""
     return [
         Diagnosis(
-            "few_rows", f"Three rollouts carry the step's update: {told(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
+            "few_rows", f"Three rollouts carry the step's update: {change_text(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
             m.part, figures(m), filter_of(m, "update_share > 0.1"), "",
             "Open these rollouts: an outlier reward, a huge ratio, or too few that differ.",
         )
@@ -90,7 +90,7 @@ def optimiser(e: Evidence) -> list[Diagnosis]:
         if ((logged and OPTIMISER.search(m.column)) or m.column == "clip_share") and np.isfinite(m.size):
             found.append(
                 Diagnosis(
-                    "update_moved", f"{m.column} jumped: {told(m)}.", "warn", UPDATE, m.step, m.last, m.part, figures(m),
+                    "update_moved", f"{m.column} jumped: {change_text(m)}.", "warn", UPDATE, m.step, m.last, m.part, figures(m),
                     f"step >= {m.step}", recomputed(e.run, m), "Explain this step: `rollout-traces explain`.",
                 )
             )  # fmt: skip
