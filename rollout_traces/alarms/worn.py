@@ -1,7 +1,7 @@
 """What a rollout wears: what is abnormal for its run. The other flags are said once, of the run or of the group.
 
 A flag is usual for a run, a property of it, when more than a tenth of the rollouts in its first 20 steps carry it.
-Rows wear it only while an incident of it is open: when it rose later. Flags of severity `error` are never usual.
+Rows wear it only while an incident of it is open that began after those steps: when it rose later. Flags of severity `error` are never usual.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ class Usual:
         name: the flag.
         share: of the rollouts in the run's first steps.
         n: rollouts that this is a share of; those read at random for a flag that needs text.
+        until: the last of those steps.
     """
 
     name: str
     share: float
     n: int
+    until: int
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ def usual_flags(steps: Iterable[StepSignals]) -> dict[str, Usual]:
         steps: its first steps, ascending; no more than `FIRST_STEPS` are looked at.
     """
     counts: dict[str, Counts] = {}
+    until = 0
     for _, step in zip(range(FIRST_STEPS), steps, strict=False):
+        until = step.step
         for (name, source), seen in step.shares.items():
             if source == EVERYWHERE and name in REGISTRY:
                 counts[name] = counts.get(name, Counts()) + seen
     return {
-        name: Usual(name, seen.share, int(seen.n))
+        name: Usual(name, seen.share, int(seen.n), until)
         for name, seen in counts.items()
         if REGISTRY[name].severity != "error"
         and seen.share > MARGIN
@@ -92,7 +96,12 @@ def worn(
     risen = {
         incident.signal
         for incident in incidents
-        if incident.covers(step) and incident.source in (EVERYWHERE, source)
+        if incident.covers(step)
+        and incident.source in (EVERYWHERE, source)
+        and (
+            incident.signal not in usual
+            or max((incident.opened, *incident.reopened)) > usual[incident.signal].until
+        )
     }
     wearing, as_usual, of_group = [], [], []
     for name in dict.fromkeys(flags):

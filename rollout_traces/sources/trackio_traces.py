@@ -66,7 +66,8 @@ def rollout_of(
     if writer is None:
         return None
     row = writer.row(step, messages_of(messages) or [], metadata)
-    if row is not None and "eval" in key.split("/")[0]:
+    folder = key.split("/")[0]
+    if row is not None and (folder == "val" or "eval" in folder):
         row.split = EVAL
     return row
 
@@ -106,7 +107,12 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         known |= {"n_sampled": n_sampled, "n_prompt": _first_sampled(row.response_mask)}
     if row.train_version is not None:
         known["version_max"] = row.train_version
-    return {name: value for name, value in known.items() if value is not None}
+    whole = {name: int(value) for name, value in known.items() if _counts(name, value)}
+    return {name: value for name, value in (known | whole).items() if value is not None}
+
+
+def _counts(name: str, value: Any) -> bool:
+    return name.startswith("n_") and isinstance(value, float) and value.is_integer()
 
 
 def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

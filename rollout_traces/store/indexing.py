@@ -93,6 +93,7 @@ class Writer:
         self.put_together(again)
         self._write({place: reads for place, reads in arrived.items() if place not in set(again)})
         self._say_left_out()
+        _say_unreadable(batch)
 
     def put_together(self, places: Sequence[int]) -> None:
         """Reads places from the source again, and replaces their rows.
@@ -271,6 +272,18 @@ def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> 
     gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
     connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
     return len(gone), sorted({place for _, place in gone})
+
+
+def _say_unreadable(batch: Sequence[Read]) -> None:
+    unreadable = [read.stored.trace_id for read in batch if read.reading.fields.get("unreadable")]
+    if unreadable:
+        logger.warning(
+            "rollout-traces: %d traces of %d cannot be read whole, the first is %s. They are listed where"
+            " `unreadable = 1`.",
+            len(unreadable),
+            len(batch),
+            unreadable[0],
+        )
 
 
 def _read(stored: StoredTrace) -> Read:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.ledger.tool_results import result_failed
+from rollout_traces.store.other_tools import read_other_tool, renamed
 from rollout_traces.store.source import StoredTrace
 
 PREVIEW = 160
@@ -22,16 +23,6 @@ MOST_NAMES = 64
 """Names kept of a list."""
 MAX_DEPTH = 3
 """Nested metadata is flattened this deep, names joined by `/`."""
-
-RENAMED = {
-    "group_id": "group",
-    "model_version": "version_max",
-    "prompt_tokens": "n_prompt",
-    "completion_tokens": "n_sampled",
-    "rewards/": "component/",
-    "reward_components/": "component/",
-}
-"""Other tools' names for what has a name here; a trailing slash stands for all names below it."""
 
 SIGNS = "{}[]()<>=+*/\\_^$#@|&%~`"
 """Signs that the index keeps as words of their own; other marks only separate words."""
@@ -89,7 +80,8 @@ def read_trace(stored: StoredTrace) -> Reading:
         stored: the row.
 
     Returns:
-        What the index keeps; damaged JSON is read as an empty conversation with the field `unreadable`.
+        What the index keeps; damaged JSON is read as an empty conversation with the field `unreadable`. Fields
+        of another tool are kept under their own names, and under ours beside these.
     """
     messages, damaged_messages = _load(stored.messages, list)
     metadata, damaged_metadata = _load(stored.metadata, dict)
@@ -98,19 +90,24 @@ def read_trace(stored: StoredTrace) -> Reading:
         fields["unreadable"] = 1
     kind = fields.pop("kind", None)
     ours = kind in ("rollout", "digest") and "schema" in fields
+    spoken = [message for message in messages if isinstance(message, dict)]
+    shown: Sequence[Mapping[str, Any]] = spoken
     if not ours:
-        fields = _renamed(fields)
+        other = read_other_tool(stored, spoken, metadata)
+        own, fields = fields, renamed(fields)
+        if other is not None:
+            shown = other.conversation
+            fields = own | fields | _flat_known(other.fields)
     fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
-    spoken = [message for message in messages if isinstance(message, dict)]
-    fields |= {name: found for name, found in _tools(spoken).items() if name not in fields}
+    fields |= {name: found for name, found in _tools(shown).items() if name not in fields}
     return Reading(
         split=split if isinstance(split, str) else _split_of(stored.key),
         step=step if isinstance(step, int) else stored.step,
         kind=str(kind) if ours else "other",
         fields=fields,
-        prompt=_preview(next((m for m in spoken if m.get("role") == "user"), None)),
-        reply=_preview(next((m for m in reversed(spoken) if m.get("role") == "assistant"), None), answer_of),
+        prompt=_preview(next((m for m in shown if m.get("role") == "user"), None)),
+        reply=_preview(next((m for m in reversed(shown) if m.get("role") == "assistant"), None), answer_of),
         n_messages=len(messages),
         text="\n".join(text for message in spoken for text in message_texts(message)),
     )
@@ -190,13 +187,14 @@ def _scalar(value: Any) -> Any:
     return str(value)[:TEXT_LIMIT]
 
 
-def _renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    renamed: dict[str, Any] = {}
-    for name, value in fields.items():
-        prefix, slash, rest = name.partition("/")
-        new = RENAMED.get(name) or (RENAMED[prefix + slash] + rest if prefix + slash in RENAMED else name)
-        renamed[name if new in fields else new] = value
-    return renamed
+def _flat_known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Single values and tuples of names; what else another tool put in a field stays in the trace."""
+    found = {
+        n: v if isinstance(v, tuple) else _scalar(v)
+        for n, v in fields.items()
+        if not isinstance(v, (list, dict))
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @cache

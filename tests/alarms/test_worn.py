@@ -46,6 +46,13 @@ class TestWorn:
         for step in (39, 61):
             assert worn(("stale",), step, None, usual, [rose]).usual == ("stale",)
 
+    def test_leaves_out_what_began_while_the_run_did(self):
+        steps = [signals_of(ledger({"stale": 0.4 * (step >= 5)}, seed=step), step) for step in range(20)]
+        warmed_up = Incident("stale", "", "warn", 8, 60, 0.4, 0.4, 0.25)
+        assert worn(("stale",), 50, None, usual_flags(steps), [warmed_up]).usual == ("stale",)
+        came_back = dataclasses.replace(warmed_up, reopened=(45,))
+        assert worn(("stale",), 50, None, usual_flags(steps), [came_back]).names == ("stale",)
+
     def test_wears_a_rise_of_its_own_source_alone(self):
         usual = usual_of({"stale": 0.3})
         rose = Incident("stale", "code", "warn", 40, 60, 0.9, 0.9, 0.5)

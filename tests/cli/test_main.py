@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app, commands
 
-OWN = ("list", "get", "stats", "export")
+OWN = ("list", "get", "stats", "export", "import", "doctor")
 ROOT = Path(__file__).parents[2]
 
 

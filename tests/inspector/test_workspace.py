@@ -7,6 +7,8 @@ import pytest
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.shell import catalog, pulse
 from rollout_traces.inspector.workspace import Request, Workspace
+from tests.sources.test_trackio_traces import CHAT, TRACES
+from tests.store.projects import PROJECT, conversation, make_ledger, store_values, write_step
 
 
 class TestRequest:
@@ -63,3 +65,32 @@ class TestWorkspace:
         workspace._versions["demo"] = -1
         assert workspace.remembered(("x",), "demo", lambda: 8) == 8
         workspace.close()
+
+
+class TestARunOfAnotherTool:
+    @pytest.fixture
+    def note(self, trackio_dir):
+        def read() -> str:
+            workspace = Workspace(folder=trackio_dir)
+            workspace.indexing(PROJECT, wait=60)
+            [run] = catalog(workspace, Request({"project": PROJECT}))["runs"]
+            workspace.close()
+            return run["note"]
+
+        return read
+
+    def test_says_that_it_has_kept_rollouts_only(self, note):
+        key, metadata, _ = TRACES["TRL"]
+        store_values(conversation(key, CHAT, **metadata), step=1)
+        assert note() == "Kept rollouts only: how many there were is unknown."
+
+    def test_says_how_many_of_them_cannot_be_read(self, note):
+        key, metadata, _ = TRACES["TRL"]
+        store_values(conversation(key, CHAT, **metadata), step=1)
+        odd = {"op": "Loop.run", "output": {"prompt_ids": 5, "response_ids": [1]}}
+        store_values(conversation("rollout_trace/Loop.run", CHAT, **odd), step=1)
+        assert note().endswith("is unknown. 1 of them cannot be read whole (unreadable = 1).")
+
+    def test_a_run_with_ledgers_has_no_note(self, note):
+        write_step(make_ledger([[0.0, 1.0]], step=3), (0, 1))
+        assert note() == ""

@@ -11,8 +11,8 @@ from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")
-OF_THE_COPY = {"uid", "trace_uid"}
-"""Names of rows that a copy gives anew."""
+OF_THE_COPY = {"uid", "trace_uid", "attempt"}
+"""What a copy gives anew: names of rows, and the attempt, which is the import's."""
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ TRACES = {
     "verl": (
         "val/generations",
         {"source": "validation", "sample_index": 4, "score": 1.0},
-        {"reward": 1.0, "split": "rollout"},
+        {"reward": 1.0, "split": "eval-rollout"},
     ),
     "AReaL": (
         "eval-rollout/trajectories",

@@ -6,6 +6,7 @@ import sqlite3
 import zlib
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,11 @@ from rollout_traces.ledger.columns import pack
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.damage import damage_said
+from rollout_traces.store.other_tools import group_number
+from rollout_traces.store.reading import read_trace
+from rollout_traces.store.source import StoredTrace
 from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript
+from tests.sources.test_trackio_traces import TRACES
 from tests.store.projects import (
     PROJECT,
     RUN,
@@ -29,6 +34,20 @@ from tests.store.projects import (
 )
 
 CHAT = [{"role": "user", "content": "hello there"}, {"role": "assistant", "content": "general answer"}]
+
+RESERVED = {"step", "split", "run_id"}
+"""Fields of other tools that have the names of columns which say where a rollout is."""
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 class TestOtherTools:
@@ -47,10 +66,76 @@ class TestOtherTools:
         store_values(values, step=4)
         store = open_store(PROJECT)
         row = store.query(where="component/accuracy = 0.25 and n_sampled = 22").rows[0]
-        assert (row.split, row.step, row["group"], row["version_max"]) == ("rollouts", 4, 3, 7)
+        assert (row.split, row.step, row["group"], row["version_max"]) == ("rollout", 4, 3, 7)
+        assert (row["group_id"], row["rewards/accuracy"], row["n_turns"]) == (3, 0.25, 1)
         assert store.transcript(row.id or "") is None
-        groups = store.groups(RUN, "rollouts", 4)
+        groups = store.groups(RUN, "rollout", 4)
         assert groups.n_rollouts is None and groups.groups[0].from_ledger is False
+
+    def test_flags_that_text_tells_are_found(self, trackio_dir: Path) -> None:
+        chat = [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": "<think>and so on"},
+            {"role": "tool", "content": "Error: no such file"},
+        ]
+        store_values(conversation("rollouts", chat, reward=0.5, group_id=3, model_version=7), step=4)
+        (row,) = open_store(PROJECT).query(where="flags has 'tool_error'").rows
+        assert set(row["flags"]) == {"tool_error", "thinking_unclosed"}
+
+    @pytest.mark.parametrize("trainer", TRACES)
+    def test_a_trainers_traces_have_its_name_our_names_and_their_own(
+        self, trackio_dir: Path, trainer: str
+    ) -> None:
+        key, metadata, expected = TRACES[trainer]
+        store_values(conversation(key, CHAT, **metadata), step=1)
+        (row,) = open_store(PROJECT).query().rows
+        seen = {"split": row.split, "step": row.step} | {
+            name: row[name] for name in expected if name not in ("split", "step")
+        }
+        group = expected.get("group")
+        named = {} if group is None else {"group": group_number(group)}
+        assert {name: seen[name] for name in expected} == expected | named
+        assert (row["written_by"], row["unreadable"], row["kind"]) == (trainer, None, "other")
+        own = {n: v for n, v in metadata.items() if not isinstance(v, list) and n not in RESERVED}
+        assert {name: row[name] for name in own if name not in expected} == {
+            name: value for name, value in own.items() if name not in expected
+        }
+
+    def test_groups_that_a_tool_names_by_text_are_groups(self, trackio_dir: Path) -> None:
+        key, metadata, _ = TRACES["SkyRL"]
+        for instance in ("i7", "i7", "i8"):
+            store_values(conversation(key, CHAT, **metadata | {"instance_id": instance}), step=6)
+        groups = open_store(PROJECT).groups(RUN, "rollout", 6)
+        assert sorted(len(group.traces) for group in groups.groups) == [1, 2]
+        assert groups.n_rollouts is None
+
+    def test_fields_that_are_not_the_trainers_are_counted_and_kept(
+        self, trackio_dir: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd = {"op": "Loop.run", "output": {"prompt_ids": 5, "response_ids": [1]}, "sample_index": 8}
+        store_values(conversation("rollout_trace/Loop.run", CHAT, **odd), step=1)
+        store_values(conversation("chat", CHAT, reward=0.5), step=1)
+        store = open_store(PROJECT)
+        (row,) = store.query(where="unreadable = 1").rows
+        assert (row["written_by"], row["sample_index"], row["prompt"]) == ("verl", 8, "hello there")
+        assert store.count() == 2 and store.count(where="written_by = 'verl'") == 1
+        assert "1 traces of 2 cannot be read whole" in caplog.text
+
+    @settings(max_examples=200, deadline=None)
+    @given(data=st.data())
+    def test_any_value_in_a_trainers_field_is_read_or_counted(self, data: st.DataObject) -> None:
+        trainer = data.draw(st.sampled_from(sorted(TRACES)))
+        key, metadata, _ = TRACES[trainer]
+        odd = data.draw(st.dictionaries(st.sampled_from(sorted(metadata)), JSON))
+        messages = data.draw(st.one_of(st.just(CHAT), st.lists(JSON, max_size=3)))
+        stored = StoredTrace(
+            rowid=1, trace_id="t", run_id=RUN, run_name=RUN, step=1, key=key, trace_index=0,
+            timestamp="", messages=orjson.dumps(messages), metadata=orjson.dumps(metadata | odd), spans=None,
+        )  # fmt: skip
+        reading = read_trace(stored)
+        assert isinstance(reading.split, str) and isinstance(reading.step, int)
+        assert all(isinstance(value, (int, float, str, tuple)) for value in reading.fields.values())
+        assert reading.fields["written_by"] == trainer
 
     def test_areal_trajectories_are_of_the_rollout_split(self, trackio_dir: Path) -> None:
         store_values(conversation("rollout/trajectories", CHAT, reward=1.0, status="done"), step=2)

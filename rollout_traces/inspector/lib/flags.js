@@ -17,6 +17,12 @@ export function grouped(flags) {
   return [...byName.values()].sort(bySeverity);
 }
 
+// Flags that are a property of the run, in one line; null where there is none.
+export function usualLine(usual) {
+  if (!usual?.length) return null;
+  return `usual in this run, so not marked on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${Math.round(each.share * 100)} %`).join(", ")}`;
+}
+
 // The worst severity among flags; null where there is none.
 export function worst(flags) {
   return flags.length ? [...flags].sort(bySeverity)[0].severity : null;

@@ -11,6 +11,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.breakdown import BY, breakdown
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
+from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, Measure
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -61,6 +62,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
             for m in shown
         ],
         "flags": _matrix(steps, summaries, "flags"),
+        "usual": usual_listed(run_alarms(workspace, request)),
         "discards": _matrix(steps, summaries, "discards"),
         "ties": _matrix(steps, summaries, "ties"),
         "severities": flag_severities(),
@@ -96,10 +98,11 @@ def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
     )
     everywhere = None if what == "flags" and needs_text(name) else _in_ledger(store, request, where)
     groups = store.groups(request.run, request.split, request.step)
+    alarms = run_alarms(workspace, request)
     return {
         "where": where,
         "order": order,
-        "samples": [sample_card(row) for row in page.rows],
+        "samples": [sample_card(row, alarms.worn_by(row)) for row in page.rows],
         "n_matched": page.total,
         "n_rows": everywhere,
         "range": axis_range(workspace, request, "reward"),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollout_traces.alarms.worn import Worn
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import around
 from rollout_traces.inspector.pages.base import Page
@@ -16,6 +17,7 @@ from rollout_traces.inspector.pages.figures import (
     flag_severities,
     split_series,
 )
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
@@ -30,7 +32,9 @@ def samples(workspace: Workspace, request: Request) -> dict[str, Any]:
     store = workspace.store(request.project)
     everywhere = request.text("scope") == "all"
     groups = store.groups(request.run, request.split, request.step)
+    alarms = run_alarms(workspace, request)
     common = {
+        "usual": usual_listed(alarms),
         "step": request.step,
         "range": axis_range(workspace, request, "reward"),
         "severities": flag_severities(),
@@ -59,9 +63,9 @@ def samples(workspace: Workspace, request: Request) -> dict[str, Any]:
                 else "no ledger was logged: how many there were is unknown"
             )
     if everywhere or request.text("sort"):
-        return common | population | _flat(store, request, everywhere)
+        return common | population | _flat(store, request, alarms, everywhere)
     wanted = _matching(store, request)
-    shown = [_group(group, wanted) for group in groups.groups]
+    shown = [_group(group, wanted, alarms) for group in groups.groups]
     if wanted is not None:
         shown = [group for group in shown if group["samples"]]
     return common | population | {"groups": shown, "n_matched": sum(len(group["samples"]) for group in shown)}
@@ -117,7 +121,7 @@ def _matching(store: Store, request: Request) -> dict[str, TraceRow] | None:
     return {row.id: row for row in page.rows if row.id is not None}
 
 
-def _flat(store: Store, request: Request, everywhere: bool) -> dict[str, Any]:
+def _flat(store: Store, request: Request, alarms: RunAlarms, everywhere: bool) -> dict[str, Any]:
     page = _found(
         store,
         request,
@@ -128,7 +132,7 @@ def _flat(store: Store, request: Request, everywhere: bool) -> dict[str, Any]:
     )
     return {
         "groups": None,
-        "samples": [sample_card(row) for row in page.rows],
+        "samples": [sample_card(row, alarms.worn_by(row)) for row in page.rows],
         "n_matched": page.total,
         "next": page.next,
     }
@@ -141,7 +145,7 @@ def _found(store: Store, request: Request, **asked: Any) -> Rows:
     return store.search(text, **asked) if text else store.query(**asked)
 
 
-def _group(group: Group, wanted: Mapping[str, TraceRow] | None) -> dict[str, Any]:
+def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarms) -> dict[str, Any]:
     traces = group.traces
     if wanted is not None:
         traces = tuple(wanted[row.id] for row in group.traces if row.id is not None and row.id in wanted)
@@ -153,8 +157,15 @@ def _group(group: Group, wanted: Mapping[str, TraceRow] | None) -> dict[str, Any
         "tied": group.tied and group.from_ledger,
         "zero_advantage": group.zero_advantage,
         "rewards": _dots(group.rewards, group.traces),
-        "samples": [sample_card(row) for row in traces],
+        "flags": _of_group(group, alarms),
+        "samples": [sample_card(row, alarms.worn_by(row)) for row in traces],
     }
+
+
+def _of_group(group: Group, alarms: RunAlarms) -> list[str]:
+    """Flags of the group that its rows do not wear; a tie is told by `tied`."""
+    names = {name for row in group.traces for name in alarms.worn_by(row).of_group}
+    return sorted(names - {"tied_group"})
 
 
 def _told_size(group: Group) -> int:
@@ -174,8 +185,13 @@ def _dots(rewards: Sequence[float | None], traces: Sequence[TraceRow]) -> list[d
     return dots
 
 
-def sample_card(row: TraceRow) -> dict[str, Any]:
-    """What the list shows of a rollout."""
+def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
+    """What the list shows of a rollout.
+
+    Args:
+        row: the rollout.
+        worn: which of its flags are abnormal for the run; all are shown when None.
+    """
     known: Mapping[str, Any] = row.values
     numbers = ("group", "sample", "reward", "advantage", "n_tokens", "n_sampled", "staleness_max")
     return {
@@ -184,7 +200,7 @@ def sample_card(row: TraceRow) -> dict[str, Any]:
         "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "snippet": known.get("snippet"),
-        "flags": list(known.get("flags") or ()),
+        "flags": list(known.get("flags") or ()) if worn is None else list(worn.names),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),

@@ -17,6 +17,7 @@ from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
 from rollout_traces.analysis.purpose import evaluation_scores
 from rollout_traces.analysis.series import Series
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
 from rollout_traces.inspector.workspace import Request, Workspace
 
 MOST_POINTS = 400
@@ -41,6 +42,7 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
     report = _report(workspace, request)
     found = timeline(report.evidence) if report.n_rows else []
+    alarms = run_alarms(workspace, request)
     return {
         "run": report.run,
         "split": report.split,
@@ -50,6 +52,8 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
         "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
         "tiers": TIERS,
         "diagnoses": [_diagnosis(d) for d in report.diagnoses],
+        "incidents": incidents_listed(alarms, report.split),
+        "usual": usual_listed(alarms),
         "events": [asdict(event) for event in found[:MOST_EVENTS]],
         "n_events": len(found),
         "metrics": _metrics(report) if report.n_rows else [],

@@ -67,7 +67,9 @@ def _note(store: Any, run: Any) -> str:
             return f"Imported: unobserved are {', '.join(lacks)}."
         return "Imported."
     if run.n_traces and not run.n_rollouts:
-        return "Kept rollouts only: how many there were is unknown."
+        unreadable = store.count(run.id, where="unreadable = 1")
+        odd = f" {unreadable:,} of them cannot be read whole (unreadable = 1)." if unreadable else ""
+        return f"Kept rollouts only: how many there were is unknown.{odd}"
     return ""
 
 

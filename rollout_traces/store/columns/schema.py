@@ -85,6 +85,7 @@ ALWAYS: Mapping[str, Kind] = {
     "parsed_answer": "text",
     "schema": "int",
     "unreadable": "int",
+    "written_by": "text",
 }
 """Columns that the table has although no row may know them yet."""
 METRICS: Mapping[str, Kind] = {

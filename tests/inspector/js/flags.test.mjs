@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { grouped, worst } from "../../../rollout_traces/inspector/lib/flags.js";
+import { grouped, usualLine, worst } from "../../../rollout_traces/inspector/lib/flags.js";
 import { marksOf, nextTurn } from "../../../rollout_traces/inspector/components/transcript/outline.js";
 import { extremes } from "../../../rollout_traces/inspector/components/overlays/registry.js";
 
@@ -30,4 +30,9 @@ test("the next turn of a kind goes around the end", () => {
 test("the greatest extreme comes first, and what lies in the middle is none", () => {
   const painted = { overlay: { kind: "diverging" }, domain: [-1, 1], values: Float32Array.from([0, 0.2, 0, -0.9, 0]) };
   assert.deepEqual(extremes(painted), [3, 1]);
+});
+
+test("what is usual for a run is said in one line", () => {
+  assert.equal(usualLine([]), null);
+  assert.match(usualLine([{ name: "mixed_versions", share: 0.134 }, { name: "stale", share: 1 }]), /mixed versions 13 %, stale 100 %$/);
 });

@@ -2,6 +2,7 @@
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
+import { usualLine } from "../../lib/flags.js";
 import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -65,6 +66,7 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   replace(main,
     h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, Number(now.smooth || 0)))),
+    data.usual.length ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
     heat("Flags", "worst first; share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random. A name lists its rollouts", "flags", data.flags, step),
     heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),

@@ -2,6 +2,7 @@
 
 import { h, notice, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
+import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -134,7 +135,7 @@ function drawList() {
 }
 
 function population(data) {
-  setPopulation(kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
+  setPopulation(kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, usualLine(data.usual), state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
 }
 
 function drawSort(now) {

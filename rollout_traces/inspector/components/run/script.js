@@ -1,10 +1,12 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
 import { button, h, notice, replace, svg } from "../../lib/dom.js";
+import { usualLine } from "../../lib/flags.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
 import { lineChart } from "../charts/line_chart.js";
 import { explanation } from "./explanation.js";
 
@@ -58,7 +60,7 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
-  replace(main, verdict(), diagnoses(), strip(width - 66, step),
+  replace(main, verdict(), incidents(), diagnoses(), strip(width - 66, step),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth, Number(now.smooth || 0)))),
     events(), unobserved());
   main.scrollTop = keep;
@@ -71,7 +73,17 @@ function verdict() {
   const said = errors ? `${plural(errors, "thing")} wrong` : warnings ? `${plural(warnings, "thing")} to look at` : data.n_steps < data.fewest ? "Too early to say" : "Nothing stands out";
   const since = first === undefined ? null : ` since step ${number(first)}`;
   return h("div", { class: `rt-run-verdict ${errors ? "rt-sev-error" : warnings ? "rt-sev-warn" : ""}`, testid: "run-verdict" }, h("i"), said, since,
-    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), data.remarks.map(remark => h("span", null, remark)));
+    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), data.remarks.map(remark => h("span", null, remark)),
+    data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
+}
+
+function incidents() {
+  if (!data.incidents.length) return null;
+  return h("section", { class: "rt-run-block", testid: "incidents" }, h("h2", null, "Incidents"), data.incidents.map(each => h("div", { class: "rt-diagnosis", testid: "incident", dataset: { signal: each.signal } },
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)),
+    h("span", { class: "rt-run-tier" }, each.closed === null ? "open" : `over since step ${number(each.closed)}`),
+    h("div", { class: "rt-run-more" }, each.n_rows === null ? null : h("span", { class: "rt-soft" }, `${plural(each.n_rows, "rollout")}, last at step ${number(each.last)}`),
+      button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "incident-rollouts" })))));
 }
 
 function diagnoses() {

@@ -68,7 +68,7 @@ function groupCard(group, options) {
         group.group === null || !options.openGroup ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
           : h("button", { type: "button", class: "rt-group-open", title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) }, `Group ${number(group.group)}`),
         group.mean === null || lone ? null : h("span", { class: "rt-soft", title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
-        tied, zero, discarded,
+        tied, zero, discarded, flagChips(group.flags || [], options.severities),
         h("span", { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" }, `${group.samples.length}/${group.n}`)),
       group.prompt && !lone ? h("div", { class: "rt-group-prompt rt-ellipsis" }, firstWords(group.prompt)) : null,
       group.rewards.length && !lone ? dots(group.rewards, range) : null),

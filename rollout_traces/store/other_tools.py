@@ -1,0 +1,95 @@
+"""Traces that other tools wrote: their fields under our names, their own kept beside them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout_traces.store.source import StoredTrace
+
+RENAMED = {
+    "group_id": "group",
+    "model_version": "version_max",
+    "prompt_tokens": "n_prompt",
+    "completion_tokens": "n_sampled",
+    "rewards/": "component/",
+    "reward_components/": "component/",
+}
+"""Names for what has a name here, of tools that no recogniser knows; a trailing slash stands for all names
+below it."""
+GROUP_BYTES = 6
+"""Bytes of a group's number where its tool names it by a text: exact in JavaScript, and two of a step's
+thousand groups share one less than once in 10^8 steps."""
+
+
+@dataclass(frozen=True)
+class OtherTool:
+    """What a trace of a known trainer says.
+
+    Attributes:
+        fields: name of the ledger -> value; `flags` is a tuple of names.
+        conversation: its messages.
+    """
+
+    fields: Mapping[str, Any]
+    conversation: Sequence[Mapping[str, Any]]
+
+
+def read_other_tool(
+    stored: StoredTrace, messages: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any]
+) -> OtherTool | None:
+    """Reads a trace as the trainer wrote it that its key and fields show.
+
+    Args:
+        stored: the row.
+        messages: its messages.
+        metadata: its metadata.
+
+    Returns:
+        Its fields with the trainer as `written_by`, and `unreadable` = 1 alone beside that where they are not
+        what this trainer writes; None for a trace of an unknown tool, or one that is no rollout.
+    """
+    from rollout_traces.sources.trackio_traces import fields_of, rollout_of, writer_of
+
+    writer = writer_of(stored.key, metadata)
+    if writer is None:
+        return None
+    try:
+        row = rollout_of(stored.key, stored.step, messages, metadata)
+        known = {} if row is None else fields_of(row)
+    except Exception:  # noqa: BLE001 - another version's fields, or made up; the row is counted as unreadable
+        return OtherTool({"written_by": writer.name, "unreadable": 1}, messages)
+    if row is None:
+        return None
+    if "group" in known:
+        known["group"] = group_number(known["group"])
+    known["flags"] = tuple(known["flags"])
+    return OtherTool(known | {"written_by": writer.name}, row.conversation() or messages)
+
+
+def group_number(named: Any) -> int:
+    """A group's number: its own where it has one, else one made of its name, the same on every step.
+
+    Args:
+        named: a group as its tool names it.
+    """
+    if isinstance(named, (int, float)) and abs(named) < 2**53 and named == int(named):
+        return int(named)
+    text = str(named).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=GROUP_BYTES).digest(), "big")
+
+
+def renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a trace, those of `RENAMED` under our names unless these are taken.
+
+    Args:
+        fields: name -> value.
+    """
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        prefix, slash, rest = name.partition("/")
+        new = RENAMED.get(name) or (RENAMED[prefix + slash] + rest if prefix + slash in RENAMED else name)
+        found[name if new in fields else new] = value
+    return found

@@ -1,0 +1,123 @@
+"""What pages say is abnormal: rows wear it, incidents list it, and what is usual for a run is said once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from rollout_traces.inspector.pages.health import health
+from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.rollouts import samples
+from rollout_traces.inspector.pages.run import run_report
+from rollout_traces.inspector.workspace import Request, Workspace
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+
+STEPS, LEAKS_FROM = 8, 6
+
+
+def log_run(project: str) -> None:
+    """A run that is stale from its first step on, and whose masks leak from step `LEAKS_FROM` on."""
+    import rollout_traces as rt
+
+    tokenizer = tiny_tokenizer()
+    logger = rt.RolloutLogger(
+        project,
+        "run",
+        tokenizer,
+        max_rollout_traces_per_step=48,
+        selection="all",
+        flag_parameters={"stale.limit": 10},
+        worker="thread",
+    )
+    for step in range(1, STEPS + 1):
+        arrays = batch_arrays(tokenizer, BatchPlan(n_groups=6, group_size=4, step=step, seed=step))
+        arrays["train_version"] = step + 40
+        if step >= LEAKS_FROM:
+            arrays["loss_mask"][0] = arrays["attention_mask"][0]
+        logger.log_rollouts(arrays, step=step)
+    assert logger.flush(120)
+    logger.finish()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        log_run("alarms")
+        opened = Workspace(folder=Path(folder))
+        yield opened
+        opened.close()
+
+
+def asked(**values: object) -> Request:
+    return Request({"project": "alarms", "run": "run", "split": "rollout", **values})
+
+
+def cards(answer: dict) -> list[dict]:
+    return [card for group in answer["groups"] for card in group["samples"]]
+
+
+def test_rows_wear_errors_and_not_what_is_usual_for_the_run(workspace: Workspace):
+    answer = samples(workspace, asked(step=LEAKS_FROM))
+    wearing = {card["id"]: card["flags"] for card in cards(answer)}
+    assert len(wearing) == 24
+    assert sum("mask_leak" in flags for flags in wearing.values()) == 1
+    assert not any("stale" in flags for flags in wearing.values())
+
+
+def test_what_is_usual_is_said_once_with_its_share_on_every_page(workspace: Workspace):
+    said = samples(workspace, asked(step=1))["usual"]
+    stale = next(usual for usual in said if usual["name"] == "stale")
+    assert stale == {"name": "stale", "share": 1.0, "n": 24 * STEPS}
+    assert said == health(workspace, asked())["usual"] == run_report(workspace, asked())["usual"]
+
+
+def test_a_filter_still_finds_what_rows_do_not_wear(workspace: Workspace):
+    answer = samples(workspace, asked(step=1, where="flags has 'stale'"))
+    assert answer["n_matched"] == 24
+
+
+def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
+    found = run_report(workspace, asked())["incidents"]
+    leak = next(each for each in found if each["signal"] == "mask_leak")
+    assert (leak["opened"], leak["closed"], leak["n_rows"]) == (LEAKS_FROM, None, STEPS - LEAKS_FROM + 1)
+    assert leak["severity"] == "error" and f"Since step {LEAKS_FROM}" in leak["sentence"]
+    store = workspace.store("alarms")
+    assert store.count("run", "rollout", where=leak["where"], rows="all") == leak["n_rows"]
+    assert not any(each["signal"] == "stale" for each in found)
+
+
+def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    run_alarms(workspace, asked())
+    monkeypatch.setattr(workspace.store("alarms"), "ledger", None)
+    workspace._answers.clear()
+    assert run_alarms(workspace, asked()).incidents
+
+
+def test_a_split_without_rollouts_has_none(workspace: Workspace):
+    report = run_report(workspace, asked(split="nothing"))
+    assert report["incidents"] == report["usual"] == []
+
+
+@pytest.mark.browser
+def test_the_run_page_lists_an_incident_and_opens_its_rollouts(visit):
+    visit.open(tab="run", project="demo", run="run-a")
+    leak = visit.page.locator("[data-testid='incident'][data-signal='mask_leak']")
+    expect(leak).to_contain_text("open")
+    expect(leak).to_contain_text("Since step 1")
+    leak.get_by_test_id("incident-rollouts").click()
+    visit.page.wait_for_url(re.compile("tab=explore"))
+    expect(visit.page.locator("td", has_text="mask leak").first).to_be_visible()
+
+
+@pytest.mark.browser
+def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
+    visit.open(tab="rollouts", project="demo", run="run-a")
+    expect(visit.get("population")).to_contain_text("usual in this run")
+    visit.open(tab="health", project="demo", run="run-a")
+    expect(visit.get("usual-flags")).to_contain_text("%")
