@@ -23,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError, text_of
+from rollout_traces.integrations import run_report
 
 log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
@@ -189,6 +190,7 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
             except Exception as error:  # noqa: BLE001  a hook never raises into training; counted and warned
                 kind = f"{name}: {type(error).__name__}: {_NUMBER.sub('#', text_of(error))}"
                 failures[kind] += 1
+                _note_problem(name, f"{type(error).__name__}: {text_of(error)}")
                 if failures[kind] == 1:
                     log.warning(
                         "rollout-traces with %s: %s: %s No traces of what this concerns; training goes on.",
@@ -258,6 +260,8 @@ def binds(integration: Integration, trainer: Any) -> bool:
     Nothing may be replaced on a trainer before this says yes.
     """
     lacking = [path for path in integration.trainer_points if not _has(trainer, path)]
+    if lacking:
+        _note_problem(integration.name, f"{type(trainer).__name__} has no {' and no '.join(lacking)}.")
     if lacking and _first_time(f"{integration} {lacking}"):
         log.warning(
             "rollout-traces: %s: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
@@ -275,6 +279,8 @@ def has_hook_points(integration: Integration, module: str) -> bool:
     moved = [
         point for point in integration.hook_points if point.startswith(f"{module}:") and not _exists(point)
     ]
+    if moved:
+        _note_problem(integration.name, f"{integration} has no {' and no '.join(moved)}.")
     if moved and _first_time(f"{integration} {moved}"):
         log.warning(
             "rollout-traces: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
@@ -296,6 +302,14 @@ def integration_named(name: str) -> Integration:
         if integration.name == name:
             return integration
     raise KeyError(f"no integration {name!r}. There are {', '.join(item.name for item in INTEGRATIONS)}.")
+
+
+def _note_problem(integration: str, problem: str) -> None:
+    """Notes why no rollouts were logged, for the report at the end of `rollout-traces run`."""
+    report = run_report.report_of(integration)
+    if not report.problem:
+        report.problem = problem
+        run_report.write()
 
 
 def _by_module(points: Sequence[str]) -> dict[str, list[str]]:

@@ -132,9 +132,11 @@ class TestMovedParts:
             (layout / file).write_text(text.replace(old, new))
         done, database = start(*RUN, layout=layout, **TRACKIO)
         assert done.returncode == 0, done.stderr
-        said = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
-        assert len(said) == 1, done.stderr
-        assert "areal 2.0.0" in said[0] and named in said[0], said
+        warned, report = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
+        assert "areal 2.0.0" in warned and named in warned, warned
+        assert report.startswith("rollout-traces: areal: no rollouts were logged: ") and named in report, (
+            report
+        )
         scalars = rows(database, "select step, metrics from metrics order by step")
         assert [step for step, values in scalars if "ppo_actor/loss" in orjson.loads(values)] == [0, 1, 2]
         assert rows(database, "select count(*) from traces") == [(0,)]
@@ -146,7 +148,8 @@ class TestMovedParts:
         information.write_text(information.read_text().replace("2.0.0", "3.1.0"))
         done, database = start(*RUN, layout=layout, **TRACKIO)
         said = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
-        assert len(said) == 1 and "areal 3.1.0 is not among the versions tested" in said[0], done.stderr
+        assert len(said) == 2 and "areal 3.1.0 is not among the versions tested" in said[0], done.stderr
+        assert said[1] == "rollout-traces: areal: 15 rollouts of 3 training steps handed over."
         assert rows(database, "select count(*) from traces where key = 'rollout/trajectories'") == [(12,)]
 
     def test_an_areal_that_logs_rollouts_itself_does_not_log_them_twice(self, start, tmp_path):

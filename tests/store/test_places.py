@@ -47,7 +47,7 @@ class TestTrackiosFolder:
 
 class TestIndexFile:
     def test_it_lies_beside_the_project(self, tmp_path: Path) -> None:
-        assert places.local_index_path(tmp_path / "p.db") == tmp_path / "rollout-index" / "p.sqlite3"
+        assert places.local_index_path(tmp_path / "p.db") == tmp_path / "rollout-index" / "p"
 
     def test_it_lies_in_the_cache_where_the_folder_cannot_be_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from verl_loop import ARGUMENTS, FOLDER, SCHEMA, Calculator, Server
+
+# isort: split
+# What is imported above sets the environment in which verl loads its plugins.
 import numpy as np
 import orjson
 import ray
@@ -29,7 +33,6 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
-from verl_loop import ARGUMENTS, FOLDER, SCHEMA, Calculator, Server
 
 from rollout_traces.integrations.verl import NO_DUMP
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
