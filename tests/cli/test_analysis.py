@@ -13,6 +13,7 @@ from rollout_traces.cli import build_app
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
+from tests.trackio_home import use_trackio_home
 
 AT = 14
 SMALL = "logged"
@@ -24,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trackio")
     kinds = {SMALL: Kind(n_sources=2, groups=(5, 6), group_size=4)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
+        use_trackio_home(patch, folder)
         patch.setattr("tests.stories.world.KINDS", kinds)
         cause = CAUSES["one engine off"]
         log_story(write_run(1, SMALL, "one engine off", cause.changes, n_steps=24, at=AT, run="off"), "story")
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setenv("TRACKIO_DIR", str(folder))
+    use_trackio_home(monkeypatch, folder)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(name: str, *arguments: str) -> Result:

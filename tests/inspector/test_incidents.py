@@ -15,6 +15,7 @@ from rollout_traces.inspector.pages.rollouts import samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.trackio_home import use_trackio_home
 
 STEPS, LEAKS_FROM = 8, 6
 
@@ -47,7 +48,7 @@ def log_run(project: str) -> None:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("trackio")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
+        use_trackio_home(patch, folder)
         log_run("alarms")
         opened = Workspace(folder=Path(folder))
         yield opened

@@ -14,6 +14,7 @@ from tests.inspector.conftest import Served, Visit
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
+from tests.trackio_home import use_trackio_home
 
 AT = 14
 
@@ -23,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of a run whose engine vllm-1 is off from step `AT` on, and a healthy one."""
     folder = tmp_path_factory.mktemp("trackio")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
+        use_trackio_home(patch, folder)
         kinds = {"page": Kind(n_sources=2, groups=(5, 6), group_size=4, evaluated=False)}
         patch.setattr("tests.stories.world.KINDS", kinds)
         log_story(write_run(2, "page", n_steps=12, run="healthy"), "story")

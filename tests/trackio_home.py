@@ -1,0 +1,18 @@
+"""Where Trackio keeps its projects, for fixtures that outlive a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def use_trackio_home(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Makes a folder Trackio's home, for this process, which may have read the variable long ago, and its children."""
+    import trackio.utils
+    from trackio import context_vars, sqlite_storage
+
+    patch.setenv("TRACKIO_DIR", str(folder))
+    for module in (trackio.utils, sqlite_storage):
+        patch.setattr(module, "TRACKIO_DIR", folder)
+    context_vars.current_run.set(None)
