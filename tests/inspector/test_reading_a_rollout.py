@@ -37,7 +37,7 @@ class TestHeader:
         expect(visit.page.locator(".rt-selected-by")).to_be_visible()
 
     def test_errors_stand_before_warnings_and_in_their_colour(self, visit):
-        visit.open(**LEAK)
+        visit.open(**LEAK, tab="rollouts")
         flags = visit.page.locator(".rt-rollout-head [data-testid='flag']")
         expect(flags.first).to_have_attribute("data-flag", "mask_leak")
         colours = flags.evaluate_all("all => all.map(node => getComputedStyle(node).backgroundColor)")
@@ -70,7 +70,7 @@ class TestWays:
         expect(middle).to_be_visible()
 
     def test_the_outline_marks_flags_and_leads_to_turns(self, visit):
-        visit.open(**LEAK)
+        visit.open(**LEAK, tab="rollouts")
         parts = visit.get("outline-turn")
         expect(parts.first).to_be_visible()
         assert parts.count() == visit.get("turn").count()
@@ -114,23 +114,23 @@ class TestWays:
 
 class TestCharts:
     def test_what_was_chosen_is_remembered_for_the_project(self, visit):
-        visit.open(**PLACE)
+        visit.open(**PLACE, tab="rollouts")
         visit.get("charts-choose").click()
         visit.page.get_by_placeholder("search").locator("visible=true").last.fill("tokens/prompt/mean")
         visit.page.locator(".rt-chooser label").first.locator("input").check()
         expect(visit.page.locator("[data-metric$='tokens/prompt/mean']")).to_be_visible()
-        visit.open(**PLACE)
+        visit.open(**PLACE, tab="rollouts")
         expect(visit.page.locator("[data-metric$='tokens/prompt/mean']")).to_be_visible()
 
     def test_components_evaluation_and_loss_are_among_the_first_by_their_own_names(self, visit):
-        visit.open(**PLACE)
+        visit.open(**PLACE, tab="rollouts")
         for name in ("reward/correct/mean", "eval-rollout/reward/mean", "train/loss"):
             expect(visit.page.locator(".rt-chart figcaption", has_text=name)).to_be_visible()
 
 
 class TestContent:
     def test_long_json_is_folded_with_its_size(self, visit):
-        visit.open(project="hostile", split="agent")
+        visit.open(project="hostile", split="agent", tab="rollouts")
         json = visit.get("json")
         expect(json).to_contain_text("2,000 items")
         assert json.bounding_box()["height"] < 200
@@ -138,13 +138,13 @@ class TestContent:
         expect(json).to_contain_text("1,800 more")
 
     def test_a_traceback_is_in_monospace_with_its_columns(self, visit):
-        visit.open(project="hostile", split="agent")
+        visit.open(project="hostile", split="agent", tab="rollouts")
         code = visit.page.locator("pre[data-language='traceback']")
         expect(code).to_contain_text("    print(1 / 0)\n          ~~^~~\nZeroDivisionError")
         assert "mono" in code.evaluate("node => getComputedStyle(node).fontFamily").lower()
 
     def test_text_runs_in_the_direction_of_its_script(self, visit):
-        visit.open(project="hostile", split="agent")
+        visit.open(project="hostile", split="agent", tab="rollouts")
         paragraph = visit.page.locator("[data-role='user'] .rt-markdown p")
         expect(paragraph).to_have_attribute("dir", "auto")
         assert paragraph.evaluate("node => getComputedStyle(node).direction") == "rtl"

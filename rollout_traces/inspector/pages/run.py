@@ -176,4 +176,4 @@ def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarra
     }
 
 
-PAGE = Page(name="run", title="Run", key="0", functions=(run_report, run_explain))
+PAGE = Page(name="run", title="Run", key="6", functions=(run_report, run_explain))
