@@ -120,9 +120,13 @@ class TestFromACurveToAToken:
         visit.open(**run.place, scope="all", text=text, mode="tokens")
         expect(visit.get("population")).to_contain_text("match")
         expect(visit.get("token").first).to_be_visible()
-        visit.page.wait_for_function("CSS.highlights.get('rt-found')?.size > 0")
-        found = visit.page.evaluate("[...CSS.highlights.get('rt-found')].map(range => range.toString())")
-        assert {words.lower() for words in found} == {text.strip('"')}
+        visit.page.wait_for_function(
+            """words => {
+                const found = [...(CSS.highlights.get('rt-found') ?? [])].map(range => range.toString().toLowerCase());
+                return found.length > 0 && found.every(each => each === words);
+            }""",
+            arg=text.strip('"'),
+        )
         visit.page.keyboard.press("v")
         expect(visit.page.locator(".rt-tokens:visible")).to_have_count(0)
         visit.page.wait_for_function("CSS.highlights.get('rt-found')?.size > 0")
