@@ -29,7 +29,8 @@ types: .venv/.test ## mypy
 	$(BIN)/mypy
 
 unit: .venv/.test browser ## the tests, in parallel
-	$(PYTEST) -n $(JOBS) --dist loadfile -m "not slow and not trainers"
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "not slow and not trainers" --ignore=tests/cli/test_analysis.py
+	$(PYTEST) tests/cli/test_analysis.py -m "not slow" # in a process that no other test has touched
 
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 \
