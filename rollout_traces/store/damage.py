@@ -6,18 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rollout_traces.errors import StoreError
-
-READING_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    StopIteration,
-    TypeError,
-    ValueError,
-)
-"""What unpacking bytes that are not what they claim to be can raise."""
+from rollout_traces.ledger.declared import MADE_UP
 
 
 @contextmanager
@@ -34,5 +23,5 @@ def damage_said(what: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except READING_ERRORS as error:
+    except MADE_UP as error:
         raise StoreError(f"{what}: damaged ({type(error).__name__}: {error}).") from error
