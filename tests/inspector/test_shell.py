@@ -39,7 +39,7 @@ class TestPagesAndProjects:
         for key, tab in (
             ("3", "explore"),
             ("4", "health"),
-            ("0", "run"),
+            ("6", "run"),
             ("2", "compare"),
             ("1", "rollouts"),
         ):
