@@ -220,7 +220,7 @@ async function around(what, data) {
 }
 
 function header() {
-  return rolloutHeader(rollout, { compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag) });
+  return rolloutHeader(rollout, { compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
 }
 
 // Pinned for comparing with another rollout, of any step.

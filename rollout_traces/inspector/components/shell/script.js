@@ -4,7 +4,7 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { showHelp, toggleTheme } from "../../lib/frame.js";
 import { dispatch, shortcut } from "../../lib/keyboard.js";
-import { catalog, onPopulation, splitOf, whenReady } from "../../lib/pages.js";
+import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -138,7 +138,8 @@ function drawPickers() {
 
 function drawTabs() {
   const now = state.get();
-  const tabs = !now.project ? [] : settings.pages.filter(page => page.name !== "projects").map(page => h("a", {
+  const without = [...(runOf(now)?.without || []), "projects"].filter(name => name !== now.page);
+  const tabs = !now.project ? [] : settings.pages.filter(page => !without.includes(page.name)).map(page => h("a", {
     href: state.href({ page: page.name }), title: `${page.title} (${page.key})`, "data-testid": `tab-${page.name}`,
     "aria-current": page.name === now.page ? "page" : null, onclick: follow,
   }, page.title));
