@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -92,9 +93,18 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
     Args:
         parameters: `<flag>.alert_above` over the flags' own limits; None there: that flag opens no incident.
     """
-    errors = {name: 0.0 for name, spec in REGISTRY.items() if spec.severity == "error"}
-    silent = {name for name in REGISTRY if (parameters or {}).get(f"{name}.{ALERT_ABOVE}", 0.0) is None}
-    limits = {**errors, **alert_limits(parameters or {})}
+    limits = {key: value for key, value in (parameters or {}).items() if key.endswith(f".{ALERT_ABOVE}")}
+    return dict(_watched(tuple(REGISTRY.values()), tuple(sorted(limits.items()))))
+
+
+@lru_cache(16)
+def _watched(
+    specs: tuple[FlagSpec, ...], declared: tuple[tuple[str, float | None], ...]
+) -> dict[str, Signal]:
+    parameters = dict(declared)
+    errors = {spec.name: 0.0 for spec in specs if spec.severity == "error"}
+    silent = {spec.name for spec in specs if parameters.get(f"{spec.name}.{ALERT_ABOVE}", 0.0) is None}
+    limits = {**errors, **alert_limits(parameters)}
     limits = {name: limit for name, limit in limits.items() if name not in silent}
     changing = {TOOL_ERROR, TRUNCATED} - silent
     signals = {
@@ -106,7 +116,7 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
             "up" if spec.name in changing else None,
             spec.explained_by,
         )
-        for spec in REGISTRY.values()
+        for spec in specs
     }
     extra = (
         Signal(REWARD_FAILURE, "warn", "the reward function failed or timed out", None, "up"),
@@ -141,12 +151,14 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
     for source, rows in seen.sources.items():
         read = rows & seen.read
         of_all, of_read = Grouped(seen.groups[rows]), Grouped(seen.groups[read])
-        for name, hit in seen.flagged.items():
-            if _needs_text(name) and name != TOOL_ERROR and read.any():
-                shares[name, source] = of_read.count(hit[read])
+        any_read = bool(read.any())
+        for name in REGISTRY:
+            hit = seen.flagged.get(name)
+            if _needs_text(name) and name != TOOL_ERROR and any_read:
+                shares[name, source] = of_read.nothing if hit is None else of_read.count(hit[read])
             elif not _needs_text(name):
-                shares[name, source] = of_all.count(hit[rows])
-            n_raised[name, source] = int((hit & rows).sum())
+                shares[name, source] = of_all.nothing if hit is None else of_all.count(hit[rows])
+            n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
         _add_others(shares, seen, source, rows)
     return StepSignals(step, shares, _levels(seen), n_raised)
 
@@ -165,11 +177,11 @@ class _Seen:
         at_random = kept & (ledger.get("selected_by") == "random")
         self.read = kept if kept.all() else at_random
         self.sources = _sources(ledger)
-        self.flagged = {name: np.zeros(ledger.n_rows, bool) for name in REGISTRY}
+        self.flagged: dict[str, np.ndarray] = {}
         for row, flags in enumerate(ledger.get("flags").tolist()):
             for name in unexplained(flags) if flags else ():
-                if name in self.flagged:
-                    self.flagged[name][row] = True
+                if name in REGISTRY:
+                    self.flagged.setdefault(name, np.zeros(ledger.n_rows, bool))[row] = True
 
 
 def _sources(ledger: Ledger) -> dict[str, np.ndarray]:
