@@ -14,8 +14,9 @@ its own has that one. What grows while a run begins (`settles`) is judged after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from rollout_traces.alarms.changes import ROLLING, changed_level, changed_share
@@ -117,6 +118,10 @@ class Track:
 
     def as_plain(self) -> list[Any]:
         """JSON-safe values; a run's state is stored with every step, so they are short."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> list[Any]:
         recent = [known.as_plain() for known in self.recent]
         return [self.n_first, self.first.as_plain(), recent, [int(one) for one in self.passes], self.quiet]
 
@@ -126,6 +131,9 @@ class Track:
         n_first, first, recent, passes, quiet = values
         known = [Level(*one) if len(one) == len(fields(Level)) else Counts(*one) for one in recent]
         return cls(n_first, Counts(*first), tuple(known), tuple(map(bool, passes)), quiet)
+
+
+_NO_TRACK = Track()
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,10 @@ def advance(
     Returns:
         The new state, and what opened, came back or closed.
     """
-    judged = {key: _judge(state, key, seen, signals[key[0]]) for key in _keys(seen) if key[0] in signals}
+    alike: dict[Hashable, _Verdict] = {}
+    judged = {
+        key: _judge(state, key, seen, signals[key[0]], alike) for key in _keys(seen) if key[0] in signals
+    }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
     incidents = list(state.incidents)
     events: list[Event] = []
@@ -234,12 +245,24 @@ def _keys(seen: StepSignals) -> list[Key]:
     return [*seen.shares, *((name, EVERYWHERE) for name in seen.levels)]
 
 
-def _judge(state: AlarmState, key: Key, seen: StepSignals, signal: Signal) -> _Verdict:
-    track = state.tracks.get(key, Track())
+def _judge(
+    state: AlarmState, key: Key, seen: StepSignals, signal: Signal, alike: dict[Hashable, _Verdict]
+) -> _Verdict:
+    """What a step says of a signal.
+
+    Most signals of most steps are flags that no row has, with the same past: they are judged once, and their
+    tracks stay the same object.
+    """
+    track = state.tracks.get(key, _NO_TRACK)
     at = _newest(list(state.incidents), key)
     is_open = at is not None and state.incidents[at].closed is None
     if key in seen.shares:
-        return _judge_share(track, seen.shares[key], signal, seen.n_raised.get(key, 0), is_open)
+        counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
+        is_error = signal.severity == "error"
+        likeness = (id(track), id(counts), is_error, signal.limit, signal.changes, n_raised, is_open)
+        if likeness not in alike:
+            alike[likeness] = _judge_share(track, counts, signal, n_raised, is_open)
+        return alike[likeness]
     return _judge_level(track, seen.levels[key[0]], signal, is_open)
 
 

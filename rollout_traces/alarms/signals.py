@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -107,9 +108,18 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
     Args:
         parameters: `<flag>.alert_above` over the flags' own limits; None there: that flag opens no incident.
     """
-    errors = {name: 0.0 for name, spec in REGISTRY.items() if spec.severity == "error"}
-    silent = {name for name in REGISTRY if (parameters or {}).get(f"{name}.{ALERT_ABOVE}", 0.0) is None}
-    limits = {**errors, **alert_limits(parameters or {})}
+    limits = {key: value for key, value in (parameters or {}).items() if key.endswith(f".{ALERT_ABOVE}")}
+    return dict(_watched(tuple(REGISTRY.values()), tuple(sorted(limits.items()))))
+
+
+@lru_cache(16)
+def _watched(
+    specs: tuple[FlagSpec, ...], declared: tuple[tuple[str, float | None], ...]
+) -> dict[str, Signal]:
+    parameters = dict(declared)
+    errors = {spec.name: 0.0 for spec in specs if spec.severity == "error"}
+    silent = {spec.name for spec in specs if parameters.get(f"{spec.name}.{ALERT_ABOVE}", 0.0) is None}
+    limits = {**errors, **alert_limits(parameters)}
     changing = {TOOL_ERROR, TRUNCATED}
     signals = {
         spec.name: Signal(
@@ -121,7 +131,7 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
             spec.explained_by,
             spec.name in SETTLING,
         )
-        for spec in REGISTRY.values()
+        for spec in specs
         if spec.name not in silent
     }
     extra = (
@@ -158,18 +168,18 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
     for source, rows in seen.sources.items():
         read = rows & seen.read
         of_all, of_read = Grouped(seen.groups[rows]), Grouped(seen.groups[read])
-        for name, hit in seen.flagged.items():
-            if not _needs_text(name):
-                counts = of_all.count(hit[rows])
-            elif read.any():
-                counts = of_read.count(hit[read])
-            else:
-                counts = None
-            if counts is not None and source == EVERYWHERE:
+        any_read = bool(read.any())
+        for name in REGISTRY:
+            hit = seen.flagged.get(name)
+            n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
+            if _needs_text(name) and not any_read:
+                continue
+            grouped, seen_rows = (of_read, read) if _needs_text(name) else (of_all, rows)
+            counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
+            if source == EVERYWHERE:
                 carriers[name] = counts
-            if counts is not None and name != TOOL_ERROR:
+            if name != TOOL_ERROR:
                 shares[name, source] = counts
-            n_raised[name, source] = int((hit & rows).sum())
         _add_others(shares, seen, source, rows)
     return StepSignals(step, shares, _levels(seen), n_raised, carriers)
 
@@ -188,11 +198,11 @@ class _Seen:
         drawn = np.isin(ledger.get("selected_by").astype(str), DRAWN)
         self.read = kept if kept.all() else kept & drawn
         self.sources = _sources(ledger)
-        self.flagged = {name: np.zeros(ledger.n_rows, bool) for name in REGISTRY}
+        self.flagged: dict[str, np.ndarray] = {}
         for row, flags in enumerate(ledger.get("flags").tolist()):
             for name in unexplained(flags) if flags else ():
-                if name in self.flagged:
-                    self.flagged[name][row] = True
+                if name in REGISTRY:
+                    self.flagged.setdefault(name, np.zeros(ledger.n_rows, bool))[row] = True
 
 
 def _sources(ledger: Ledger) -> dict[str, np.ndarray]:

@@ -12,8 +12,10 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollout_traces.batch import SPLITS
@@ -47,7 +49,7 @@ class Parameter:
     meaning: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Detector:
     """One way to find a flag.
 
@@ -63,7 +65,7 @@ class Detector:
     parameters: tuple[Parameter, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlagSpec:
     """A registered flag.
 
@@ -196,9 +198,13 @@ def missing_inputs(
         parameters: thresholds by `<flag>.<parameter>`.
         tokenizer: the run's tokenizer.
     """
-    present = present_inputs(batch, parameters or {}, tokenizer)
+    return missing_among(spec, present_inputs(batch, parameters or {}, tokenizer))
+
+
+def missing_among(spec: FlagSpec, present: frozenset[str]) -> tuple[str, ...]:
+    """As `missing_inputs`, of what `present_inputs` found."""
     missing = [_missing(form, present) for form in (spec.population, spec.row) if form is not None]
-    return () if not all(missing) else tuple(dict.fromkeys(key for keys in missing for key in keys))
+    return () if not all(missing) else tuple(dict.fromkeys(itertools.chain.from_iterable(missing)))
 
 
 def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
@@ -229,6 +235,8 @@ def can_run(form: Detector | None, present: frozenset[str]) -> bool:
 
 def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments that a detector is called with: what was set, over its defaults."""
+    if not parameters:
+        return {}
     names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
     return {names[key]: value for key, value in parameters.items() if key in names}
 
@@ -358,5 +366,6 @@ def _meaning(hint: Any) -> str:
     return cast(str, get_args(hint)[1]) if get_origin(hint) is Annotated else ""
 
 
+@lru_cache(4096)
 def _missing(form: Detector, present: frozenset[str]) -> tuple[str, ...]:
     return tuple(need for need in form.needs if present.isdisjoint(need.split(" or ")))
