@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from rollout_traces.alarms.worn import nested
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
@@ -226,7 +227,12 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
             flag.setdefault(key, None)
     told = {flag["name"] for flag in known}
     bare = [name for name in (names if isinstance(names, list) else []) if name not in told]
-    return known + [
+    causes = {
+        child: cause
+        for cause, children in nested([*(str(name) for name in told), *map(str, bare)]).items()
+        for child in children
+    }
+    listed = known + [
         {
             "name": name,
             "severity": severities.get(name, "info"),
@@ -237,6 +243,7 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
         }
         for name in bare
     ]
+    return [{**flag, "cause": causes.get(str(flag.get("name")))} for flag in listed]
 
 
 def _printable(value: Any) -> Any:

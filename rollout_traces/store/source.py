@@ -16,6 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
+from rollout_traces.store.places import cached_marks_path
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -115,6 +116,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def index_path(self) -> Path:
         """Where this source's index file belongs."""
+
+    def marks_path(self) -> Path:
+        """The file of what readers said of the project's incidents."""
+        return cached_marks_path(self.index_path())
 
     @abc.abstractmethod
     def side_folder(self) -> str:

@@ -17,7 +17,7 @@ from rollout_traces.inspector.pages.figures import (
     flag_severities,
     split_series,
 )
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -201,7 +201,7 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "snippet": known.get("snippet"),
-        "flags": list(known.get("flags") or ()) if worn is None else list(worn.names),
+        **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),
