@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from rollout_traces.store.columns.table import Cache, Rows
 from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
+from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
 
@@ -61,6 +63,7 @@ class Index:
         self._connections = Connections(self._open)
         self._cache = Cache()
         self._rows: Rows | None = None
+        self.labels = LabelBook(source.labels_path())
         self._ensure()
 
     @contextmanager
@@ -118,8 +121,10 @@ class Index:
 
     def _rows_at(self, connection: sqlite3.Connection) -> Rows:
         rows = self._rows
-        if rows is None or rows.state.stamp != manifest.stamp(connection):
-            state = manifest.state(connection, self.segments)
+        labelled = self.labels.now()
+        stamp = (*manifest.stamp(connection), labelled.stamp)
+        if rows is None or rows.state.stamp != stamp:
+            state = replace(manifest.state(connection, self.segments), stamp=stamp, labelled=labelled)
             for segment in state.segments:
                 if not segment.path.exists():
                     self._damaged.add(segment.path.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollout_traces.ledger.columns import Ledger
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
+    from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
@@ -90,6 +91,45 @@ class Store:
     def index_path(self) -> Path:
         """The index's folder."""
         return self._index.folder
+
+    @property
+    def labels(self) -> LabelBook:
+        """Labels and notes on the project's rollouts."""
+        return self._index.labels
+
+    def label(
+        self,
+        rollout: str,
+        text: str,
+        author: str,
+        *,
+        kind: Literal["label", "note"] = "label",
+        turn: int | None = None,
+        tokens: tuple[int, int] | None = None,
+    ) -> Entry:
+        """Puts a label or a note on a traced rollout, one of its turns or a range of its tokens.
+
+        Args:
+            rollout: its uid or trace id, or the beginning of either.
+            text: the label or the note.
+            author: who writes it.
+            kind: `label` or `note`.
+            turn: on this turn alone.
+            tokens: on these tokens alone: the first and the one behind the last.
+
+        Raises:
+            StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
+        """
+        from rollout_traces.store.labels.places import checked_place
+
+        trace_id = self.find(rollout)
+        if turn is not None or tokens is not None:
+            checked_place(self.transcript(trace_id), turn, tokens)
+        return self.labels.add(kind, self.uid(trace_id), text, author, turn=turn, tokens=tokens)
+
+    def uid(self, trace_id: str) -> str:
+        """What a rollout's labels are kept under: its uid; its trace id where it has none."""
+        return str(self.record(trace_id).metadata.get("uid") or trace_id)
 
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
