@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
-from rollout_traces.export.rows import Query, count, records
+from rollout_traces.export.rows import ExportQuery, count, records
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
 
-__all__ = ["FORMATS", "ExportManifest", "Query", "export", "export_partitioned"]
+__all__ = ["FORMATS", "ExportManifest", "ExportQuery", "export", "export_partitioned"]
 
 FORMATS = ("jsonl", "parquet")
 """Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""
@@ -24,7 +24,7 @@ FORMATS = ("jsonl", "parquet")
 def export(
     store: Store,
     path: Path | str,
-    query: Query = Query(),  # noqa: B008
+    query: ExportQuery = ExportQuery(),  # noqa: B008
     *,
     file_format: str | None = None,
     tokens: bool = False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,12 @@ from rollout_traces.metrics.registry import FAMILIES, Family, Key, missing_for
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.key_filter import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")
 
 DEFAULT = "default"
-FULL = "full"
 MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
 FAILED = "metrics_failed"
@@ -84,7 +83,7 @@ def rollout_metrics(
         split = view.batch.split
     elif len(splits := set(view.ledger.get("split").tolist())) == 1:
         split = splits.pop() or split
-    wanted = KeyFilter(keys)
+    wanted = WantedMetrics(keys)
     result: dict[str, float] = {}
     for spec in FAMILIES.values():
         if wanted.may_want(spec):
@@ -118,7 +117,7 @@ def missing_inputs(
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
     view = step_view(batch, ledger, "rollout", settings, tool_use, None)
-    wanted = KeyFilter(keys)
+    wanted = WantedMetrics(keys)
     reasons = {spec.name: missing_for(spec, view) for spec in FAMILIES.values() if wanted.may_want(spec)}
     return {name: why for name, why in reasons.items() if why}
 
@@ -137,7 +136,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
     for name in names:
-        pattern = _without_split(name.removeprefix("!"))
+        pattern = _without_split(name).removeprefix("!")
         nested = pattern.startswith(("source/", "discarded/"))
         if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):
             continue
@@ -169,31 +168,25 @@ def step_view(
     return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
-class KeyFilter:
-    """Which keys were asked for.
+class WantedMetrics:
+    """Which metrics were asked for.
 
     Args:
         keys: as for `rollout_metrics`.
     """
 
     def __init__(self, keys: str | Sequence[str]) -> None:
-        names = [keys] if isinstance(keys, str) else list(keys)
-        self._allow = [name for name in names if not name.startswith("!")] or [FULL]
-        self._deny = [name[1:] for name in names if name.startswith("!")]
-        self._default = _default_globs() if DEFAULT in self._allow else ()
+        names = [_without_split(name) for name in ([keys] if isinstance(keys, str) else keys)]
+        self._asked = [name for name in names if not name.startswith("!")] or [FULL]
+        self._keeps = KeyFilter(names or [FULL], {FULL: ("*",), DEFAULT: _default_globs()}, "metric_keys")
 
     def __call__(self, key: str) -> bool:
         """Whether a key, without its split, was asked for."""
-        if any(self._matches(key, pattern) for pattern in self._deny):
-            return False
-        if FULL in self._allow or any(fnmatchcase(key, glob) for glob in self._default):
-            return True
-        return any(self._matches(key, pattern) for pattern in self._allow if pattern != DEFAULT)
+        return self._keeps(key)
 
     def may_want(self, spec: Family) -> bool:
         """Whether a family can give a key that was asked for."""
-        others = [pattern for pattern in self._allow if pattern != DEFAULT]
-        return bool(others) or any(key.default for key in spec.keys)
+        return any(name != DEFAULT for name in self._asked) or any(key.default for key in spec.keys)
 
     def may_want_under(self, part: str) -> bool:
         """Whether a key of a part of the step can have been asked for.
@@ -201,20 +194,15 @@ class KeyFilter:
         Args:
             part: `source` or `discarded`.
         """
-        asked = [
-            _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
-        ]
-        if DEFAULT not in self._allow:
-            asked = asked[: len(self._allow)]
+        asked = [name for name in self._asked if name != DEFAULT]
+        if DEFAULT in self._asked:
+            asked += _PER_SOURCE_DEFAULT
         return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
-
-    @staticmethod
-    def _matches(key: str, pattern: str) -> bool:
-        return fnmatchcase(key, _without_split(pattern))
 
 
 def _without_split(pattern: str) -> str:
-    return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
+    mark = "!" if pattern.startswith("!") else ""
+    return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
 def _globs(key: Key) -> tuple[str, ...]:

@@ -21,11 +21,11 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.segments import DamagedSegment, Segment, remove_unknown
+from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown
 from rollout_traces.store.columns.table import Cache, Rows
 from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
+from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
 
@@ -280,7 +280,7 @@ class Index:
                 watermark = meta(connection, "watermark", 0)
                 fresh = [read for read in batch if read.stored.rowid > watermark]
                 if fresh:
-                    Writer(connection, self.source, self.segments).add(fresh)
+                    IndexWriter(connection, self.source, self.segments).add(fresh)
                     set_meta(connection, "watermark", after)
                     set_meta(connection, "last_id", fresh[-1].stored.trace_id)
                     set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
@@ -312,7 +312,7 @@ class Index:
         self._damaged.clear()
         self._rows = None
 
-    def _rebuild_segment(self, connection: sqlite3.Connection, segment: Segment) -> None:
+    def _rebuild_segment(self, connection: sqlite3.Connection, segment: SegmentFile) -> None:
         logger.warning("rollout-traces: the segment %s is damaged; it is rebuilt.", segment.path)
         places = [
             place
@@ -321,7 +321,7 @@ class Index:
             )
         ]
         manifest.drop_segments(connection, [segment.number])
-        Writer(connection, self.source, self.segments).put_together(places)
+        IndexWriter(connection, self.source, self.segments).put_together(places)
 
     def _forget_deleted(self) -> None:
         """Drops what was deleted at the source, where rowids may have been given out again."""
@@ -342,7 +342,7 @@ class Index:
         there = self.source.trace_ids()
         with self._transaction() as connection:
             gone, places = forget_all_but(connection, there)
-            Writer(connection, self.source, self.segments).put_together(places)
+            IndexWriter(connection, self.source, self.segments).put_together(places)
             known = [src for (src,) in connection.execute("SELECT src FROM docs")]
             watermark = max(known, default=0)
             set_meta(connection, "watermark", watermark)

@@ -9,7 +9,7 @@ from typing import Any
 from rollout_traces.alarms.worn import Worn
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import around
-from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.base import RowPage
 from rollout_traces.inspector.pages.figures import (
     axis_range,
     chosen_by,
@@ -21,7 +21,7 @@ from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usua
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
-from rollout_traces.store import Page as Rows
+from rollout_traces.store import RowPage as Rows
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000
@@ -208,4 +208,4 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around))
+PAGE = RowPage(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around))
