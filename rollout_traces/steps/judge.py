@@ -110,10 +110,13 @@ class Judge:
         flags, ledger = self._flagged(step)
         chosen: list[Selected] = []
         prompts = state.prompts.get(step.key.split, {})
-        if not over_disk_limit and step.batch.n_rows:
+        readable = self.reader.readable(step.batch)
+        if not over_disk_limit and readable.any():
             chosen = choose_rows(step, ledger, self.options, stored, prompts, self.counters)
         judged, traces = self._traced(
-            step, JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer), chosen
+            step,
+            JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer),
+            [item for item in chosen if readable[item.row]],
         )
         if stored.is_summarised:
             return Judgement(traces, None, {}, {}, (), state, judged.ledger)
@@ -161,8 +164,7 @@ class Judge:
         self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
     ) -> tuple[JudgedRows, list[TraceRecord]]:
         batch = step.batch
-        readable = self.reader.readable(batch)
-        read = self.reader.read(batch, [item.row for item in chosen if readable[item.row]])
+        read = self.reader.read(batch, [item.row for item in chosen])
         chosen = [item for item in chosen if item.row in read]
         if not chosen:
             return judged, []
@@ -229,7 +231,7 @@ class Judge:
         kept = {
             **self._contained("filtered_errors", dict[str, Any], details),
             **self._contained("histogram_errors", dict[str, Any], histogram),
-            RUN_STATE: state.as_plain(),
+            RUN_STATE: state.as_text(),
         }
         try:
             return step_summary_of(

@@ -75,7 +75,9 @@ export function set(patch, { fill = false } = {}) {
   const next = apply(current, patch);
   const address = location.pathname + format(next) + location.hash;
   if (format(next) === format(current)) return;
-  history[fill ? "replaceState" : "pushState"]({ rolloutTraces: true }, "", address);
+  try {
+    history[fill ? "replaceState" : "pushState"]({ rolloutTraces: true }, "", address);
+  } catch { /* a page in a sandboxed frame may not change its address */ }
   publish(next);
 }
 
