@@ -117,6 +117,10 @@ class Source(abc.ABC):
         """Where this source's index file belongs."""
 
     @abc.abstractmethod
+    def side_folder(self) -> str:
+        """Where this source's side tables belong: a folder of this machine, or an address."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Lets go of connections."""
 

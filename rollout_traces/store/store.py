@@ -87,6 +87,11 @@ class Store:
         """The index's folder."""
         return self._index.folder
 
+    @property
+    def side_folder(self) -> str:
+        """Where side tables of this project belong, see `store.columns.side`: a folder, or an address."""
+        return self.source.side_folder()
+
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
         self._finder.forget()
