@@ -82,6 +82,11 @@ READS_MORE = {
 }
 """Further imports of the reading side, and why."""
 
+TURNS_BACK = {
+    ("inspector.pages.share", "inspector.share"): "a page hands over what the pages show, itself among them",
+}
+"""Imports that close a circle, and why they stay."""
+
 MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share")
 
 TRACKIO_OUTSIDE_THE_SINK = {
@@ -285,7 +290,7 @@ class TestDirections:
             name: {
                 one.target
                 for one in imports_of(name, typing=True)
-                if one.ours and one.target not in (name, "__init__")
+                if one.ours and one.target not in (name, "__init__") and (name, one.target) not in TURNS_BACK
             }
             for name in sources()
         }
