@@ -6,8 +6,10 @@ ledgers, use them, so that they agree. No file, no clock.
 A signal is judged at a step that has 20 rows of 5 groups or more, else on the last three steps pooled. It passes
 when the lower end of the share's 95 % interval, clustered by group, is above its limit; it opens when it passes at
 two of the last three steps judged. What a run did from its beginning is no incident: the limit is never below the
-share of the run's first 20 steps plus a tenth (or plus half of it, where that is more). A flag of severity `error`
-opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see `changes`.
+share of the run's first 20 steps plus a tenth (or plus half of it, where that is more); a flag without a limit of
+its own has that one. What grows while a run begins (`settles`) is judged after those steps. A flag of severity
+`error` opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see
+`changes`.
 """
 
 from __future__ import annotations
@@ -274,6 +276,7 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
     limit = limit_of(signal, usual)
     judged = counts if _is_enough(counts) else total([*past[-(POOLED - 1) :], counts])
     known = _is_enough(judged) and usual is not None
+    known = known and not (signal.settles and track.n_first < FIRST_STEPS)
     above = known and limit is not None and judged.lower() > limit
     change = changed_share(judged, past) if signal.changes and known else None
     passed = above or change is not None
@@ -303,7 +306,7 @@ def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _
     if not _is_enough(judged) or signal.changes is None:
         gathered = replace(track, recent=(*past, level)[-ROLLING:])
         return _Verdict(gathered, False, False, judged.mean, None, 0.0, is_level=True)
-    change = changed_level(judged.mean, [known.mean for known in past], signal.changes)
+    change = changed_level(judged.mean, [known.mean for known in past], signal.changes, signal.effect)
     passes = (*track.passes, change is not None)[-POOLED:]
     fresh = replace(
         track,
@@ -324,9 +327,9 @@ def limit_of(signal: Signal, usual: float | None) -> float | None:
         usual: its share in the run's first steps; None where that is unknown.
 
     Returns:
-        None where no share is abnormal by itself.
+        None where nothing is known to be abnormal.
     """
-    if usual is None or usual <= MARGIN:
+    if usual is None or (usual <= MARGIN and signal.limit is not None):
         return signal.limit
     risen = usual + max(MARGIN, MARGIN_OF * usual)
     return risen if signal.limit is None else max(signal.limit, risen)

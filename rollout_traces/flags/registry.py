@@ -22,6 +22,7 @@ from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags.base import Flag, Severity
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 
 PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]
 """`(population, **thresholds)` gives row -> flags for the rows that have any."""
@@ -254,7 +255,7 @@ def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
 
 def current_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Thresholds under today's names: `<flag>.least` is now `<flag>.min_tokens`, `.min_rollouts` or `.min_characters`."""
-    return {_current_name(key): value for key, value in parameters.items()}
+    return {_current_name(str(key)): value for key, value in parameters.items()}
 
 
 def _current_name(key: str) -> str:
@@ -263,6 +264,27 @@ def _current_name(key: str) -> str:
         return key
     renamed = [p.name for p in REGISTRY[name].parameters if p.name.startswith("min_")]
     return f"{name}.{renamed[0]}" if len(renamed) == 1 else key
+
+
+def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The thresholds that a run was judged with, as its stored config tells them.
+
+    Args:
+        config: the run's; what it holds under `rollout_traces.flag_parameters` is read.
+
+    Returns:
+        Those that this version knows: what is of another one, or no threshold, is left out.
+    """
+    own = (config or {}).get(CONFIG_KEY)
+    stored = own.get(FLAG_PARAMETERS) if isinstance(own, Mapping) else None
+    known = {}
+    for key, value in current_parameters(stored).items() if isinstance(stored, Mapping) else ():
+        try:
+            check_parameters({key: value})
+        except ConfigError:
+            continue
+        known[key] = value
+    return known
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
