@@ -307,8 +307,8 @@ class LoggerPipeline(SpoolClient):
         self._folder = take_run_folder(trackio_folder, run.project, run.id)
         if not self._folder.path.is_relative_to(trackio_folder):
             log.warning(
-                "%s is a network mount or has another user's spools: ours lies in %s, and what a crash leaves there "
-                "can be recovered from this node only.",
+                "%s is a network mount, or open to other users: this run's spool lies in %s, and what a crash leaves "
+                "there can be recovered from this node only.",
                 trackio_folder,
                 self._folder.path,
             )
