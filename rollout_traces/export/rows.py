@@ -19,7 +19,7 @@ TOKENS = ("input_ids", "loss_mask", "response_mask")
 
 
 @dataclass(frozen=True)
-class Query:
+class ExportQuery:
     """Which rollouts to export.
 
     Attributes:
@@ -43,13 +43,13 @@ class Query:
     limit: int | None = None
 
 
-def count(store: Store, query: Query) -> int:
+def count(store: Store, query: ExportQuery) -> int:
     """How many rows an export will have."""
     found = store.count(query.run, query.split, query.where, query.text, query.steps, query.rows)
     return found if query.limit is None else min(found, query.limit)
 
 
-def records(store: Store, query: Query, *, tokens: bool) -> Iterator[dict[str, Any]]:
+def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[str, Any]]:
     """The rows of a query: place, metadata, and for traced rollouts the conversation.
 
     Args:

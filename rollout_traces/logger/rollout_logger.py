@@ -41,7 +41,7 @@ from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_f
 from rollout_traces.metrics import check_keys
 from rollout_traces.selection import policy_named
 from rollout_traces.settings.names import check_project, check_run
-from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS, RunSettings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT as ALERT_WEBHOOK
 from rollout_traces.sink.webhook import check_webhook
@@ -220,7 +220,7 @@ class RolloutLogger:
                 space_id=space_id,
                 server_url=server_url,
                 private=private if space_id else None,
-                config={**(config or {}), CONFIG_KEY: _run_config(settings, tokenizer)},
+                config={**(config or {}), CONFIG_KEY: _run_config(settings, flag_parameters, tokenizer)},
             )
             shared = ranks if self._n_ranks > 1 else None
             self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
@@ -417,10 +417,11 @@ class RolloutLogger:
             return False
 
 
-def _run_config(settings: RunSettings, tokenizer: Any) -> dict[str, Any]:
-    """What the run's config says of us: the settings, and which tokenizer wrote the rollouts."""
+def _run_config(settings: RunSettings, parameters: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """What the run's config says of us: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
-    return {**settings.as_config(), **({"tokenizer": str(name)} if name else {})}
+    written = {FLAG_PARAMETERS: dict(parameters), "tokenizer": str(name) if name else None}
+    return {**settings.as_config(), **{key: value for key, value in written.items() if value}}
 
 
 def _finish_at_exit(logger: RolloutLogger) -> None:

@@ -15,6 +15,8 @@ INDEX_FOLDER = "rollout-index"
 LABELS_FOLDER = "rollout-labels"
 """Beside the projects as well, and never removed with an index."""
 LABELS_SUFFIX = ".jsonl"
+SIDE_FOLDER = "rollout-columns"
+"""Beside the projects: side tables of each, which no index can make again."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
 """How the names of file systems begin that are reached over a network."""
 

@@ -122,6 +122,10 @@ class Source(abc.ABC):
         return own_labels_path(self.label)
 
     @abc.abstractmethod
+    def side_folder(self) -> str:
+        """Where this source's side tables belong: a folder of this machine, or an address."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Lets go of connections."""
 

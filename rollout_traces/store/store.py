@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
+from rollout_traces.encodable import encodable
 from rollout_traces.store import search, steps
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
@@ -16,7 +17,7 @@ from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
-from rollout_traces.store.rows import ColumnInfo, Histogram, Page, RunInfo, StepGroups, StepInfo
+from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, StepGroups, StepInfo
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
 Steps = tuple[int | None, int | None]
 Answer = TypeVar("Answer")
 EVERYTHING: Steps = (None, None)
-
-
-def storable(text: str) -> str:
-    """Text without lone surrogates, which no database takes."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class Store:
@@ -131,6 +127,11 @@ class Store:
         """What a rollout's labels are kept under: its uid; its trace id where it has none."""
         return str(self.record(trace_id).metadata.get("uid") or trace_id)
 
+    @property
+    def side_folder(self) -> str:
+        """Where side tables of this project belong, see `store.columns.side`: a folder, or an address."""
+        return self.source.side_folder()
+
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
         self._finder.forget()
@@ -202,7 +203,7 @@ class Store:
         steps: Steps = EVERYTHING,
         rows: Which = "traces",
         columns: Sequence[str] | None = None,
-    ) -> Page:
+    ) -> RowPage:
         """Rollouts that satisfy a filter, in order, page by page.
 
         Args:
@@ -228,7 +229,7 @@ class Store:
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.page(scope, order_by, limit, after, columns)
 
-    def search(self, text: str, run: str | None = None, **asked: Any) -> Page:
+    def search(self, text: str, run: str | None = None, **asked: Any) -> RowPage:
         """Rollouts whose conversation holds words or "quoted phrases", with the place in `snippet`.
 
         Args:
@@ -240,7 +241,7 @@ class Store:
             A page of `query`, each row with a `snippet` of text around the first thing found.
         """
         page = self.query(run=run, text=text, **asked)
-        phrases = [node.phrase for node in Scope(text=storable(text)).searches()]
+        phrases = [node.phrase for node in Scope(text=encodable(text)).searches()]
         found = self.source.messages_of([row.id for row in page.rows if row.id])
         rows = tuple(
             type(row)(
@@ -256,7 +257,7 @@ class Store:
             )
             for row in page.rows
         )
-        return Page(rows, page.total, page.next)
+        return RowPage(rows, page.total, page.next)
 
     def count(
         self,
@@ -360,7 +361,7 @@ class Store:
             StoreError: there is none, or there are several.
         """
         with self._index.snapshot() as connection:
-            return find_trace(connection, storable(wanted))
+            return find_trace(connection, encodable(wanted))
 
     def record(self, trace_id: str) -> TraceRecord:
         """One whole trace.
@@ -373,7 +374,7 @@ class Store:
         """
         from rollout_traces.trace.conversion import TraceRecord
 
-        stored = self.source.trace(storable(trace_id))
+        stored = self.source.trace(encodable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
             messages, metadata, spans = (
                 orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
@@ -459,7 +460,7 @@ class Store:
         ids = None if runs is None else tuple(self._run_id(run) for run in runs)
         between = (steps, steps) if isinstance(steps, int) else steps
         scope = Scope(
-            steps=between, where=storable(where), text=storable(text or ""), rows="all",
+            steps=between, where=encodable(where), text=encodable(text or ""), rows="all",
             run_ids=ids, splits=None if splits is None else tuple(splits),
         )  # fmt: skip
         return self._finder.table(scope, columns, limit, order_by)
@@ -484,7 +485,7 @@ class Store:
         """
         from rollout_traces.store.sandbox import run_apart
 
-        return run_apart(self, query, parameters, timeout)
+        return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
 
     def metrics_table(self) -> pa.Table:
         """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
@@ -527,7 +528,7 @@ class Store:
         rows: Which,
     ) -> Scope:
         run_id = None if run is None else self._run_id(run)
-        return Scope(run_id, split, steps_between, storable(where), storable(text or ""), rows)
+        return Scope(run_id, split, steps_between, encodable(where), encodable(text or ""), rows)
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

@@ -23,7 +23,7 @@ from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
-from rollout_traces.store import Page as Rows
+from rollout_traces.store import RowPage as Rows
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000

@@ -18,7 +18,7 @@ _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs":
 
 def is_address(text: str) -> bool:
     """Whether a text is the address of an export and no name of a project."""
-    return "://" in text or text.startswith((".", "~")) or os.sep in text
+    return isinstance(text, str) and ("://" in text or text.startswith((".", "~")) or os.sep in text)
 
 
 def holds_export(folder: Path) -> bool:

@@ -13,12 +13,14 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.private_files import make_folder
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, stacked
 from rollout_traces.store.columns.kinds import Kind, type_of
 from rollout_traces.store.columns.schema import TRACE
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.exports.address import FoundFile
+from rollout_traces.store.exports.layout import SIDE
 from rollout_traces.store.exports.rows import FileRows, read_file
 from rollout_traces.store.exports.source import ExportSource
 from rollout_traces.store.index import Index, Progress, logger
@@ -61,8 +63,34 @@ class ExportIndex(Index):
             raise StoreError(f"{self.export.label} changed; refresh and ask again.")
         return str(found[0])
 
+    def side_folder(self) -> Path:
+        """In the export where it is of this machine, else where a refresh copied the side tables to."""
+        return Path(self.export.side_folder()) if self.export.folder.is_local else self.folder / SIDE
+
+    def _copy_side_tables(self) -> None:
+        if self.export.folder.is_local:
+            return
+        folder = self.side_folder()
+        there = {file.name: file for file in self.export.folder.files(".parquet", SIDE)}
+        for name, file in there.items():
+            copy = folder / name
+            if not copy.resolve().is_relative_to(folder.resolve()):
+                continue
+            stamp = copy.with_suffix(".stamp")
+            if copy.exists() and stamp.exists() and stamp.read_text() == file.stamp:
+                continue
+            make_folder(copy.parent)
+            unfinished = copy.with_suffix(".unfinished")
+            unfinished.write_bytes(self.export.folder.read(file.path))
+            unfinished.replace(copy)
+            stamp.write_text(file.stamp)
+        for copy in folder.rglob("*.parquet") if folder.is_dir() else ():
+            if copy.relative_to(folder).as_posix() not in there:
+                copy.unlink(missing_ok=True)
+
     def _refresh(self, progress: Progress | None) -> int:
         self._rebuild_damaged()
+        self._copy_side_tables()
         found = self.export.files()
         with self.reading() as connection:
             known = {

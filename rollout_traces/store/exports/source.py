@@ -17,7 +17,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.exports.address import Folder, FoundFile
-from rollout_traces.store.exports.layout import ABOUT, MESSAGES, METADATA, METRICS, SPANS
+from rollout_traces.store.exports.layout import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS
 from rollout_traces.store.exports.rows import read_texts
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.source import Source, SourceRun, SqlValue, StoredTrace
@@ -87,6 +87,10 @@ class ExportSource(Source):
     def index_path(self) -> Path:
         """In the user's cache."""
         return cached_index_path(self.address)
+
+    def side_folder(self) -> str:
+        """In the export."""
+        return f"{self.address.rstrip('/')}/{SIDE}"
 
     def close(self) -> None:
         """Lets go of files in memory."""
