@@ -31,11 +31,11 @@ from rollout_traces.flags import (
 from rollout_traces.flags.base import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.selection import Selected
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.discarded import RunningTotals
-from rollout_traces.steps.loss_histogram import loss_histogram, pack
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_metadata import details_of, extra_metadata

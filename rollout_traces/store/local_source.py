@@ -13,6 +13,7 @@ from rollout_traces.store.places import (
     SIDE_FOLDER,
     database_path,
     local_index_path,
+    local_labels_path,
     local_projects,
     marks_path,
 )
@@ -64,6 +65,10 @@ class LocalSource(Source):
     def marks_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into; in the cache where that cannot be."""
         return marks_path(self.path)
+
+    def labels_path(self) -> Path:
+        """Beside the project, and not in the index, which can be removed."""
+        return local_labels_path(self.path)
 
     def side_folder(self) -> str:
         """Beside the project, in a folder that Trackio does not look into."""

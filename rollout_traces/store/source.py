@@ -16,7 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.places import cached_marks_path
+from rollout_traces.store.places import cached_marks_path, own_labels_path
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -120,6 +120,10 @@ class Source(abc.ABC):
     def marks_path(self) -> Path:
         """The file of what readers said of the project's incidents."""
         return cached_marks_path(self.index_path())
+
+    def labels_path(self) -> Path:
+        """Where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
+        return own_labels_path(self.label)
 
     @abc.abstractmethod
     def side_folder(self) -> str:

@@ -18,6 +18,7 @@ PAGES = {
     "health": ({"step": "4", "flag": "flags:tool_error"}, "health-card"),
     "group": ({"step": "4", "group": "2"}, "members"),
     "episodes": ({"project": "agents", "step": "1"}, "branches"),
+    "what_if": ({"step": "4", "rules": "icepop:0.9,1.1"}, "taken"),
     "projects": ({}, "project-card"),
 }
 
@@ -75,7 +76,7 @@ class TestWidth:
 
 class TestKeyboard:
     @pytest.mark.parametrize(
-        "name", ["rollouts", "explore", "health", "compare", "group", "episodes", "projects"]
+        "name", ["rollouts", "explore", "health", "compare", "group", "episodes", "what_if", "projects"]
     )
     def test_whatever_can_be_clicked_can_be_reached(self, visit, name):
         open_page(visit, name)

@@ -3,7 +3,7 @@
 export const KEYS = [
   "page", "project", "run", "split", "step", "group", "sample", "id", "follow",
   "scope", "where", "text", "sort", "view", "overlay", "plain", "ws", "token",
-  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "smooth", "charts",
+  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "rules", "smooth", "charts",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.

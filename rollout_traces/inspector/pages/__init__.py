@@ -12,6 +12,7 @@ from rollout_traces.inspector.pages import (
     rollouts,
     run,
     shell,
+    what_if,
 )
 from rollout_traces.inspector.pages.base import Page
 
@@ -25,6 +26,7 @@ PAGES: tuple[Page, ...] = (
     health.PAGE,
     group.PAGE,
     episodes.PAGE,
+    what_if.PAGE,
 )
 """In the order of the tabs; the frame first."""
 
