@@ -17,6 +17,7 @@ from rollout_traces.inspector.pages.figures import (
     flag_severities,
     split_series,
 )
+from rollout_traces.inspector.pages.images import image
 from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
@@ -209,4 +210,6 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around, share))
+PAGE = Page(
+    name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around, image, share)
+)
