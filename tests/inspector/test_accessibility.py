@@ -18,6 +18,11 @@ PAGES = {
     "health": ({"step": "4", "flag": "flags:tool_error"}, "health-card"),
     "group": ({"step": "4", "group": "2"}, "members"),
     "projects": ({}, "project-card"),
+    "run": ({}, "run-card"),
+    "explain": ({"step": "4", "where": "flags has 'tool_error'", "against": "rest=1"}, "findings"),
+    "prompts": ({}, "prompt-row"),
+    "flips": ({}, "grid-cell"),
+    "runs": ({"other": "run-b"}, "runs-card"),
 }
 
 
@@ -73,7 +78,7 @@ class TestWidth:
 
 
 class TestKeyboard:
-    @pytest.mark.parametrize("name", ["rollouts", "explore", "health", "compare", "group", "projects"])
+    @pytest.mark.parametrize("name", [name for name in PAGES if name != "rollouts-tokens"])
     def test_whatever_can_be_clicked_can_be_reached(self, visit, name):
         open_page(visit, name)
         unreachable = visit.page.evaluate(

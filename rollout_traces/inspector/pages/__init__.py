@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from rollout_traces.inspector.pages import compare, explore, group, health, projects, rollouts, run, shell
+from rollout_traces.inspector.pages import (
+    compare,
+    explain,
+    explore,
+    flips,
+    group,
+    health,
+    projects,
+    prompts,
+    rollouts,
+    run,
+    runs,
+    shell,
+)
 from rollout_traces.inspector.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
@@ -14,6 +27,10 @@ PAGES: tuple[Page, ...] = (
     explore.PAGE,
     health.PAGE,
     group.PAGE,
+    explain.PAGE,
+    prompts.PAGE,
+    flips.PAGE,
+    runs.PAGE,
 )
 """In the order of the tabs; the frame first."""
 
