@@ -22,5 +22,5 @@ export function logButton(now, key, values, title = key) {
   return button("log", () => {
     const rest = (now.log || "").split(",").filter(name => name && name !== key);
     state.set({ log: (on ? rest : [...rest, key]).join(",") || null }, { fill: true });
-  }, { class: "rt-log", "aria-pressed": String(on), title: "Logarithmic axis", "aria-label": `${title}: logarithmic axis`, testid: "log" });
+  }, { class: "rt-log", "aria-pressed": String(on), title: "Logarithmic axis", "aria-label": `log axis of ${title}`, testid: "log" });
 }

@@ -113,9 +113,10 @@ function gridCell(row, at, answer, title) {
   const fell = before && share < before.each.solved / before.each.trials;
   const rose = before && share > before.each.solved / before.each.trials;
   const why = !mine ? "; none was kept" : pair ? `; opens it beside ${title(answer.evaluations[before.i])}` : "; opens it";
+  const shown = cell.trials > 1 ? `${cell.solved}/${cell.trials}` : cell.solved ? "✓" : "✕";
   return h("button", { type: "button", class: `rt-grid-cell${fell ? " rt-fell" : rose ? " rt-rose" : ""}`, style: { "--solved": `${Math.round(share * 100)}%` }, disabled: !mine, testid: "grid-cell",
-    title: inert(`${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved${why}`), "aria-label": inert(`${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved`),
-    onclick: () => (pair ? beside(...pair) : state.set({ page: "rollouts", run: answer.evaluations[at][0], split: evaluation(state.get()), id: mine, step: null, group: null, sample: null })) }, cell.trials > 1 ? `${cell.solved}/${cell.trials}` : cell.solved ? "✓" : "✕");
+    title: inert(`${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved${why}`), "aria-label": inert(`${shown} solved, ${row.prompt_key}, ${title(answer.evaluations[at])}`),
+    onclick: () => (pair ? beside(...pair) : state.set({ page: "rollouts", run: answer.evaluations[at][0], split: evaluation(state.get()), id: mine, step: null, group: null, sample: null })) }, shown);
 }
 
 // One rollout of each evaluation: where the share fell or rose, a solved one against a failed one.
