@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollout_traces.inspector.pages import (
     compare,
+    episodes,
     explain,
     explore,
     flips,
@@ -15,6 +16,7 @@ from rollout_traces.inspector.pages import (
     run,
     runs,
     shell,
+    what_if,
 )
 from rollout_traces.inspector.pages.base import Page
 
@@ -31,6 +33,8 @@ PAGES: tuple[Page, ...] = (
     prompts.PAGE,
     flips.PAGE,
     runs.PAGE,
+    episodes.PAGE,
+    what_if.PAGE,
 )
 """In the order of the tabs; the frame first."""
 

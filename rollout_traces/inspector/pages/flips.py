@@ -98,4 +98,4 @@ def evaluated(store: Store, run: str, split: str) -> Sequence[int]:
     return steps
 
 
-PAGE = Page(name="flips", title="Flips", key="q", functions=(flip_list, grid))
+PAGE = Page(name="flips", title="Flips", key="F", functions=(flip_list, grid))

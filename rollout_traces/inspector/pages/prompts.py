@@ -84,4 +84,4 @@ def _visit(visit: Any) -> dict[str, Any]:
     return {**asdict(visit), "rewards": list(rewards[::stride]), "ids": list(visit.ids)}
 
 
-PAGE = Page(name="prompts", title="Prompts", key="8", functions=(prompt_list, prompt))
+PAGE = Page(name="prompts", title="Prompts", key="P", functions=(prompt_list, prompt))

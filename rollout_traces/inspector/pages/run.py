@@ -21,6 +21,7 @@ from rollout_traces.inspector.pages.explain import answered, explain, figures
 from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
 from rollout_traces.inspector.pages.settings_between import since_run_before
+from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.workspace import Request, Workspace
 
 MOST_POINTS = 400
@@ -171,4 +172,6 @@ def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarra
     }
 
 
-PAGE = Page(name="run", title="Run", key="6", functions=(run_report, explain, figures, diagnosis_figures))
+PAGE = Page(
+    name="run", title="Run", key="6", functions=(run_report, explain, figures, diagnosis_figures, share)
+)

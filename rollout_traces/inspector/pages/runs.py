@@ -38,4 +38,4 @@ def two_runs(workspace: Workspace, request: Request) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="runs", title="Runs", key="u", functions=(two_runs,))
+PAGE = Page(name="runs", title="Runs", key="R", functions=(two_runs,))
