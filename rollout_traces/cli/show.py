@@ -54,6 +54,9 @@ def show(
         typer.Option(help="A site that may show the page in a frame, https://name; repeatable."),
     ] = None,
     root_path: Annotated[str, typer.Option(help="The prefix under which a proxy serves the page.")] = "",
+    no_labels: Annotated[
+        bool, typer.Option("--no-labels", help="Whoever reads may not label rollouts or write notes.")
+    ] = False,
     no_trackio: Annotated[
         bool, typer.Option("--no-trackio", help="Do not serve Trackio's dashboard beside it.")
     ] = False,
@@ -88,6 +91,7 @@ def show(
             space=space,
             projects=(project,) if project else (),
             query_seconds=query_seconds,
+            may_label=not no_labels,
         )
         options = ServerOptions(
             host=host,

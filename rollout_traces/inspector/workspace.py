@@ -137,6 +137,7 @@ class Workspace:
         folder: Trackio's folder; where Trackio itself looks by default.
         projects: show these alone, by name, or by the address of an export.
         query_seconds: seconds that one call of a page may take.
+        may_label: whether whoever reads may also label and write notes.
     """
 
     def __init__(
@@ -147,10 +148,12 @@ class Workspace:
         folder: Path | None = None,
         projects: tuple[str, ...] = (),
         query_seconds: float = QUERY_SECONDS,
+        may_label: bool = True,
     ) -> None:
         if not query_seconds > 0:
             raise ConfigError(f"query_seconds: seen {query_seconds}. Expected seconds above 0.")
         self.query_seconds = query_seconds
+        self.may_label = may_label
         self.server_url = server_url
         self.space = space
         self.folder = folder
@@ -257,7 +260,8 @@ class Workspace:
         if now - self._looked.get(project, -FRESH_FOR) >= FRESH_FOR:
             self._looked[project] = now
             store.refresh()
-            shape = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            runs = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            shape = (runs, store.labels.now().stamp)
             if self._shapes.get(project) != shape:
                 self._shapes[project] = shape
                 self._versions[project] = self._versions.get(project, 0) + 1

@@ -175,7 +175,12 @@ def _examples(answer: Mapping[str, Any]) -> list[str]:
 def _read(workspace: Workspace, store: Store, project: str, ids: Sequence[str]) -> list[dict[str, Any]]:
     if len(ids) > MOST_ROLLOUTS:
         raise StoreError(f"{len(ids)} rollouts; one file holds at most {MOST_ROLLOUTS}. Name fewer.")
-    return [rollout(workspace, Request({**_place(store, project, i), "id": i})) for i in ids]
+    return [_shown(rollout(workspace, Request({**_place(store, project, i), "id": i}))) for i in ids]
+
+
+def _shown(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout with its own labels; those of others are not told, and none can be added."""
+    return {**payload, "labels": {**payload["labels"], "names": [], "may_label": False}}
 
 
 def _around(workspace: Workspace, held: Mapping[str, Any]) -> dict[str, Any]:

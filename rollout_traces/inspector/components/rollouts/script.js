@@ -10,6 +10,7 @@ import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { Charts, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
+import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
@@ -33,6 +34,7 @@ let rollout = null;
 let rolloutFor = "";
 let view = null;
 let marks = null;
+let labels = null;
 let shownPlace = "";
 // After another run or split was chosen, group and sample are where to look, not what was asked for.
 let wish = false;
@@ -89,6 +91,7 @@ function news(now) {
   if (now.follow && Number(now.step) !== steps[steps.length - 1]) return state.set({ step: steps[steps.length - 1] });
   drawStepPager(part(".rt-step-pager"), now);
   loadList(now, keyOf(now, LIST_KEYS), { quiet: true });
+  labels?.again();
   loadCharts(now);
 }
 
@@ -203,6 +206,7 @@ function show(data) {
   rollout = data;
   const middle = part(".rt-middle");
   view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data) }, look(now));
+  labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
@@ -220,7 +224,7 @@ async function around(what, data) {
 }
 
 function header() {
-  return rolloutHeader(rollout, { compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
+  return rolloutHeader(rollout, { labels: labels.root, compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
 }
 
 // Pinned for comparing with another rollout, of any step.
@@ -278,5 +282,7 @@ function keys() {
   shortcut("n", "Next place that was searched for", () => marks?.step(1), samples);
   shortcut("N", "Previous place that was searched for", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
+  shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
+  shortcut("i", "Write a note", () => labels?.ask("note"), samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
 }
