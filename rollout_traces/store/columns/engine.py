@@ -68,7 +68,8 @@ class Engine:
         """
         limit = current_limit()
         check_time()
-        left = [seconds for seconds in (timeout, limit and limit.seconds_left) if seconds is not None]
+        left = [] if timeout is None else [timeout]
+        left += [] if limit is None else [limit.seconds_left]
         cursor = self._cursor()
         try:
             for name, table in (relations or {}).items():
