@@ -469,6 +469,19 @@ class Store:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
         return Table(self._finder, self._engine, self._scalars, self.runs)
 
+    def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
+        """A filter of the query language as a condition for `table().sql`, and its parameters.
+
+        Args:
+            where: the filter; an empty one holds for every row.
+
+        Raises:
+            QueryError: it cannot be understood.
+        """
+        from rollout_traces.store.conditions import sql_condition
+
+        return self._finder.ask(lambda asking: sql_condition(asking, where))
+
     def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
         """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
 
