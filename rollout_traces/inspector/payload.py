@@ -11,6 +11,7 @@ import orjson
 
 from rollout_traces.alarms.worn import nested
 from rollout_traces.encodable import encodable
+from rollout_traces.inspector.image_places import placed
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
@@ -36,9 +37,15 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
-        `warnings`, `timings`.
+        `warnings`, `timings`; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
+    return placed(_payload(trace_id, record, details, severities), details)
+
+
+def _payload(
+    trace_id: str, record: TraceRecord, details: Mapping[str, Any], severities: Mapping[str, str]
+) -> dict[str, Any]:
     transcript = read_transcript(record)
     metadata = {key: _printable(value) for key, value in record.metadata.items()}
     common = {

@@ -18,6 +18,7 @@ from rollout_traces.store.places import (
     marks_path,
 )
 from rollout_traces.store.source import Source, SqlValue
+from rollout_traces.trace.images import read_file
 
 
 class LocalSource(Source):
@@ -57,6 +58,18 @@ class LocalSource(Source):
                 return connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self.label}: {self.path} cannot be read ({error}).") from error
+
+    def media(self, path: str) -> bytes:
+        """A file in the project's media folder; links that lead out of it are not followed."""
+        folder = self.path.parent / "media"
+        try:
+            own = (folder / self.path.stem).resolve(strict=True)
+            wanted = (folder / path).resolve(strict=True)
+            if not wanted.is_relative_to(own):
+                raise ValueError("it is not in the project's media folder.")
+            return read_file(str(wanted))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.label}: the file {path[:200]!r} cannot be shown: {error}") from error
 
     def index_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into."""

@@ -129,6 +129,17 @@ class Source(abc.ABC):
     def side_folder(self) -> str:
         """Where this source's side tables belong: a folder of this machine, or an address."""
 
+    def media(self, path: str) -> bytes:
+        """A file that Trackio keeps for the project.
+
+        Args:
+            path: its path under Trackio's media folder, as a trace names it.
+
+        Raises:
+            StoreError: it is not on this machine, not the project's, or cannot be read.
+        """
+        raise StoreError("images are shown on the machine that holds the project's files alone.")
+
     @abc.abstractmethod
     def close(self) -> None:
         """Lets go of connections."""

@@ -9,6 +9,7 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities
+from rollout_traces.inspector.pages.images import image
 from rollout_traces.inspector.pages.incidents import run_alarms, worn_listed
 from rollout_traces.inspector.pages.rollouts import sample_card, told_population
 from rollout_traces.inspector.pages.share import share
@@ -206,4 +207,6 @@ def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:
     return [left, right]
 
 
-PAGE = Page(name="compare", title="Compare", key="2", functions=(compare, prompt_history, population, share))
+PAGE = Page(
+    name="compare", title="Compare", key="2", functions=(compare, image, prompt_history, population, share)
+)

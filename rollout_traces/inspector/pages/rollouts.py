@@ -15,8 +15,10 @@ from rollout_traces.inspector.pages.figures import (
     chosen_by,
     chosen_over_steps,
     flag_severities,
+    run_progress,
     split_series,
 )
+from rollout_traces.inspector.pages.images import image
 from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
 from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
@@ -87,7 +89,8 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 def metrics(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Names of the run's scalars, and those asked for (the usual ones when none) over the steps."""
-    return split_series(workspace, request, request.names("names"))
+    found = split_series(workspace, request, request.names("names"))
+    return found | {"progress": run_progress(workspace, request)}
 
 
 def find_sample(store: Store, request: Request) -> str:
@@ -216,5 +219,5 @@ PAGE = Page(
     name="rollouts",
     title="Rollouts",
     key="1",
-    functions=(samples, rollout, metrics, around, share, labels, annotate),
+    functions=(samples, rollout, metrics, around, image, share, labels, annotate),
 )

@@ -71,7 +71,7 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
+  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, image: number => call("image", { project: now.project, id: side.id, number }), beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
   const history = h("div", { class: "rt-history" });
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
@@ -79,6 +79,7 @@ function draw(answer) {
     h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer), shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id }))),
     h("div", { class: "rt-compare-columns" }, views.map((view, at) => column(view, answer, at))));
   scroller.scrollTop = 0;
+  if (now.at === "difference") requestAnimationFrame(goToDivergence);
   loadHistory(now, answer, history);
 }
 
