@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,11 @@ def config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Confi
         for key in sorted({*flat_a, *flat_b})
         if flat_a.get(key) != flat_b.get(key)
     ]
+
+
+def chosen(differences: Iterable[ConfigDifference]) -> list[ConfigDifference]:
+    """Those that someone chose: without what Trackio and an import write of themselves."""
+    return [each for each in differences if not each.key.startswith(("_", "imported"))]
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

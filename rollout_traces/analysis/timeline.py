@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
+from rollout_traces.analysis.runs import ConfigDifference
 from rollout_traces.analysis.series import as_arrays
 
-Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap"]
+Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
+LONGEST_SETTING = 120
+"""Characters of a setting's value in a sentence."""
 EARLY = 3
 """What is first seen within so many steps of the run's start is how the run is, not an event."""
 
@@ -36,17 +40,42 @@ class Event:
     where: str = ""
 
 
-def events(e: Evidence) -> list[Event]:
+def events(e: Evidence, before: str = "", changed: Sequence[ConfigDifference] = ()) -> list[Event]:
     """The timeline of a run, steps ascending.
 
     Args:
         e: the run's evidence.
+        before: the run that was started before it.
+        changed: the settings in which it differs from that one.
     """
     steps = e.run.steps
     if not len(steps):
         return []
-    found = [*_changes(e), *_seen(e, steps), *_attempts(e), *_gaps(steps)]
+    found = [
+        *_config(int(steps[0]), before, changed),
+        *_changes(e),
+        *_seen(e, steps),
+        *_attempts(e),
+        *_gaps(steps),
+    ]
     return sorted(found, key=lambda event: (event.step, event.kind, event.what))
+
+
+def _config(step: int, before: str, changed: Sequence[ConfigDifference]) -> list[Event]:
+    return [
+        Event(
+            step,
+            None,
+            "config",
+            each.key,
+            f"{each.key}: {_setting(each.a)} in {before}, the run before, {_setting(each.b)} in this one",
+        )
+        for each in changed
+    ]
+
+
+def _setting(value: Any) -> str:
+    return "not set" if value is None else str(value)[:LONGEST_SETTING]
 
 
 def _changes(e: Evidence) -> list[Event]:

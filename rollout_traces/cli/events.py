@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_json
 from rollout_traces.terminal_text import one_line
+
+if TYPE_CHECKING:
+    from rollout_traces.analysis.runs import ConfigDifference
+    from rollout_traces.store import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +28,7 @@ def events(
     split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
     as_json: options.AsJson = False,
 ) -> None:
-    """List what happened in a run: first and last seen, change points, attempts, gaps.
+    """List what happened in a run: settings that changed, first and last seen, change points, attempts, gaps.
 
     Example: rollout-traces events my-run
     """
@@ -33,7 +37,9 @@ def events(
     from rollout_traces.analysis.series import RunSeries
 
     store = source.open()
-    found = timeline(Evidence(RunSeries(store.table(), options.run_name(store, run), split)))
+    name = options.run_name(store, run)
+    before, changed = settings_changed(store, name)
+    found = timeline(Evidence(RunSeries(store.table(), name, split)), before, changed)
     if as_json:
         print_json([asdict(event) for event in found])
     elif not found:
@@ -41,3 +47,15 @@ def events(
     for event in found if not as_json else ():
         until = f" to {event.last}" if event.last is not None and event.last != event.step else ""
         typer.echo(f"step {event.step}{until}  {event.kind}: {one_line(event.sentence, 300)}")
+
+
+def settings_changed(store: Store, name: str) -> tuple[str, list[ConfigDifference]]:
+    """The run that was started before one, and the settings that were chosen otherwise; none for the first."""
+    from rollout_traces.analysis.runs import chosen, config_differences
+
+    runs = sorted(store.runs(), key=lambda run: run.started)
+    here = next(at for at, run in enumerate(runs) if run.id == store.run(name).id)
+    if here == 0:
+        return "", []
+    before = runs[here - 1]
+    return before.name, chosen(config_differences(store.config(before.id), store.config(runs[here].id)))

@@ -20,6 +20,14 @@ Against = Annotated[
     typer.Option(help="What to compare with: another run, steps such as 10:20, or a split of the same run."),
 ]
 
+Where = Annotated[
+    str | None,
+    typer.Option(
+        help="Only these rollouts, in the query language. Alone: they against the rest; with --step, --steps or "
+        "--against: both sides are narrowed to them."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
@@ -33,12 +41,15 @@ def explain(
     step: Step = None,
     against: Against = None,
     steps: Annotated[str | None, typer.Option(help="Steps of the run, such as 10:20.")] = None,
+    where: Where = None,
     split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
     as_json: options.AsJson = False,
 ) -> None:
     """Explain a run: what is wrong, since when and for whom; or a step, or one set of rollouts against another.
 
     Example: rollout-traces explain my-run --step 85
+
+    Example: rollout-traces explain my-run --where "source = 'math'" --step 85
     """
     from rollout_traces.analysis import Selection, diagnose
     from rollout_traces.analysis import explain as explain_selections
@@ -46,13 +57,17 @@ def explain(
     store = source.open()
     name = options.run_name(store, run)
     table = store.table()
-    if step is None and steps is None and against is None:
+    if step is None and steps is None and against is None and where is None:
         report = diagnose(table, name, split)
         print_json(plain_report(report)) if as_json else print_report(report)
         return
     between = (step, step) if step is not None else options.parse_steps(steps)
     a = Selection(name, split, between)
+    alone = step is None and steps is None and against is None
     b = other_side(store, a, against) if against is not None else None
+    if where is not None:
+        a, rest = narrowed(store, a, where)
+        b = rest if alone else narrowed(store, b, where)[0] if b is not None else None
     if b is None and between[0] is None:
         raise typer.BadParameter(
             "--steps without a first step has nothing before it; name one, or give --against."
@@ -79,6 +94,18 @@ def other_side(store: Store, a: Selection, text: str) -> Selection:
     raise typer.BadParameter(
         f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
     )
+
+
+def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Selection]:
+    """The rollouts of a selection that a filter holds for, and the others.
+
+    Raises:
+        QueryError: the filter cannot be understood.
+    """
+    sql, params = store.sql_condition(where)
+    holding = replace(which, where=sql, params=params, label=f"{which.name}, {where}")
+    others = f"not coalesce(({sql}), false)"
+    return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
 
 
 def in_force_at(report: RunReport, between: tuple[int | None, int | None]) -> list[Diagnosis]:

@@ -28,8 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         use_trackio_home(patch, folder)
         patch.setattr("tests.stories.world.KINDS", kinds)
         cause = CAUSES["one engine off"]
-        log_story(write_run(1, SMALL, "one engine off", cause.changes, n_steps=24, at=AT, run="off"), "story")
-        log_story(write_run(2, SMALL, n_steps=12, run="healthy"), "story")
+        log_story(
+            write_run(1, SMALL, "one engine off", cause.changes, n_steps=24, at=AT, run="off"),
+            "story",
+            config={"lr": 1e-6},
+        )
+        log_story(write_run(2, SMALL, n_steps=12, run="healthy"), "story", config={"lr": 2e-6})
     return folder
 
 
@@ -63,6 +67,24 @@ class TestExplain:
         )
         assert found["findings"][0]["column"] == "mismatch_k3"
 
+    def test_a_filter_narrows_both_sides(self, command):
+        plain = json.loads(command("explain", "off", "--step", str(AT + 1), "--json").stdout)
+        asked = ("explain", "off", "--where", "engine = 'vllm-1'", "--step", str(AT + 1), "--json")
+        found = json.loads(command(*asked).stdout)
+        assert found["rows"][0] < plain["rows"][0] and found["rows"][1] < plain["rows"][1]
+        assert "engine = 'vllm-1'" in found["a"]
+
+    def test_a_filter_alone_is_compared_with_the_rest(self, command):
+        found = json.loads(command("explain", "off", "--where", "engine = 'vllm-1'", "--json").stdout)
+        everything = json.loads(command("prompts", "off", "-n", "1000", "--json").stdout)
+        assert sum(found["rows"]) == sum(p["tried"] for p in everything["prompts"]) + everything["keyless"]
+        assert "not (engine = 'vllm-1')" in found["b"]
+        assert "mismatch_k3" in [f["column"] for f in found["findings"]]
+
+    def test_a_filter_that_is_none_points_at_the_place(self, command):
+        done = command("explain", "off", "--where", "engine == = 3")
+        assert done.exit_code and "Traceback" not in done.output
+
     def test_two_runs(self, command):
         assert "off against healthy" in command("explain", "off", "--against", "healthy").output
 
@@ -81,6 +103,14 @@ class TestOthers:
         assert any(
             e["kind"] == "change" and abs(e["step"] - AT) <= 2 and "vllm-1" in e["sentence"] for e in found
         )
+
+    def test_events_name_the_settings_that_changed_since_the_run_before(self, command):
+        first = json.loads(command("events", "off", "--json").stdout)
+        second = json.loads(command("events", "healthy", "--json").stdout)
+        assert not [e for e in first if e["kind"] == "config"]
+        [changed] = [e for e in second if e["kind"] == "config"]
+        assert (changed["what"], changed["step"]) == ("lr", 0)
+        assert changed["sentence"] == "lr: 1e-06 in off, the run before, 2e-06 in this one"
 
     def test_prompts(self, command):
         found = json.loads(command("prompts", "off", "--sort", "visits", "-n", "3", "--json").stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,24 @@ TOKENS = 24
 """Most sampled tokens of a row: lengths are scaled down to it."""
 
 
-def log_story(story: Story, project: str, *, cap: int = 8) -> None:
+def log_story(story: Story, project: str, *, cap: int = 8, config: Mapping[str, Any] | None = None) -> None:
     """Logs every step of a story, with its metrics.
 
     Args:
         story: a run of few steps.
         project: the Trackio project.
         cap: traces a step.
+        config: stored with the run.
     """
     tokenizer = tiny_tokenizer()
     logger = rt.RolloutLogger(
-        project, story.run, tokenizer, worker="thread", max_rollout_traces_per_step=cap, selection="random"
+        project,
+        story.run,
+        tokenizer,
+        worker="thread",
+        max_rollout_traces_per_step=cap,
+        selection="random",
+        config=config,
     )
     rollouts = story.rollouts.to_pydict()
     logged: dict[int, dict[str, float]] = {}
