@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
-from rollout_traces.analysis.relations import current, known_number, quoted
-from rollout_traces.analysis.series import RunSeries, Series, logged_series
+from rollout_traces.analysis.relations import current, known_number, quoted, sql_text
+from rollout_traces.analysis.series import GROUP_SHARES, RunSeries, Series, logged_series
 
 SAME = 3
 """Changes of one column within so many steps are one."""
@@ -284,7 +284,7 @@ def _pooled(parts: Sequence[tuple[float, float, int]], which: int) -> float:
 
 
 def recomputed(run: RunSeries, moved: Moved) -> str:
-    """A SELECT that gives the levels of a movement again, by `after` and `inside`; empty for a measure of groups.
+    """A SELECT that gives the levels of a movement again, by `after` and `inside`; empty where none can.
 
     Args:
         run: where it was seen.
@@ -293,7 +293,15 @@ def recomputed(run: RunSeries, moved: Moved) -> str:
     first, until, start, last = moved.compared
     steps = f"(step between {first} and {until} or step between {start} and {last})"
     if moved.column not in run.columns.names:
-        if moved.column.startswith(("group/", "update/", "prompts/", "reward/unknown")):
+        if moved.column in GROUP_SHARES:
+            return _groups_again(run, moved, steps)
+        if moved.column == "update/top3_share":
+            query = run.with_values(run.top_rows_query)
+            return (
+                f"select step >= {start} as after, true as inside, sum(top * n) / sum(n) as level, sum(n) as rollouts "
+                f"from ({query}) where {steps} group by 1 order by 1"
+            )
+        if moved.column.startswith(("group/", "prompts/")):
             return ""
         return (
             f"select step >= {start} as after, true as inside, avg(value) as level, count(*) as rollouts from metrics "
@@ -320,6 +328,20 @@ def recomputed(run: RunSeries, moved: Moved) -> str:
     )
 
 
+def _groups_again(run: RunSeries, moved: Moved, steps: str) -> str:
+    """`recomputed` of a share of groups; what a group knows is summed by step and source, so no engine is told apart."""
+    of, what = GROUP_SHARES[moved.column]
+    inside = "true"
+    if moved.part is not None:
+        if moved.part.column != "source":
+            return ""
+        inside = f"source in ({', '.join(map(sql_text, moved.part.values))})"
+    return (
+        f"select step >= {moved.compared[2]} as after, {inside} as inside, sum({what}) / nullif(sum({of}), 0) as level, "
+        f"sum(rows_) as rollouts from ({run.with_values(run.groups_query)}) where {steps} group by 1, 2 order by 1, 2 desc"
+    )
+
+
 def _exact(run: RunSeries, moved: Moved) -> Moved:
     """A movement with the levels that its own query gives."""
     query = recomputed(run, moved)
@@ -336,8 +358,3 @@ def _exact(run: RunSeries, moved: Moved) -> Moved:
         elsewhere=float(other["level"]) if other is not None else None,
         rows=int(after["rollouts"]),
     )
-
-
-def sql_text(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"

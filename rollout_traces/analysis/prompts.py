@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, known_number
+from rollout_traces.analysis.relations import (
+    TIED,
+    Relations,
+    RolloutColumns,
+    describe,
+    failed,
+    known_number,
+    known_reward,
+)
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
 
@@ -133,17 +141,15 @@ def list_prompts(
     if order not in ORDERS:
         raise StoreError(f"prompts: no order {order!r}. Orders: {', '.join(ORDERS)}.")
     scope, params = which.condition(c)
-    reward = known_number("reward") if c.has("reward") else "cast(null as double)"
     query = f"""
         with groups as (
-            select prompt_key, step, coalesce(cast("group" as varchar), prompt_key) as unit, count(*) as n, count(r) as known, count(success) as tried_s,
+            select prompt_key, step, "group", count(*) as n, count(r) as known, sum(failed) as failed, count(success) as tried_s,
                 sum(success) as solved, sum(r) as total, sum(r*r) as square, min(r) as low, max(r) as high,
                 sum(tokens) as tokens, any_value(source) as source, any_value(prompt) as prompt
-            from (select prompt_key, step, "group", {reward} as r, success, tokens, source, prompt from
-                (select prompt_key, step, {c.expression("group")} as "group",
-                    {c.expression("reward")} as reward, {c.expression("success")} as success,
+            from (select prompt_key, step, {c.expression("group")} as "group",
+                    {known_reward(c)} as r, {failed(c)} as failed, {c.expression("success")} as success,
                     {c.expression("n_sampled")} as tokens, {c.expression("source")} as source, {c.expression("prompt")} as prompt
-                 from rollouts where {scope}))
+                 from rollouts where {scope})
             where prompt_key is not null group by 1, 2, 3),
         of_prompt as (
             select prompt_key, any_value(prompt) as prompt, any_value(source) as source, count(distinct step) as visits,
@@ -153,7 +159,7 @@ def list_prompts(
                 case when count(distinct step) > 1 then regr_slope(total / nullif(known, 0), step) end as trend,
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
-                sum(case when n >= 2 and known = n and high - low <= 1e-6*greatest(1, abs(high)) then tokens else 0 end) as wasted
+                sum(case when {TIED} then tokens else 0 end) as wasted
             from groups group by prompt_key)
         select prompt_key, prompt, source, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
             first_step, last_step, tokens, wasted, count(*) over () as total

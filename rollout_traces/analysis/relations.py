@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rollout_traces.ledger.rewards import TIE_TOLERANCE
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -191,6 +193,29 @@ def unit_over_steps(columns: RolloutColumns, *, one_run: bool) -> str:
     return f"hash({', '.join(parts)})"
 
 
+def failed(columns: RolloutColumns) -> str:
+    """1 for a row whose reward function timed out or raised, so that its reward says nothing; else 0."""
+    return f"cast(coalesce({columns.expression('reward_status')}, 'ok') <> 'ok' as int)"
+
+
+def known_reward(columns: RolloutColumns) -> str:
+    """The reward; NULL where it is unknown or the reward function failed, as `ledger.rewards.known_rewards`."""
+    if not columns.has("reward"):
+        return "cast(null as double)"
+    return f"case when {failed(columns)} = 0 then {known_number('reward')} end"
+
+
+EQUAL = f"high - low <= {TIE_TOLERANCE} * greatest(1, abs(low), abs(high))"
+TIED = f"(n >= 2 and known + failed = n and (failed = n or (known >= 2 and {EQUAL})))"
+"""Whether a group is tied, of its `n` rows, those `known` and `failed`, and its `low` and `high` reward: the rule of
+`ledger.rewards.tied_groups`."""
+
+
 def known_number(name: str) -> str:
     """A numeric column with NaN and infinity read as unknown."""
     return f"case when isfinite(cast({quoted(name)} as double)) then cast({quoted(name)} as double) end"
+
+
+def sql_text(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -8,7 +8,7 @@ like a change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.relations import (
+    TIED,
     Relations,
     RolloutColumns,
     current,
     describe,
+    failed,
     known_number,
+    known_reward,
     quoted,
+    sql_text,
     unit,
 )
 
@@ -33,6 +37,16 @@ RARE_TEXTS = frozenset(("answer",))
 """Text columns with too many values to follow each over the steps."""
 FEWEST = 3
 """Rollouts that a part of a step needs to have a value."""
+
+
+GROUP_SHARES: Mapping[str, tuple[str, str]] = {
+    "group/tie_share": ("several", "tied"),
+    "group/wasted_tokens": ("tokens", "tied_tokens"),
+    "group/mixed_prompts": ("several", "mixed"),
+    "group/repeated_prompts": ("groups", "repeated"),
+    "reward/unknown_share": ("rows_", "unknown"),
+}
+"""A measure of groups -> what it is a share of, and of what, as columns of `RunSeries.groups`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +122,24 @@ class RunSeries:
     def params(self) -> list[Any]:
         """The parameters of `scope`."""
         return [self.run, self.split, *(self.within or ()), *self.where[1]]
+
+    def by_step(self, what: str, condition: str = "true") -> str:
+        """A SELECT of something at each step of the run, its values written into it.
+
+        Args:
+            what: the expressions, with names.
+            condition: which rows.
+        """
+        scope = self.with_values(self.scope)
+        return f"select step, {what} from rollouts where {scope} and {condition} group by step order by step"
+
+    def with_values(self, query: str) -> str:
+        """A query that takes `params`, with their values written into it."""
+        parts = query.split("?")
+        if len(parts) - 1 != len(self.params):
+            return ""
+        values = [sql_text(value) if isinstance(value, str) else str(value) for value in self.params]
+        return "".join(part + value for part, value in zip(parts, [*values, ""], strict=True))
 
     @cached_property
     def _cells(self) -> dict[str, np.ndarray]:
@@ -248,33 +280,37 @@ class RunSeries:
     @cached_property
     def groups(self) -> dict[str, np.ndarray]:
         """What only whole groups know, summed by step and source."""
+        return as_arrays(self.relations.sql(self.groups_query, self.params))
+
+    @property
+    def groups_query(self) -> str:
+        """The SELECT of `groups`; takes `params`."""
         c = self.columns
         by_source = c.expression("source")
-        reward = known_number("reward") if c.has("reward") else "cast(null as double)"
+        reward = known_reward(c)
+        given = known_number("reward") if c.has("reward") else "cast(null as double)"
         length = known_number("n_sampled") if c.has("n_sampled") else "cast(null as double)"
         inner = f"""
             select step, {by_source} as source, {unit(c)} as unit, count(*) as n,
-                count({reward}) as known, min({reward}) as low, max({reward}) as high,
+                count({reward}) as known, sum({failed(c)}) as failed, count({given}) as given, min({reward}) as low, max({reward}) as high,
                 sum({length}) as tokens,
                 covar_pop({reward}, {length})*count({reward}) as sxy,
                 var_pop({reward})*count({reward}) as syy, var_pop({length})*count({length}) as sxx,
                 min({c.expression("prompt_key")}) as first_key,
                 cast(min({c.expression("prompt_key")}) <> max({c.expression("prompt_key")}) as int) as mixed
             from rollouts where {self.scope} group by 1, 2, 3"""
-        equal = "n >= 2 and known = n and high - low <= 1e-6*greatest(1, abs(high))"
-        query = f"""
+        return f"""
             select step, source, count(*) as groups, sum(cast(n >= 2 as int)) as several,
-                sum(cast({equal} as int)) as tied,
-                sum(case when {equal} then tokens end) as tied_tokens, sum(tokens) as tokens,
-                sum(case when {equal} then high end) as tied_reward,
+                sum(cast({TIED} as int)) as tied,
+                sum(case when {TIED} then tokens end) as tied_tokens, sum(tokens) as tokens,
+                sum(case when {TIED} then high end) as tied_reward,
                 sum(case when known >= 2 then sxy end) as sxy, sum(case when known >= 2 then syy end) as syy,
                 sum(case when known >= 2 then sxx end) as sxx, sum(case when known >= 2 then known - 1 end) as freedom,
                 sum(cast(known >= 2 and high > low as int)) as varied,
                 sum(cast(n >= 2 and known >= 2 and mixed = 1 as int)) as mixed, sum(n) as rows_,
-                sum(known) as known, count(first_key) - count(distinct first_key) as repeated,
-                min(low) as low, max(high) as high
+                sum(given) as known, count(first_key) - count(distinct first_key) as repeated,
+                min(low) as low, max(high) as high, sum(n) - sum(given) as unknown
             from ({inner}) group by 1, 2"""
-        return as_arrays(self.relations.sql(query, self.params))
 
     def group_measures(self) -> Iterator[Series]:
         """Shares of groups: tied, of several prompts, of repeated prompts; wasted tokens; update in three rows."""
@@ -282,28 +318,23 @@ class RunSeries:
         if not len(g["step"]):
             return
         cells = {"step": g["step"]} | ({"source": g["source"]} if self.columns.has("source") else {})
-        pairs = {
-            "group/tie_share": ("several", "tied"),
-            "group/wasted_tokens": ("tokens", "tied_tokens"),
-            "group/mixed_prompts": ("several", "mixed"),
-            "group/repeated_prompts": ("groups", "repeated"),
-            "reward/unknown_share": ("rows_", "unknown"),
-        }
-        unknown = g["rows_"].astype(float) - g["known"].astype(float)
-        for name, (of, what) in pairs.items():
-            hits = unknown if what == "unknown" else g[what]
-            yield from self._of_cells(name, None, cells, np.nan_to_num(g[of].astype(float)), hits)
+        for name, (of, what) in GROUP_SHARES.items():
+            yield from self._of_cells(name, None, cells, np.nan_to_num(g[of].astype(float)), g[what])
         yield from (series for series in (self.top_rows, self.length_correlation) if series is not None)
+
+    @property
+    def top_rows_query(self) -> str:
+        """The SELECT of `top_rows`; takes `params`."""
+        return f"""
+            select step, list_sum(max(update_share, 3)) / nullif(sum(update_share), 0) as top, count(update_share) as n
+            from rollouts where {self.scope} and update_share >= 0 group by step having n > 3 order by step"""
 
     @cached_property
     def top_rows(self) -> Series | None:
         """Share of the step's update that its three heaviest rows carry."""
         if not self.columns.has("update_share"):
             return None
-        query = f"""
-            select step, list_sum(max(update_share, 3)) / nullif(sum(update_share), 0) as top, count(update_share) as n
-            from rollouts where {self.scope} and update_share >= 0 group by step having n > 3 order by step"""
-        found = as_arrays(self.relations.sql(query, self.params))
+        found = as_arrays(self.relations.sql(self.top_rows_query, self.params))
         top = found["top"].astype(float)
         there = np.isfinite(top)
         return Series(

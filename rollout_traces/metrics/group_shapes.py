@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from rollout_traces.ledger.rewards import TIE_TOLERANCE
 from rollout_traces.metrics.aggregate import describe, key_parts, known
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
@@ -102,7 +103,8 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
         values: float64 [B].
 
     Returns:
-        r and z, None when either does not vary inside groups or n is at most K + 2.
+        r and z, None when either does not vary inside groups (by the rule for ties: all within 1e-6 x max(1, |value|)
+        of their group's mean) or n is at most K + 2.
     """
     usable = np.isfinite(view.rewards) & np.isfinite(values)
     n_groups = int((view.groups.count(usable) > 0).sum())
@@ -111,11 +113,16 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
         return None
     dx = view.groups.centred(np.where(usable, view.rewards, np.nan))[usable]
     dy = view.groups.centred(np.where(usable, values, np.nan))[usable]
-    scale = float(np.sqrt((dx @ dx) * (dy @ dy)))
-    if not scale > 1e-12:
+    if not (_varies(dx, view.rewards[usable]) and _varies(dy, values[usable])):
         return None
+    scale = float(np.sqrt((dx @ dx) * (dy @ dy)))
     r = float(np.clip((dx @ dy) / scale, -1, 1))
     return r, math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))) * math.sqrt(freedom)
+
+
+def _varies(centred: np.ndarray, values: np.ndarray) -> bool:
+    """Whether values differ inside groups by more than rounding: equal ones are not correlated with anything."""
+    return bool(np.abs(centred).max() > TIE_TOLERANCE * max(1.0, float(np.abs(values).max())))
 
 
 @family(

@@ -286,12 +286,17 @@ class TestRecomputed:
             "reward function failing",
             "curriculum switch",
             "tool breaks",
+            "groups die",
+            "duplicate prompts",
+            "few rows carry the update",
         ):
             story = write_run(4, "mixed", name, CAUSES[name].changes)
             relations = of_story(story)
             for d in diagnose(relations, "run").diagnoses:
                 if d.query and {"before", "after"} <= set(d.figures):
                     rows = relations.sql(d.query).to_pylist()
+                    if not {"after", "inside", "level"} <= set(rows[0]):
+                        continue
                     levels = {(bool(r["after"]), bool(r["inside"])): r["level"] for r in rows}
                     wanted = {(False, True): "before", (True, True): "after", (True, False): "elsewhere"}
                     for place, level in levels.items():
@@ -301,6 +306,19 @@ class TestRecomputed:
                             )
                     checked += 1
         assert checked >= 4
+
+    def test_all_that_is_said_of_a_run_comes_with_a_query_that_runs(self):
+        without = set()
+        for name in CAUSES:
+            story = write_run(4, "mixed", name, CAUSES[name].changes)
+            relations = of_story(story)
+            for head in diagnose(relations, "run").diagnoses:
+                for d in (head, *head.consequences):
+                    if d.query:
+                        assert relations.sql(d.query).num_rows, d.sentence
+                    else:
+                        without.add(d.kind)
+        assert without <= {"reward_and_purpose", "memorised", "reward_component", "reward_function"}
 
     def test_the_query_of_a_finding_gives_its_levels_again(self):
         story = write_run(4, "mixed", "one engine off", CAUSES["one engine off"].changes)

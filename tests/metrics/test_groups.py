@@ -156,6 +156,11 @@ class TestCorrelation:
         assert found["group/reward_corr_length"] == pytest.approx(r)
         assert found["group/reward_corr_length_z"] == pytest.approx(math.atanh(r) * math.sqrt(24 - 3 - 2))
 
+    def test_rewards_that_are_tied_have_no_correlation_though_they_differ_by_rounding(self):
+        rewards = [1.0, 1.0000001, 1.0, 1.0, 1.0000001, 1.0]
+        found = of_ledger(make_ledger(reward=rewards, n_sampled=[5, 9, 7, 6, 8, 3]))
+        assert "group/reward_corr_length" not in found
+
     def test_equal_lengths_have_no_correlation(self):
         assert "group/reward_corr_length" not in of_ledger(make_ledger(reward=range(6), n_sampled=[5] * 6))
 

@@ -489,7 +489,9 @@ def _correlations(part: Part) -> Values:
             dx += [r - mean_r for r, _ in group]
             dy += [x - mean_x for _, x in group]
         scale = math.sqrt(math.fsum(a * a for a in dx) * math.fsum(b * b for b in dy))
-        if scale > 1e-12:
+        flat = [(r, x) for group in known for r, x in group]
+        least = [1e-6 * max(1.0, *(abs(pair[at]) for pair in flat)) for at in (0, 1)]
+        if max(map(abs, dx)) > least[0] and max(map(abs, dy)) > least[1]:
             r = max(-1.0, min(1.0, math.fsum(a * b for a, b in zip(dx, dy, strict=True)) / scale))
             found[f"group/reward_corr_{name}"] = r
             found[f"group/reward_corr_{name}_z"] = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))) * math.sqrt(

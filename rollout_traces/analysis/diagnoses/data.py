@@ -18,8 +18,8 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
     since,
 )
-from rollout_traces.analysis.moved import Moved, recomputed, sql_text
-from rollout_traces.analysis.relations import current
+from rollout_traces.analysis.moved import Moved, recomputed
+from rollout_traces.analysis.relations import current, sql_text
 from rollout_traces.analysis.series import as_arrays
 
 MASK_FLAGS = [
@@ -129,7 +129,7 @@ def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
         Diagnosis(
             "duplicate_prompts",
             f"Groups of a step that repeat a prompt of the same step: {change_text(m, shares=True)}.",
-            "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), "",
+            "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), recomputed(e.run, m),
             "Look at the data loader: it hands out the same prompt more than once.",
         )
         for m in e.of("group/repeated_prompts")

@@ -37,7 +37,7 @@ def dead_groups(e: Evidence) -> list[Diagnosis]:
                 Diagnosis(
                     "dead_groups", f"Groups die: share with equal rewards {change_text(m, shares=True)}{_why_tied(e, m.step)}.",
                     "error" if m.after > 0.8 else "warn", OUTCOME, m.step, m.last, m.part, figures(m),
-                    filter_of(m, "flags has 'tied_group'"), "", "Change the prompts' difficulty, or drop such groups before training.",
+                    filter_of(m, "flags has 'tied_group'"), recomputed(e.run, m), "Change the prompts' difficulty, or drop such groups before training.",
                 )
             )  # fmt: skip
     series = e.movements.get("group/tie_share")
@@ -50,9 +50,20 @@ def dead_groups(e: Evidence) -> list[Diagnosis]:
         text = f"Groups die: share with equal rewards {percent(fit.before)} to {percent(fit.after)} from step {step} on{_why_tied(e, step)}."
         found.append(
             Diagnosis("dead_groups", text, "warn", OUTCOME, step, None, None, {"before": fit.before, "after": fit.after},
-                      "flags has 'tied_group'", "", "Change the prompts' difficulty, or drop such groups before training.")
+                      "flags has 'tied_group'", _groups_by_step(e, "sum(tied) as tied, sum(several) as several"),
+                      "Change the prompts' difficulty, or drop such groups before training.")
         )  # fmt: skip
     return found
+
+
+def _groups_by_step(e: Evidence, what: str) -> str:
+    """A SELECT of what whole groups know, at each step."""
+    return f"select step, {what} from ({e.run.with_values(e.run.groups_query)}) group by step order by step"
+
+
+def _cut_by_step(e: Evidence) -> str:
+    cut = "avg(cast(stop_reason = 'length' as int)) as share, count(*) as rollouts"
+    return e.run.by_step(cut, "stop_reason is not null")
 
 
 def _why_tied(e: Evidence, step: int) -> str:
@@ -99,7 +110,7 @@ def truncation(e: Evidence) -> list[Diagnosis]:
             text = f"Truncation grows: stopped by length {percent(fit.before)} to {percent(fit.after)} from step {step} on."
             found.append(
                 Diagnosis("truncation", text, "warn", OUTCOME, step, None, None, {"before": fit.before, "after": fit.after},
-                          f"stop_reason = 'length' and step >= {step}", "", "Look at what made answers longer.")
+                          f"stop_reason = 'length' and step >= {step}", _cut_by_step(e), "Look at what made answers longer.")
             )  # fmt: skip
     return found
 
@@ -146,7 +157,9 @@ def length_bias(e: Evidence) -> list[Diagnosis]:
             None,
             numbers,
             f"step >= {step}",
-            "",
+            _groups_by_step(
+                e, "sum(sxy) / sqrt(sum(sxx) * sum(syy)) as correlation, sum(freedom) as freedom"
+            ),
             advice,
         )
     ]

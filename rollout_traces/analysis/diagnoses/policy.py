@@ -17,7 +17,8 @@ from rollout_traces.analysis.diagnoses.base import (
     literal,
     percent,
 )
-from rollout_traces.analysis.moved import Moved, recomputed, sql_text
+from rollout_traces.analysis.moved import Moved, recomputed
+from rollout_traces.analysis.relations import sql_text
 
 MISMATCH = ("mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum")
 MISMATCH_FLAGS = ("logprob_mismatch", "logprob_out_of_range")
@@ -131,16 +132,17 @@ def engines(e: Evidence) -> list[Diagnosis]:
         gone = [g.value for g in went if abs(g.last - s.first) <= 5]
         beside = f" where {', '.join(gone)} went away" if gone else ""
         text = f"Engine {s.value} came at step {s.first}{beside}; {percent(s.share_since)} of the rollouts since."
-        found.append(_engine(s.value, text, s.first))
+        found.append(_engine(e, s.value, text, s.first))
     for g in went:
         if not any(abs(g.last - s.first) <= 5 for s in came):
-            found.append(_engine(g.value, f"Engine {g.value} went away after step {g.last}.", g.last + 1))
+            found.append(_engine(e, g.value, f"Engine {g.value} went away after step {g.last}.", g.last + 1))
     return found
 
 
-def _engine(name: str, text: str, step: int) -> Diagnosis:
+def _engine(e: Evidence, name: str, text: str, step: int) -> Diagnosis:
+    query = e.run.by_step(f"count(*) filter (engine = {sql_text(name)}) as rollouts, count(engine) as of")
     return Diagnosis(
-        "engines", text, "info", SAMPLER, step, None, None, {}, f"engine = {literal(name)}", "", ""
+        "engines", text, "info", SAMPLER, step, None, None, {}, f"engine = {literal(name)}", query, ""
     )
 
 

@@ -20,6 +20,7 @@ from rollout_traces.analysis.diagnoses.base import (
 )
 from rollout_traces.analysis.moved import Moved, recomputed
 from rollout_traces.analysis.ramps import ramp
+from rollout_traces.analysis.relations import known_number, sql_text
 from rollout_traces.analysis.series import Series
 
 OPTIMISER = re.compile(r"loss|grad|kl|clip|ratio|entropy|update", re.IGNORECASE)
@@ -34,7 +35,7 @@ def few_rows(e: Evidence) -> list[Diagnosis]:
     return [
         Diagnosis(
             "few_rows", f"Three rollouts carry the step's update: {change_text(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
-            m.part, figures(m), filter_of(m, "update_share > 0.1"), "",
+            m.part, figures(m), filter_of(m, "update_share > 0.1"), recomputed(e.run, m),
             "Open these rollouts: an outlier reward, a huge ratio, or too few that differ.",
         )
         for m in e.of("update/top3_share")
@@ -53,15 +54,17 @@ def _tier(e: Evidence, m: Moved) -> int:
 
 def collapse(e: Evidence) -> list[Diagnosis]:
     """Entropy, or minus the mean rollout logprob as its estimate, that falls fast."""
-    candidates: list[tuple[str, Series, float]] = [
-        ("entropy", series, 1.0)
+    logged = f"select step, avg(value) as value from metrics where run = {sql_text(e.run.run)} and key = "
+    candidates: list[tuple[str, Series, float, str]] = [
+        ("entropy", series, 1.0, f"{logged}{sql_text(series.column)} group by step order by step")
         for series in e.logged
         if ENTROPY.search(series.column) and not series.column.startswith("eval")
     ]
     estimate = e.movements.get("mean_logprob")
     if estimate is not None:
-        candidates.append(("minus the mean logprob, an estimate of entropy,", estimate, -1.0))
-    for what, series, sign in candidates:
+        of_rows = e.run.by_step(f"-avg({known_number('mean_logprob')}) as value")
+        candidates.append(("minus the mean logprob, an estimate of entropy,", estimate, -1.0, of_rows))
+    for what, series, sign, query in candidates:
         values = sign * series.values
         found = ramp(values, WITHIN)
         if found is None or found.before <= 0 or found.after > COLLAPSED * found.before:
@@ -74,7 +77,7 @@ def collapse(e: Evidence) -> list[Diagnosis]:
         return [
             Diagnosis(
                 "collapse", text, "error" if found.after < 0.3 * found.before else "warn", UPDATE, step, None, None,
-                {"before": found.before, "after": found.after}, f"step >= {step}", "",
+                {"before": found.before, "after": found.after}, f"step >= {step}", query,
                 "Look at the learning rate, the entropy or KL term, and whether one answer wins everywhere.",
             )
         ]  # fmt: skip
