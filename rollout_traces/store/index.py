@@ -28,6 +28,7 @@ from rollout_traces.store.columns.table import Cache, Rows, State
 from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch
+from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
 
@@ -63,6 +64,7 @@ class Index:
         self._connections = Connections(self._open)
         self._cache = Cache()
         self._rows: Rows | None = None
+        self.labels = LabelBook(source.labels_path())
         self._ensure()
 
     @contextmanager
@@ -120,10 +122,13 @@ class Index:
 
     def _rows_at(self, connection: sqlite3.Connection) -> Rows:
         rows = self._rows
+        labelled = self.labels.now()
         side = read_side_columns(self.side_folder(), SideColumns() if rows is None else rows.state.side)
-        if rows is None or rows.state.side is not side or rows.state.stamp[:2] != manifest.stamp(connection):
-            stamp = (*manifest.stamp(connection), hash(side.stamp))
-            state = replace(manifest.state(connection, self.segments), side=side, stamp=stamp)
+        same = rows is not None and rows.state.side is side and rows.state.labelled is labelled
+        if rows is None or not same or rows.state.stamp[:2] != manifest.stamp(connection):
+            stamp = (*manifest.stamp(connection), hash(side.stamp), labelled.stamp)
+            made = manifest.state(connection, self.segments)
+            state = replace(made, side=side, stamp=stamp, labelled=labelled)
             _say_hidden(state)
             for segment in state.segments:
                 if not segment.path.exists():

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from rollout_traces.store.columns import attempts
 from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
-from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, PLACE, TRACE
+from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, LABELLED, PLACE, TRACE
 from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, alive_rows, read_columns
 from rollout_traces.store.columns.side import SideColumns
+from rollout_traces.store.labels.book import Labelled
 
 MOST_KEPT = 1 << 30
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
@@ -34,6 +35,7 @@ class State:
         segments: the segments, in order of arrival.
         runs: run number -> (id, name).
         superseded: see `attempts.superseded_from`.
+        labelled: labels and notes.
         side: columns of side tables.
     """
 
@@ -41,6 +43,7 @@ class State:
     segments: tuple[SegmentFile, ...]
     runs: Mapping[int, tuple[str, str]]
     superseded: attempts.First = field(default_factory=dict)
+    labelled: Labelled = field(default_factory=Labelled)
     side: SideColumns = field(default_factory=SideColumns)
 
     @property
@@ -59,7 +62,7 @@ class State:
         for segment in self.segments:
             for name, kind in segment.kinds.items():
                 found.setdefault(name, set()).add(kind)
-        fixed = {**PLACE, **TRACE, "from_ledger": "bool", **COMPUTED, POSITION: "int"}
+        fixed = {**PLACE, **TRACE, "from_ledger": "bool", **COMPUTED, **LABELLED, POSITION: "int"}
         known = {name: common_kind(kinds) for name, kinds in found.items()}
         return {**ALWAYS, **known, **fixed}
 
@@ -186,6 +189,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "late": ("late_part",),
     "superseded": ("run_no", "split", "attempt", "step"),
     POSITION: (),
+    **dict.fromkeys(LABELLED, ("uid", "id")),
 }
 """What computed columns are computed from."""
 
@@ -194,6 +198,8 @@ def _computed(name: str, stored: Mapping[str, Any], state: State, positions: np.
     n = len(positions)
     if name == POSITION:
         return pa.array(positions)
+    if name in LABELLED:
+        return state.labelled.column(name, stored["uid"], stored["id"])
     if name in state.side_names:
         return state.side.of(stored["id"], name)
     if name in ("run", "run_id"):

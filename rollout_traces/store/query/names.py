@@ -21,7 +21,13 @@ _KINDS: Mapping[Kind, ColumnKind] = {
     "tags": "tags",
     "mixed": "mixed",
 }
-ALIASES = {"tool": "tool_names", "tools": "tool_names", "error": "error_signatures"}
+ALIASES = {
+    "tool": "tool_names",
+    "tools": "tool_names",
+    "error": "error_signatures",
+    "label": "labels",
+    "note": "notes",
+}
 """Shorter names that people type."""
 GROUP = {
     "group.mean": ("group_mean", "mean reward of the rollout's group"),
