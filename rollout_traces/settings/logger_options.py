@@ -67,7 +67,7 @@ class LoggerOptions:
     selection: str | Callable[..., Any] = "portfolio"
     space_id: str | None = field(default=None, metadata=HERE)
     private: bool | None = field(default=True, metadata=HERE)
-    server_url: str | None = field(default=None, metadata=SECRET)
+    server_url: str | None = field(default=None, repr=False, metadata=SECRET)
     resume: str = field(default="allow", metadata=HERE)
     ledger: bool = True
     run_settings: dict[str, Any] = field(default_factory=dict, metadata=HERE)
