@@ -213,5 +213,5 @@ def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
 
 def test_a_projects_card_names_what_is_open_in_its_newest_run(workspace):
     found = project(workspace, Request({"project": "alarms"}))["incidents"]
-    assert [each["severity"] for each in found][0] == "error"
+    assert found[0]["severity"] == "error"
     assert "mask" in found[0]["sentence"]
