@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rollout_traces.batch import RolloutBatch
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
-    from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+    from rollout_traces.logger.rollout_handle import RolloutHandle
+    from rollout_traces.logger.rollout_logger import RolloutLogger
     from rollout_traces.preflight import CheckReport, check
     from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
@@ -29,7 +30,7 @@ _HOMES = {
     "check": "rollout_traces.preflight",
     "Flag": "rollout_traces.flags",
     "RolloutBatch": "rollout_traces.batch",
-    "RolloutHandle": "rollout_traces.logger.rollout_logger",
+    "RolloutHandle": "rollout_traces.logger.rollout_handle",
     "RolloutLogger": "rollout_traces.logger.rollout_logger",
     "StatsLogger": "rollout_traces.stats.stats_logger",
     "StatsLoggerConfig": "rollout_traces.stats.stats_logger",

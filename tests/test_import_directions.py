@@ -50,7 +50,19 @@ AGAINST_THE_FLOW = {
 
 READING = ("store", "analysis", "export", "inspector")
 """The folders that read what is stored."""
-READ_COMMANDS = ("list", "get", "stats", "export", "show", "last", "explain", "events", "prompts", "flips")
+READ_COMMANDS = (
+    "list",
+    "get",
+    "stats",
+    "export",
+    "show",
+    "share",
+    "last",
+    "explain",
+    "events",
+    "prompts",
+    "flips",
+)
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
@@ -69,10 +81,11 @@ READ_FROM = (
 READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
+    ("inspector.share.hiding", "steps.redact"): "a shared file hides as a run's hook does",
 }
 """Further imports of the reading side, and why."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show",)
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
@@ -225,7 +238,7 @@ class TestDirections:
         ]
         assert not further, "\n".join(map(str, further))
 
-    def test_the_inspector_is_imported_by_the_command_that_shows_it_alone(self):
+    def test_the_inspector_is_imported_by_the_commands_that_show_it_alone(self):
         others = [
             one
             for one in between_folders()

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
 def show(
     project: Annotated[
         str | None,
-        typer.Option("--project", "-p", help="Project to open; all on this machine when none is named."),
+        typer.Option(
+            "--project",
+            "-p",
+            help="Project to open, or where an export lies (a folder, s3://…, hf://…); all on this machine by default.",
+        ),
     ] = None,
     server_url: Annotated[str | None, typer.Option(help="Read from this Trackio server instead.")] = None,
     space: Annotated[str | None, typer.Option(help="Read from this Hugging Face Space, user/name.")] = None,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import Store, open_store
+from rollout_traces.store.exports.address import is_address
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
@@ -133,7 +134,7 @@ class Workspace:
         server_url: a Trackio server to read from; this machine's projects when None.
         space: a Hugging Face Space that runs Trackio.
         folder: Trackio's folder; where Trackio itself looks by default.
-        projects: show these alone, by name.
+        projects: show these alone, by name, or by the address of an export.
     """
 
     def __init__(
@@ -159,8 +160,8 @@ class Workspace:
 
     @property
     def is_local(self) -> bool:
-        """True when the projects lie on this machine."""
-        return self.server_url is None and self.space is None
+        """True when the projects lie in Trackio's folder on this machine."""
+        return self.server_url is None and self.space is None and not any(map(is_address, self._named))
 
     @property
     def is_restricted(self) -> bool:

@@ -28,7 +28,8 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_handle import RolloutHandle
+from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.settings.environment import read_environment
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 

@@ -233,10 +233,10 @@ class LoggerPipeline(SpoolClient):
     @property
     def dies_with_process(self) -> bool:
         """True when what waits is processed, or sent on, by this process alone."""
-        return self._worker.kind == "thread" or (self._receiver is not None and self._receiver.has_lines)
+        return self._worker.kind == "thread" or (self._receiver is not None and self._receiver.has_nodes)
 
     def take_from(self, receiver: NodeReceiver) -> None:
-        """Has the ranks of other nodes hand over to this run too."""
+        """Lets the ranks of other nodes send to this run too."""
         self._receiver = receiver
         receiver.start()
 

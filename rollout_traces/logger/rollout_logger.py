@@ -12,27 +12,36 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
-from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_copy
+from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import MAX_BYTES, Captured
-from rollout_traces.capture.join import JOINABLE, join_record
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
-from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.errors import BatchError
 from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.logger.arguments import (
+    RESUMES,
+    WORKERS,
+    awaited_keys,
+    batches_of_call,
+    check_cap,
+    check_choice,
+    check_split,
+    plain_step,
+)
 from rollout_traces.logger.pipeline import MAX_SPOOL_BYTES, LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
+from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.metrics import check_keys
 from rollout_traces.selection import policy_named
 from rollout_traces.settings.names import check_project, check_run
-from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS, RunSettings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT as ALERT_WEBHOOK
 from rollout_traces.sink.webhook import check_webhook
@@ -41,35 +50,6 @@ from rollout_traces.steps.options import JOIN_SECONDS, MAX_STEP_BYTES, QUIET_SEC
 
 STEPS_WITH_GROUPS = 16
 """Steps whose group numbers are kept for further calls."""
-RESUMES = ("allow", "must", "never")
-"""Whether a new run may, must or must not continue one of its name."""
-WORKERS = ("process", "thread")
-"""Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
-
-
-@dataclass(frozen=True, eq=False)
-class RolloutHandle:
-    """One hand-over, for what exists only later in the same step.
-
-    Attributes:
-        batch_id: the hand-over's id; None when it was refused.
-    """
-
-    batch_id: str | None
-    _captured: Captured | Future[Captured] | None = None
-    _logger: RolloutLogger | None = None
-
-    def join(self, **columns: Any) -> None:
-        """Adds columns to the rollouts handed over; they reach the ledger, and traces that await them.
-
-        Args:
-            **columns: canonical keys: per-token float tracks [B, T] in the batch's own layout
-                (`advantages`, `prox_logprobs`, `new_logprobs`, ...), one array or one a part;
-                `advantages` or `losses` [B]; `attention_mask` [B, T] when the padding is another;
-                `sample_ids` when the rows come in another order.
-        """
-        if self._logger is not None and self._captured is not None:
-            self._logger._join(self._captured, columns)
 
 
 class RolloutLogger:
@@ -165,11 +145,10 @@ class RolloutLogger:
         announces_closes: bool = False,
         drain: str | None = None,
     ) -> None:
-        _check_cap(max_rollout_traces_per_step)
+        check_cap(max_rollout_traces_per_step)
         check_project(project)
         check_run(name)
-        if resume not in RESUMES:
-            raise ConfigError(f"resume: seen {resume!r}. Expected one of {', '.join(RESUMES)}.")
+        check_choice("resume", resume, RESUMES)
         if drain is not None:
             warnings.warn(
                 "drain= is now worker=; the old name goes with the next release.",
@@ -177,8 +156,7 @@ class RolloutLogger:
                 stacklevel=2,
             )
             worker = drain
-        if worker not in WORKERS:
-            raise ConfigError(f"worker: seen {worker!r}. Expected one of {', '.join(WORKERS)}.")
+        check_choice("worker", worker, WORKERS)
         settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
         if not callable(selection):
             policy_named(selection)
@@ -242,12 +220,13 @@ class RolloutLogger:
                 space_id=space_id,
                 server_url=server_url,
                 private=private if space_id else None,
-                config={**(config or {}), CONFIG_KEY: _run_config(settings, tokenizer)},
+                config={**(config or {}), CONFIG_KEY: _run_config(settings, flag_parameters, tokenizer)},
             )
             shared = ranks if self._n_ranks > 1 else None
             self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
             if shared is not None:
                 share(pipeline, shared, key, plan, self._warnings)
+        self._joins = Joins(self._pipeline.hand_over, self._warnings, self._check_open)
         _finish_at_exit(self)
 
     @property
@@ -281,19 +260,12 @@ class RolloutLogger:
             A handle for `join`; without id when the batch was refused.
         """
         try:
-            if split not in SPLITS:
-                raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
-            awaited = [await_join] if isinstance(await_join, str) else list(await_join or ())
-            unknown = [name for name in awaited if name not in JOINABLE]
-            if unknown:
-                self._warnings.count(
-                    "keys_misspelt",
-                    f"await_join: {unknown[0]!r} cannot be joined, and is not awaited. Expected some of {', '.join(JOINABLE)}.",
-                )
-                awaited = [name for name in awaited if name in JOINABLE]
+            check_split(split)
+            awaited = awaited_keys(await_join, self._warnings)
             at = plain_step(step)
+            self._check_open()
             batch_id = secrets.token_hex(6)
-            batches = self._parts(batch, batch_id)
+            batches = batches_of_call(batch, batch_id, self._warnings)
             attempt = self._pipeline.attempts.note_rollouts(at, split, announced=self._announces_closes)
             details = {
                 "step": at,
@@ -309,7 +281,7 @@ class RolloutLogger:
             captured: Captured | Future[Captured]
             if any_on_gpu(batches):
                 captured = hand_over.from_device(batches, **details)
-                captured.add_done_callback(self._look_for_failure)
+                warn_of_failure(captured, self._warnings)
             else:
                 captured = hand_over.rollouts(batches, **details)
                 captured = replace(captured, buffers=[])
@@ -317,7 +289,7 @@ class RolloutLogger:
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("batches_refused", error)
             return RolloutHandle(None)
-        return RolloutHandle(batch_id, captured, self)
+        return RolloutHandle(batch_id, captured, self._joins)
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
         """Logs numbers at a step, beside its traces.
@@ -360,8 +332,7 @@ class RolloutLogger:
         try:
             self._check_open()
             at = plain_step(step)
-            if split not in SPLITS:
-                raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+            check_split(split)
             attempt = self._pipeline.attempts.note_close(at, split)
             meta = {"step": at, "split": split, "attempt": attempt, "n_ranks": self._n_ranks}
             self._pipeline.hand_over.post(Record("close", meta))
@@ -431,56 +402,6 @@ class RolloutLogger:
             self._groups.pop(old, None)
         return groups
 
-    def _parts(self, batch: Any, call: str) -> list[RolloutBatch]:
-        """The batches of a call; elements of a list that cannot be understood do not take their siblings."""
-        self._check_open()
-        if not isinstance(batch, (list, tuple)):
-            self._say_misspelt(batch)
-            return RolloutBatch.from_any(batch)
-        for element in batch[:1]:
-            self._say_misspelt(element)
-        parts: list[RolloutBatch] = []
-        for index, element in enumerate(batch):
-            if element is None:
-                self._counters["trajectories_missing"] += 1
-                continue
-            try:
-                parts += [part.as_group(f"{call} part {index}") for part in RolloutBatch.from_any(element)]
-            except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
-                self._warnings.count("batches_refused", f"element {index}: {error}")
-        return parts
-
-    def _say_misspelt(self, batch: Any) -> None:
-        for key, meant in misspelt_keys(batch).items() if isinstance(batch, Mapping) else ():
-            self._warnings.count("keys_misspelt", f"{key}: no key of a batch, left out. Meant {meant}?")
-
-    def _join(
-        self,
-        captured: Captured | Future[Captured],
-        columns: Mapping[str, Any],
-    ) -> None:
-        hand_over = self._pipeline.hand_over
-        try:
-            self._check_open()
-            if isinstance(captured, Captured) and not any(map(on_gpu, flat(columns))):
-                hand_over.post(join_record(captured, columns))
-            else:
-                owned = {key: owned_copy(value) for key, value in columns.items()}
-
-                def join() -> str | None:
-                    known = captured if isinstance(captured, Captured) else captured.result()
-                    return hand_over.put(join_record(known, owned))
-
-                hand_over.later(join).add_done_callback(self._look_for_failure)
-            self._counters["joins_handed_over"] += 1
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("joins_refused", error)
-
-    def _look_for_failure(self, done: Future[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            self._warnings.count("batches_refused", error)
-
     def _wait_spooled(self, timeout: float) -> bool:
         try:
             return self._pipeline.wait_spooled(timeout)
@@ -496,33 +417,11 @@ class RolloutLogger:
             return False
 
 
-def plain_step(step: Any) -> int:
-    """A step as a plain int.
-
-    Raises:
-        BatchError: it is none.
-    """
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int.") from error
-    if isinstance(step, bool) or number != step or not -(2**63) <= number < 2**63:
-        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int of 64 bits.")
-    return number
-
-
-def _run_config(settings: RunSettings, tokenizer: Any) -> dict[str, Any]:
-    """What the run's config says of us: the settings, and which tokenizer wrote the rollouts."""
+def _run_config(settings: RunSettings, parameters: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """What the run's config says of us: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
-    return {**settings.as_config(), **({"tokenizer": str(name)} if name else {})}
-
-
-def _check_cap(cap: Any) -> None:
-    if isinstance(cap, bool) or not isinstance(cap, int):
-        raise ConfigError(
-            f"max_rollout_traces_per_step: seen {cap!r} ({type(cap).__name__}). "
-            "Expected an int; 0 or less logs no traces."
-        )
+    written = {FLAG_PARAMETERS: dict(parameters), "tokenizer": str(name) if name else None}
+    return {**settings.as_config(), **{key: value for key, value in written.items() if value}}
 
 
 def _finish_at_exit(logger: RolloutLogger) -> None:

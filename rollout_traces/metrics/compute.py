@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_parts, under
 from rollout_traces.metrics.former_keys import with_former_keys
 from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, Key, missing_for
+from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
@@ -30,6 +32,8 @@ DEFAULT = "default"
 FULL = "full"
 MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
+MAX_KEYS_KEPT = 4096
+"""Keys of which a filter remembers whether they were asked for: names in the data make new ones."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
 PER_EPISODE = frozenset(
@@ -84,16 +88,17 @@ def rollout_metrics(
         split = view.batch.split
     elif len(splits := set(view.ledger.get("split").tolist())) == 1:
         split = splits.pop() or split
-    wanted = KeyFilter(keys)
+    wanted = key_filter(keys)
     result: dict[str, float] = {}
-    for spec in FAMILIES.values():
-        if wanted.may_want(spec):
+    off = families_off(wanted.families, view)
+    for spec in wanted.families:
+        if spec.name not in off:
             result |= _run(spec, view)
     if wanted.may_want_under("source"):
         result |= _by_source(view)
     if wanted.may_want_under("discarded"):
         result |= _of_discarded(view)
-    result = with_former_keys(result, FAMILIES.values())
+    result = with_former_keys(result, tuple(FAMILIES.values()))
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
 
@@ -118,9 +123,7 @@ def missing_inputs(
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
     view = step_view(batch, ledger, "rollout", settings, tool_use, None)
-    wanted = KeyFilter(keys)
-    reasons = {spec.name: missing_for(spec, view) for spec in FAMILIES.values() if wanted.may_want(spec)}
-    return {name: why for name, why in reasons.items() if why}
+    return dict(families_off(key_filter(keys).families, view))
 
 
 def check_keys(keys: str | Sequence[str]) -> None:
@@ -169,21 +172,33 @@ def step_view(
     return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
+def key_filter(keys: str | Sequence[str]) -> KeyFilter:
+    """The filter of some keys over the families that are registered; one that was made is used again."""
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    return _key_filter(names, tuple(FAMILIES.values()))
+
+
 class KeyFilter:
     """Which keys were asked for.
 
     Args:
         keys: as for `rollout_metrics`.
+        families: those that are registered.
     """
 
-    def __init__(self, keys: str | Sequence[str]) -> None:
-        names = [keys] if isinstance(keys, str) else list(keys)
-        self._allow = [name for name in names if not name.startswith("!")] or [FULL]
-        self._deny = [name[1:] for name in names if name.startswith("!")]
-        self._default = _default_globs() if DEFAULT in self._allow else ()
+    def __init__(self, keys: Sequence[str], families: Sequence[Family]) -> None:
+        self._allow = [name for name in keys if not name.startswith("!")] or [FULL]
+        self._deny = [name[1:] for name in keys if name.startswith("!")]
+        self._default = _default_globs(families) if DEFAULT in self._allow else ()
+        self._is_wanted = lru_cache(MAX_KEYS_KEPT)(self._matches_any)
+        self._wants_under = {part: self._may_want_under(part) for part in ("source", "discarded")}
+        self.families = tuple(spec for spec in families if self.may_want(spec))
 
     def __call__(self, key: str) -> bool:
         """Whether a key, without its split, was asked for."""
+        return self._is_wanted(key)
+
+    def _matches_any(self, key: str) -> bool:
         if any(self._matches(key, pattern) for pattern in self._deny):
             return False
         if FULL in self._allow or any(fnmatchcase(key, glob) for glob in self._default):
@@ -201,6 +216,9 @@ class KeyFilter:
         Args:
             part: `source` or `discarded`.
         """
+        return self._wants_under[part]
+
+    def _may_want_under(self, part: str) -> bool:
         asked = [
             _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
         ]
@@ -213,6 +231,11 @@ class KeyFilter:
         return fnmatchcase(key, _without_split(pattern))
 
 
+@lru_cache(16)
+def _key_filter(names: tuple[str, ...], families: tuple[Family, ...]) -> KeyFilter:
+    return KeyFilter(names, families)
+
+
 def _without_split(pattern: str) -> str:
     return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
 
@@ -222,23 +245,21 @@ def _globs(key: Key) -> tuple[str, ...]:
     return (*as_globs(key.pattern), *as_globs(key.formerly)) if key.formerly else as_globs(key.pattern)
 
 
-def _default_globs() -> tuple[str, ...]:
-    declared = (
-        glob for spec in FAMILIES.values() for key in spec.keys if key.default for glob in _globs(key)
-    )
+def _default_globs(families: Sequence[Family]) -> tuple[str, ...]:
+    declared = (glob for spec in families for key in spec.keys if key.default for glob in _globs(key))
     return (*declared, *_PER_SOURCE_DEFAULT)
 
 
 def _run(spec: Family, view: StepView) -> dict[str, float]:
-    """One family's values; a family that fails costs its own keys and says so."""
-    if not view.ledger.n_rows or missing_for(spec, view):
+    """The values of a family that is on; a family that fails costs its own keys and says so."""
+    if not view.ledger.n_rows:
         return {}
     try:
         values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
     except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
         log.warning("metric family %s could not be computed: %r", spec.name, error)
         return {FAILED: 1.0}
-    return {key: float(value) for key, value in values.items() if np.isfinite(value)}
+    return {key: float(value) for key, value in values.items() if math.isfinite(value)}
 
 
 def _by_source(view: StepView) -> dict[str, float]:
@@ -261,7 +282,9 @@ def _of_discarded(view: StepView) -> dict[str, float]:
 
 def _ledger_metrics(view: StepView) -> dict[str, float]:
     result: dict[str, float] = {}
-    for spec in FAMILIES.values():
-        if spec.reads == "ledger" and spec.name not in _WHOLE_STEP_ONLY:
+    families = tuple(FAMILIES.values())
+    off = families_off(families, view)
+    for spec in families:
+        if spec.reads == "ledger" and spec.name not in _WHOLE_STEP_ONLY and spec.name not in off:
             result |= _run(spec, view)
     return result

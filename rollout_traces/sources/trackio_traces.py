@@ -95,6 +95,7 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         "discard_reason": row.discard_reason,
         "episode": row.episode,
         "parent": row.parent,
+        "sample_id": None if row.episode is None or row.sample_id is None else str(row.sample_id),
         "success": None if row.success is None else int(row.success),
         "ground_truth": row.ground_truth,
         **{f"component/{name}": value for name, value in row.components.items()},

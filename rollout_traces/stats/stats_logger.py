@@ -20,7 +20,8 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags import check_parameters, current_parameters
-from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_handle import RolloutHandle
+from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.metrics import check_keys
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.stats.completion_printer import CompletionPrinter

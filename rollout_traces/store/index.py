@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,8 @@ from rollout_traces.errors import StoreError
 from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.segments import DamagedSegment, Segment, remove_unknown
-from rollout_traces.store.columns.table import Cache, Rows
+from rollout_traces.store.columns.side import SideColumns, read_side_columns
+from rollout_traces.store.columns.table import Cache, Rows, State
 from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
@@ -118,8 +120,11 @@ class Index:
 
     def _rows_at(self, connection: sqlite3.Connection) -> Rows:
         rows = self._rows
-        if rows is None or rows.state.stamp != manifest.stamp(connection):
-            state = manifest.state(connection, self.segments)
+        side = read_side_columns(self.side_folder(), SideColumns() if rows is None else rows.state.side)
+        if rows is None or rows.state.side is not side or rows.state.stamp[:2] != manifest.stamp(connection):
+            stamp = (*manifest.stamp(connection), hash(side.stamp))
+            state = replace(manifest.state(connection, self.segments), side=side, stamp=stamp)
+            _say_hidden(state)
             for segment in state.segments:
                 if not segment.path.exists():
                     self._damaged.add(segment.path.name)
@@ -127,6 +132,10 @@ class Index:
             self._cache.forget(state.segments)
             self._rows = rows
         return rows
+
+    def side_folder(self) -> Path:
+        """Where the side tables are read from."""
+        return Path(self.source.side_folder())
 
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes what came since the last time.
@@ -372,6 +381,15 @@ class Index:
                 runs,
             )
             manifest.changed(connection)
+
+
+def _say_hidden(state: State) -> None:
+    hidden = sorted(set(state.side.kinds) - state.side_names)
+    if hidden:
+        logger.warning(
+            "rollout-traces: a side table has columns that the table has by itself; they are left out: %s.",
+            ", ".join(hidden),
+        )
 
 
 def _make_folders(folder: Path, segments: Path) -> None:

@@ -25,7 +25,7 @@ def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
         wanted: some columns; all when None.
     """
     known = {name for segment in rows.state.segments for name in segment.kinds}
-    known |= {"id", "split", "step", *COMPUTED}
+    known |= {"id", "split", "step", *COMPUTED, *rows.state.side_names}
     names = [name for name in rows.kinds if name in known and name not in INTERNAL]
     if wanted is None:
         return names

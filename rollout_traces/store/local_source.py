@@ -9,7 +9,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.places import database_path, local_index_path, local_projects
+from rollout_traces.store.places import SIDE_FOLDER, database_path, local_index_path, local_projects
 from rollout_traces.store.source import Source, SqlValue
 
 
@@ -54,6 +54,10 @@ class LocalSource(Source):
     def index_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into."""
         return local_index_path(self.path)
+
+    def side_folder(self) -> str:
+        """Beside the project, in a folder that Trackio does not look into."""
+        return str(self.path.parent / SIDE_FOLDER / self.path.stem)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -45,7 +45,7 @@ def column_infos(asking: Asking, rows: Which) -> list[ColumnInfo]:
         asking: asks the table.
         rows: of traced rollouts, or of all.
     """
-    known = meanings()
+    known = {**asking.rows.state.side.meanings, **meanings()}
     names = [name for name in shown_columns(asking.rows, None) if rows == "all" or name != "trace_uid"]
     found = [(name, asking.names.column(name)) for name in (*names, *GROUP)]
     return [

@@ -12,6 +12,8 @@ from rollout_traces.settings.names import check_name, file_stem
 DATABASE_SUFFIX = ".db"
 INDEX_FOLDER = "rollout-index"
 """Beside the projects; Trackio takes only `*.db` in its folder for a project."""
+SIDE_FOLDER = "rollout-columns"
+"""Beside the projects: side tables of each, which no index can make again."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
 """How the names of file systems begin that are reached over a network."""
 

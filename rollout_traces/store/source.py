@@ -117,6 +117,10 @@ class Source(abc.ABC):
         """Where this source's index file belongs."""
 
     @abc.abstractmethod
+    def side_folder(self) -> str:
+        """Where this source's side tables belong: a folder of this machine, or an address."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Lets go of connections."""
 
@@ -246,6 +250,22 @@ class Source(abc.ABC):
         for chunk in self._pages(trace_ids):
             found.update(self.select(f"SELECT id, messages FROM traces WHERE id IN ({_holes(chunk)})", chunk))
         return found
+
+    def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
+        """JSON texts of some traces by id: messages, metadata, and spans or None.
+
+        Args:
+            trace_ids: which traces; those that are gone are left out.
+            spans: read the spans too.
+        """
+        found: dict[str, tuple[Any, Any, Any]] = {}
+        last = "spans" if spans else "NULL"
+        for chunk in self._pages(trace_ids):
+            rows = self.select(
+                f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})", chunk
+            )
+            found.update({trace_id: texts for trace_id, *texts in rows})
+        return {trace_id: tuple(texts) for trace_id, texts in found.items()}
 
     def _pages(self, values: Sequence[Any]) -> Iterator[list[Any]]:
         for at in range(0, len(values), self.page):

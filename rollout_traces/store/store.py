@@ -51,7 +51,7 @@ class Store:
 
     def __init__(self, source: Source, index_path: Path | None = None) -> None:
         self.source = source
-        self._index = Index(source, index_path)
+        self._index = _index_of(source, index_path)
         self._engine = Engine()
         self._finder = Finder(self._index, self._engine)
         self._scalars = Scalars(source)
@@ -91,6 +91,11 @@ class Store:
         """The index's folder."""
         return self._index.folder
 
+    @property
+    def side_folder(self) -> str:
+        """Where side tables of this project belong, see `store.columns.side`: a folder, or an address."""
+        return self.source.side_folder()
+
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
         self._finder.forget()
@@ -105,6 +110,14 @@ class Store:
         """The project's runs, oldest first."""
         with self._index.snapshot() as connection:
             return steps.list_runs(connection)
+
+    def attempts(self) -> list[tuple[str, str, str, int]]:
+        """Run id, split, attempt and the first step of the split that the attempt wrote."""
+        with self._index.snapshot() as connection:
+            return connection.execute(
+                "SELECT run_id, split, attempt, first_step FROM attempts JOIN runs USING (run)"
+                " ORDER BY run, split, attempt"
+            ).fetchall()
 
     def run(self, run: str) -> RunInfo:
         """One run.
@@ -480,3 +493,10 @@ class Store:
     ) -> Scope:
         run_id = None if run is None else self._run_id(run)
         return Scope(run_id, split, steps_between, storable(where), storable(text or ""), rows)
+
+
+def _index_of(source: Source, folder: Path | None) -> Index:
+    from rollout_traces.store.exports.index import ExportIndex
+    from rollout_traces.store.exports.source import ExportSource
+
+    return ExportIndex(source, folder) if isinstance(source, ExportSource) else Index(source, folder)

@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.rollouts import samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.settings.run_settings import RunSettings
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 
 STEPS, LEAKS_FROM = 8, 6
 
 
-def log_run(project: str) -> None:
+def log_run(project: str, **thresholds: object) -> None:
     """A run that is stale from its first step on, and whose masks leak from step `LEAKS_FROM` on."""
     import rollout_traces as rt
 
@@ -31,7 +33,7 @@ def log_run(project: str) -> None:
         tokenizer,
         max_rollout_traces_per_step=48,
         selection="all",
-        flag_parameters={"stale.limit": 10},
+        flag_parameters={"stale.limit": 10, **thresholds},
         worker="thread",
     )
     for step in range(1, STEPS + 1):
@@ -50,6 +52,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with pytest.MonkeyPatch.context() as patch:
         use_trackio_home(patch, folder)
         log_run("alarms")
+        log_run("lenient", **{"mask_leak.alert_above": 0.9})
         opened = Workspace(folder=Path(folder))
         yield opened
         opened.close()
@@ -91,6 +94,23 @@ def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
     store = workspace.store("alarms")
     assert store.count("run", "rollout", where=leak["where"], rows="all") == leak["n_rows"]
     assert not any(each["signal"] == "stale" for each in found)
+
+
+def test_a_run_is_judged_by_the_thresholds_that_are_stored_with_it(workspace: Workspace):
+    config = workspace.store("lenient").config("run")
+    assert parameters_of_run(config) == {"stale.limit": 10, "mask_leak.alert_above": 0.9}
+    assert RunSettings.declared(config) == RunSettings.from_config(config)
+    assert not any(
+        each.signal == "mask_leak" for each in run_alarms(workspace, asked(project="lenient")).incidents
+    )
+    assert any(each.signal == "mask_leak" for each in run_alarms(workspace, asked()).incidents)
+
+
+def test_thresholds_of_another_version_or_that_are_none_are_left_out():
+    stored = {"stale.limit": 3, "stale.limt": 1, "no_such_flag.share": 1, "truncated.alert_above": "high"}
+    assert parameters_of_run({"rollout_traces": {"flag_parameters": stored}}) == {"stale.limit": 3}
+    for damaged in (None, {}, {"rollout_traces": 1}, {"rollout_traces": {"flag_parameters": [1]}}):
+        assert parameters_of_run(damaged) == {}
 
 
 def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):

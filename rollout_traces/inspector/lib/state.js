@@ -3,7 +3,7 @@
 export const KEYS = [
   "page", "project", "run", "split", "step", "group", "sample", "id", "follow",
   "scope", "where", "text", "sort", "view", "overlay", "plain", "ws", "token",
-  "a", "b", "rows", "columns", "hist", "flag", "explain", "smooth", "charts",
+  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "rules", "smooth", "charts",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.
@@ -28,10 +28,10 @@ export function format(state) {
 // kept in another run or split, whose page goes to what is nearest. (Filling in what the address left open makes
 // nothing meaningless.)
 const BELOW = {
-  project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token"],
-  run: ["id", "a", "b", "token"],
-  split: ["id", "a", "b", "token"],
-  step: ["group", "sample", "id", "token"],
+  project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token", "episode"],
+  run: ["id", "a", "b", "token", "episode"],
+  split: ["id", "a", "b", "token", "episode"],
+  step: ["group", "sample", "id", "token", "episode"],
   group: ["sample", "id", "token"],
   sample: ["id", "token"],
   id: ["token"],
@@ -75,7 +75,9 @@ export function set(patch, { fill = false } = {}) {
   const next = apply(current, patch);
   const address = location.pathname + format(next) + location.hash;
   if (format(next) === format(current)) return;
-  history[fill ? "replaceState" : "pushState"]({ rolloutTraces: true }, "", address);
+  try {
+    history[fill ? "replaceState" : "pushState"]({ rolloutTraces: true }, "", address);
+  } catch { /* a page in a sandboxed frame may not change its address */ }
   publish(next);
 }
 

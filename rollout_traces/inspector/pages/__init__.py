@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rollout_traces.inspector.pages import compare, explore, group, health, projects, rollouts, run, shell
+from rollout_traces.inspector.pages import (
+    compare,
+    episodes,
+    explore,
+    group,
+    health,
+    projects,
+    rollouts,
+    run,
+    shell,
+    what_if,
+)
 from rollout_traces.inspector.pages.base import Page
 
 PAGES: tuple[Page, ...] = (
@@ -14,6 +25,8 @@ PAGES: tuple[Page, ...] = (
     explore.PAGE,
     health.PAGE,
     group.PAGE,
+    episodes.PAGE,
+    what_if.PAGE,
 )
 """In the order of the tabs; the frame first."""
 

@@ -10,6 +10,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities
 from rollout_traces.inspector.pages.rollouts import sample_card, told_population
+from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, Store
@@ -175,4 +176,4 @@ def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:
     return [left, right]
 
 
-PAGE = Page(name="compare", title="Compare", key="2", functions=(compare, prompt_history, population))
+PAGE = Page(name="compare", title="Compare", key="2", functions=(compare, prompt_history, population, share))

@@ -15,6 +15,7 @@ from rollout_traces.inspector.pages.compare import population
 from rollout_traces.inspector.pages.figures import axis_range, flag_severities
 from rollout_traces.inspector.pages.phrases import telling_phrases
 from rollout_traces.inspector.pages.prefix_tree import Branch, prefix_tree, shared_length
+from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript
@@ -219,4 +220,4 @@ def _said(transcript: Transcript) -> str:
     return "\n".join(f"{turn.thinking or ''}\n{turn.content}" for turn in spoken)
 
 
-PAGE = Page(name="group", title="Group", key="5", functions=(group, population))
+PAGE = Page(name="group", title="Group", key="5", functions=(group, population, share))

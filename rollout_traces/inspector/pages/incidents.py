@@ -12,11 +12,13 @@ from rollout_traces.alarms.signals import (
     ENTROPY,
     MISMATCH,
     REWARD_FAILURE,
+    Signal,
     StepSignals,
     signals_of,
     watched,
 )
 from rollout_traces.alarms.worn import Usual, Worn, usual_flags, worn
+from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.step_metrics import by_step, of_closed_step
@@ -35,10 +37,12 @@ class RunAlarms:
     """What the ledgers of a run's split say.
 
     Attributes:
+        signals: what was watched, with the thresholds that are stored with the run.
         usual: flags that are properties of the run, by name.
         incidents: all of them, in the order in which they opened.
     """
 
+    signals: Mapping[str, Signal] = field(default_factory=dict)
     usual: Mapping[str, Usual] = field(default_factory=dict)
     incidents: Sequence[Incident] = ()
 
@@ -53,7 +57,8 @@ def run_alarms(workspace: Workspace, request: Request) -> RunAlarms:
 
     def read() -> RunAlarms:
         steps = _signals(workspace, request)
-        return RunAlarms(usual_flags(steps), over_steps(steps, watched()).incidents)
+        signals = watched(parameters_of_run(workspace.store(request.project).config(request.run)))
+        return RunAlarms(signals, usual_flags(steps), over_steps(steps, signals).incidents)
 
     return workspace.remembered(("alarms", request.run, request.split), request.project, read)
 
@@ -66,7 +71,6 @@ def usual_listed(alarms: RunAlarms) -> list[dict[str, Any]]:
 
 def incidents_listed(alarms: RunAlarms, split: str) -> list[dict[str, Any]]:
     """The incidents: open ones first, then the newest; each with the filter that finds its rows."""
-    signals = watched()
     ordered = sorted(alarms.incidents, key=lambda each: (each.closed is not None, -each.last, each.name))
     return [
         {
@@ -74,7 +78,7 @@ def incidents_listed(alarms: RunAlarms, split: str) -> list[dict[str, Any]]:
             "signal": each.signal,
             "source": each.source,
             "severity": each.severity,
-            "sentence": sentence_of(each, signals, split),
+            "sentence": sentence_of(each, alarms.signals, split),
             "opened": each.opened,
             "last": each.last,
             "closed": each.closed,

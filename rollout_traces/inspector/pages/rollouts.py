@@ -18,6 +18,7 @@ from rollout_traces.inspector.pages.figures import (
     split_series,
 )
 from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
+from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
@@ -208,4 +209,4 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around))
+PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around, share))

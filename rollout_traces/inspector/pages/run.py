@@ -18,6 +18,7 @@ from rollout_traces.analysis.purpose import evaluation_scores
 from rollout_traces.analysis.series import Series
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
+from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.workspace import Request, Workspace
 
 MOST_POINTS = 400
@@ -176,4 +177,4 @@ def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarra
     }
 
 
-PAGE = Page(name="run", title="Run", key="6", functions=(run_report, run_explain))
+PAGE = Page(name="run", title="Run", key="6", functions=(run_report, run_explain, share))

@@ -12,6 +12,8 @@ from rollout_traces.inspector.workspace import Request, Workspace
 def catalog(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The projects, and of the one named its runs with splits and steps, newest run first.
 
+    A run's `without` names the pages that have nothing of it to show.
+
     While the project is indexed for the first time, `indexing` says how far that is instead.
     """
     projects = [{"name": name} for name in workspace.projects()]
@@ -51,6 +53,7 @@ def _runs(workspace: Workspace, project: str) -> list[dict[str, Any]]:
             "n_rollouts": run.n_rollouts,
             "splits": [_split(store, run.id, split) for split in run.splits],
             "note": _note(store, run),
+            "without": [] if store.count(run.id, where="episode is not null", rows="all") else ["episodes"],
         }
         for run in reversed(found)
     ]

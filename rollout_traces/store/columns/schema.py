@@ -78,6 +78,7 @@ ALWAYS: Mapping[str, Kind] = {
     "late_part": "int",
     "episode": "text",
     "parent": "text",
+    "sample_id": "text",
     "group_size": "int",
     "decoded_from": "text",
     "response_mask_from": "text",

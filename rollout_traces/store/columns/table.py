@@ -16,6 +16,7 @@ from rollout_traces.store.columns import attempts
 from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
 from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, PLACE, TRACE
 from rollout_traces.store.columns.segments import ROW_GROUP, Segment, alive_rows, read_columns
+from rollout_traces.store.columns.side import SideColumns
 
 MOST_KEPT = 1 << 30
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
@@ -33,16 +34,27 @@ class State:
         segments: the segments, in order of arrival.
         runs: run number -> (id, name).
         superseded: see `attempts.superseded_from`.
+        side: columns of side tables.
     """
 
     stamp: tuple[int, ...]
     segments: tuple[Segment, ...]
     runs: Mapping[int, tuple[str, str]]
     superseded: attempts.First = field(default_factory=dict)
+    side: SideColumns = field(default_factory=SideColumns)
+
+    @property
+    def side_names(self) -> frozenset[str]:
+        """The columns that come from side tables: those that the table has not by itself."""
+        return frozenset(self.side.kinds) - set(self._own_kinds())
 
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kind of every column, those included that no row knows yet."""
+        own = self._own_kinds()
+        return own | {name: kind for name, kind in self.side.kinds.items() if name not in own}
+
+    def _own_kinds(self) -> dict[str, Kind]:
         found: dict[str, set[Kind]] = {}
         for segment in self.segments:
             for name, kind in segment.kinds.items():
@@ -63,6 +75,7 @@ class Rows:
     def __init__(self, state: State, cache: Cache) -> None:
         self.state = state
         self.kinds = state.kinds
+        self._side = state.side_names
         self._cache = cache
         self._alive = {s.number: cache.alive(s) for s in state.segments}
         self._sizes = [
@@ -140,7 +153,9 @@ class Rows:
         """The stored columns that some columns are, or are computed from."""
         needed: list[str] = []
         for name in names:
-            if name != "superseded" or self.state.superseded:
+            if name in self._side:
+                needed.append("id")
+            elif name != "superseded" or self.state.superseded:
                 needed += _SOURCES.get(name, (name,))
         return list(dict.fromkeys(needed))
 
@@ -177,6 +192,8 @@ def _computed(name: str, stored: Mapping[str, Any], state: State, positions: np.
     n = len(positions)
     if name == POSITION:
         return pa.array(positions)
+    if name in state.side_names:
+        return state.side.of(stored["id"], name)
     if name in ("run", "run_id"):
         numbers = sorted(state.runs)
         at = 0 if name == "run_id" else 1

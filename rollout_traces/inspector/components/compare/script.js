@@ -6,6 +6,7 @@ import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
@@ -75,7 +76,7 @@ function draw(answer) {
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
     history,
-    h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer)),
+    h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer), shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id }))),
     h("div", { class: "rt-compare-columns" }, views.map((view, at) => column(view, answer, at))));
   scroller.scrollTop = 0;
   loadHistory(now, answer, history);

@@ -6,6 +6,7 @@ import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { Charts, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
@@ -13,6 +14,7 @@ import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
 import { Marks } from "../../lib/highlight.js";
+import { lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const LIST_KEYS = ["project", "run", "split", "step", "where", "text", "sort", "scope"];
@@ -218,7 +220,7 @@ async function around(what, data) {
 }
 
 function header() {
-  return rolloutHeader(rollout, { compare, pin, pinned: state.get().a || null, showFlag: flag => view.showFlag(flag) });
+  return rolloutHeader(rollout, { compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
 }
 
 // Pinned for comparing with another rollout, of any step.
@@ -227,13 +229,7 @@ function pin() {
 }
 
 function lookChanged(patch) {
-  const next = {};
-  if ("overlay" in patch) next.overlay = patch.overlay;
-  if ("view" in patch) next.view = patch.view === "read" ? null : patch.view;
-  if ("rendered" in patch) next.plain = patch.rendered ? null : 1;
-  if ("whitespace" in patch) next.ws = patch.whitespace ? 1 : null;
-  if ("token" in patch) next.token = patch.token;
-  state.set(next, { fill: "token" in patch });
+  state.set(lookPatch(patch), { fill: "token" in patch });
 }
 
 function loadCharts(now) {
@@ -264,18 +260,9 @@ function stepGroup(by) {
 
 function keys() {
   const here = { page: "rollouts" };
+  readingKeys("rollouts", () => part(".rt-middle"), () => view, lookChanged);
   const steps = { ...here, section: "Steps" };
   const samples = { ...here, section: "Rollouts" };
-  const tokens = { ...here, section: "Tokens" };
-  const turns = { ...here, section: "Turns" };
-  shortcut("Home", "Top of the rollout", () => part(".rt-middle").scrollTo({ top: 0 }), turns);
-  shortcut("End", "Bottom of the rollout", () => part(".rt-middle").scrollTo({ top: part(".rt-middle").scrollHeight }), turns);
-  shortcut("0", "First turn", () => view?.goToTurn(0), turns);
-  shortcut("9", "Last turn", () => view?.goToTurn(view.turnCards.length - 1), turns);
-  shortcut("a", "Next turn of the assistant", () => view?.stepTurn("assistant", 1), turns);
-  shortcut("A", "Previous turn of the assistant", () => view?.stepTurn("assistant", -1), turns);
-  shortcut("b", "Next turn with an error or a warning", () => view?.stepTurn("odd", 1), turns);
-  shortcut("B", "Previous turn with an error or a warning", () => view?.stepTurn("odd", -1), turns);
   shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), steps);
   shortcut(["]", "ArrowRight"], "Next step", () => move(1), steps);
   shortcut("{", "First step", () => move(-1e9), steps);
@@ -292,21 +279,4 @@ function keys() {
   shortcut("N", "Previous place that was searched for", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
-  shortcut("v", "Read or tokens", () => view && lookChanged(view.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), tokens);
-  shortcut("m", "Markdown and formulas, or plain text", () => view && lookChanged({ rendered: !view.look.rendered }), tokens);
-  shortcut("o", "Next overlay", () => cycle(1), tokens);
-  shortcut("O", "Previous overlay", () => cycle(-1), tokens);
-  shortcut("e", "Next extreme of the overlay, or flagged token", () => view?.jump(1), tokens);
-  shortcut("E", "Previous extreme of the overlay, or flagged token", () => view?.jump(-1), tokens);
-  shortcut("y", "Each turn in figures", () => view?.tokens && view.toggleTable(), turns);
-  shortcut("w", "Show whitespace", () => view && lookChanged({ whitespace: !view.look.whitespace }), tokens);
 }
-
-function cycle(by) {
-  if (!view?.overlays.length) return;
-  const keysOf = [null, ...view.overlays.map(overlay => overlay.key)];
-  const at = keysOf.indexOf(view.look.overlay);
-  const next = keysOf[(at + by + keysOf.length) % keysOf.length];
-  lookChanged({ overlay: next, view: next ? null : "tokens" });
-}
-

@@ -5,6 +5,7 @@ import { usualLine } from "../../lib/flags.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { lineChart } from "../charts/line_chart.js";
@@ -66,6 +67,11 @@ function draw() {
   main.scrollTop = keep;
 }
 
+function shared() {
+  const now = state.get();
+  return { ...place(now), what: "explain", step: now.explain && now.step !== undefined ? Number(now.step) : null };
+}
+
 function verdict() {
   const errors = data.diagnoses.filter(each => each.severity === "error").length;
   const warnings = data.diagnoses.filter(each => each.severity === "warn").length;
@@ -73,7 +79,7 @@ function verdict() {
   const said = errors ? `${plural(errors, "thing")} wrong` : warnings ? `${plural(warnings, "thing")} to look at` : data.n_steps < data.fewest ? "Too early to say" : "Nothing stands out";
   const since = first === undefined ? null : ` since step ${number(first)}`;
   return h("div", { class: `rt-run-verdict ${errors ? "rt-sev-error" : warnings ? "rt-sev-warn" : ""}`, testid: "run-verdict" }, h("i"), said, since,
-    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), data.remarks.map(remark => h("span", null, remark)),
+    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), shareButton(call, shared), data.remarks.map(remark => h("span", null, remark)),
     data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
 }
 
