@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from rollout_traces.settings.environment import variable_of
+from rollout_traces.settings.key_filter import SLIM_DENIES
 from rollout_traces.stats.config import (
     StatsLoggerConfig,
     SwanlabConfig,
@@ -13,7 +14,6 @@ from rollout_traces.stats.config import (
     TrackioConfig,
     WandBConfig,
 )
-from rollout_traces.stats.key_filter import SLIM_DENIES
 from rollout_traces.stats.tracker import ReduceType
 from tests.metrics.test_metrics_page import attributes_of, escaped
 

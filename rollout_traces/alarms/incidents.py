@@ -91,7 +91,7 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class Event:
+class IncidentEvent:
     """What a step did to an incident."""
 
     what: Literal["opened", "reopened", "closed"]
@@ -187,7 +187,7 @@ def over_steps(steps: Iterable[StepSignals], signals: Mapping[str, Signal]) -> A
 
 def advance(
     state: AlarmState, seen: StepSignals, signals: Mapping[str, Signal]
-) -> tuple[AlarmState, tuple[Event, ...]]:
+) -> tuple[AlarmState, tuple[IncidentEvent, ...]]:
     """Takes one step.
 
     Args:
@@ -204,7 +204,7 @@ def advance(
     }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
     incidents = list(state.incidents)
-    events: list[Event] = []
+    events: list[IncidentEvent] = []
     for key, verdict in sorted(judged.items(), key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
         at = _newest(incidents, key)
         known = incidents[at] if at is not None else None
@@ -215,15 +215,15 @@ def advance(
             if verdict.track.quiet >= QUIET:
                 incidents[at] = replace(incidents[at], closed=seen.step)
                 tracks[key] = replace(verdict.track, passes=(), quiet=0)
-                events.append(Event("closed", incidents[at]))
+                events.append(IncidentEvent("closed", incidents[at]))
         elif verdict.opens and not _is_told(key, incidents, judged, signals):
             if known is not None and at is not None and seen.step - (known.closed or 0) <= REOPENS_WITHIN:
                 back = replace(known, closed=None, reopened=(*known.reopened, seen.step))
                 incidents[at] = _still_open(back, verdict, seen.step, n_rows)
-                events.append(Event("reopened", incidents[at]))
+                events.append(IncidentEvent("reopened", incidents[at]))
             else:
                 incidents.append(_opened(key, signals[key[0]], verdict, seen.step, n_rows))
-                events.append(Event("opened", incidents[-1]))
+                events.append(IncidentEvent("opened", incidents[-1]))
             tracks[key] = replace(verdict.track, quiet=0)
     return AlarmState(tuple(incidents), tracks), tuple(events)
 

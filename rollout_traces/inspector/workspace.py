@@ -135,6 +135,7 @@ class Workspace:
         space: a Hugging Face Space that runs Trackio.
         folder: Trackio's folder; where Trackio itself looks by default.
         projects: show these alone, by name, or by the address of an export.
+        may_label: whether whoever reads may also label and write notes.
     """
 
     def __init__(
@@ -144,7 +145,9 @@ class Workspace:
         space: str | None = None,
         folder: Path | None = None,
         projects: tuple[str, ...] = (),
+        may_label: bool = True,
     ) -> None:
+        self.may_label = may_label
         self.server_url = server_url
         self.space = space
         self.folder = folder
@@ -251,7 +254,8 @@ class Workspace:
         if now - self._looked.get(project, -FRESH_FOR) >= FRESH_FOR:
             self._looked[project] = now
             store.refresh()
-            shape = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            runs = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            shape = (runs, store.labels.now().stamp)
             if self._shapes.get(project) != shape:
                 self._shapes[project] = shape
                 self._versions[project] = self._versions.get(project, 0) + 1

@@ -94,7 +94,7 @@ def attach(
     if observer is not None:
         observer.hook.give(logger, HookSettings.from_environment().over(options))
     elif binds(integration, trainer):
-        observer = _Observer(trainer, logger, options)
+        observer = _ArealObserver(trainer, logger, options)
         if observer.hook.is_on:
             _hook(trainer, observer)
             trainer._rollout_traces = observer
@@ -106,7 +106,7 @@ def attach(
         observer.join_advantages()
 
 
-def _hook(trainer: Any, observer: _Observer) -> None:
+def _hook(trainer: Any, observer: _ArealObserver) -> None:
     actor, stats_logger = trainer.actor, trainer.stats_logger
     actor.prepare_batch = observer.after_prepare(actor.prepare_batch)
     if getattr(trainer, "eval_rollout", None) is not None:
@@ -194,7 +194,7 @@ class _Steps:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GivenPart:
     """A dict that was handed over: its place among those that are there, its rows, whether with tokens."""
 
     index: int
@@ -207,10 +207,10 @@ class _Handed:
     """A batch that was handed over."""
 
     handle: RolloutHandle
-    parts: Sequence[_Part]
+    parts: Sequence[_GivenPart]
 
 
-class _Observer:
+class _ArealObserver:
     """Sees a trainer's batches go by.
 
     Attributes:
@@ -331,7 +331,7 @@ class _Observer:
             part = contained("areal")(batch_of)(trajectory)
             if part is not None:
                 batches.append(dataclasses.replace(part, train_version=self._version_trained(split)))
-                parts.append(_Part(index, part.n_rows, "input_ids" in trajectory))
+                parts.append(_GivenPart(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None
         step = self.steps.log_step(self.trainer)
@@ -416,7 +416,7 @@ def _logged_here(*args: Any, **kwargs: Any) -> None:
     """In place of an AReaL's own `log_rollout_traces`: the same rollouts are logged here, once."""
 
 
-def _joined(part: _Part, made: Mapping[int, Mapping[str, Any]], key: str) -> Any:
+def _joined(part: _GivenPart, made: Mapping[int, Mapping[str, Any]], key: str) -> Any:
     """AReaL's left-rolled track back in the frame of `input_ids`, zero where nothing was trained."""
     import torch
 

@@ -43,7 +43,7 @@ GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCompletions:
     """What one call of `_generate_and_score_completions` leaves behind, for this rank's B rows.
 
     Attributes:
@@ -73,7 +73,7 @@ class Scored:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
-def batches_from(scored: Scored, /) -> list[RolloutBatch]:
+def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
     """TRL's prompts [B, P] and completions [B, C] as one batch [B, P + C].
 
     Raises:
@@ -164,7 +164,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if getattr(trainer, "_rollout_traces", None) is not None:
         trainer._rollout_traces.hook.give(logger, HookSettings.from_environment().over(options))
         return trainer._rollout_traces
-    observer = _Observer(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
+    observer = _TrlObserver(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
     if not observer.hook.is_on or not binds(integration, trainer):
         return observer
     trainer._rollout_traces = observer
@@ -234,7 +234,7 @@ class _Rewarded:
     extras: Mapping[str, Sequence[Any]]
 
 
-class _Observer(TrainerCallback):
+class _TrlObserver(TrainerCallback):
     """Sees every call, hands it over, closes each step, and flushes before TRL finishes its run."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
@@ -354,7 +354,7 @@ class _Observer(TrainerCallback):
         inputs: Sequence[Mapping[str, Any]],
         output: Mapping[str, Any],
         place: tuple[int, str],
-    ) -> Scored:
+    ) -> ScoredCompletions:
         trainer = self.trainer
         n = len(inputs)
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
@@ -368,7 +368,7 @@ class _Observer(TrainerCallback):
                 f"Expected the batch's {n}."
             )
         first_group = self._take_groups(place, -(-n * world // group_size))
-        return Scored(
+        return ScoredCompletions(
             output=output,
             completion_lengths=[row.length for row in self.generated] if known else None,
             sampled=[row.sampled for row in self.generated] if known else None,

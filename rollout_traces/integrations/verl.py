@@ -48,7 +48,7 @@ _validating: ContextVar[Any] = ContextVar("rollout_traces_validating", default=N
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredDataProto:
     """A `DataProto` after its rewards were computed.
 
     Attributes:
@@ -64,7 +64,7 @@ class Scored:
     token_scores: Any = None
 
 
-def batches_from(scored: Scored, /) -> list[RolloutBatch]:
+def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
     """verl's prompts [B, P] and responses [B, R] as one batch [B, P + R].
 
     Versions are given where a row's `min_global_steps` equals its `max_global_steps` for all rows; where the
@@ -136,7 +136,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         return
     if not binds(integration, trainer):
         return
-    observer = _Observer(trainer, logger, settings)
+    observer = _VerlObserver(trainer, logger, settings)
     if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer
@@ -166,7 +166,7 @@ def install() -> None:
     ray_trainer.extract_reward = _seen_in_validation(ray_trainer.extract_reward)
 
 
-class _Observer:
+class _VerlObserver:
     """Sees a trainer's batches go by."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
@@ -228,15 +228,17 @@ class _Observer:
     def on_rollouts(self, data: Any, extras: Mapping[str, Any]) -> None:
         """Hands a training batch over."""
         step = int(self.trainer.global_steps)
-        self._log(Scored(data, extras, train_version=step - 1), step, "rollout")
+        self._log(ScoredDataProto(data, extras, train_version=step - 1), step, "rollout")
         self.hook.close_step(step, "rollout")
 
     def on_validation(self, data: Any, scores: Any, extras: Mapping[str, Any]) -> None:
         """Hands a validation batch over."""
         step = int(self.trainer.global_steps)
-        self._log(Scored(data, extras, train_version=None, token_scores=scores), step, "eval-rollout")
+        self._log(
+            ScoredDataProto(data, extras, train_version=None, token_scores=scores), step, "eval-rollout"
+        )
 
-    def _log(self, scored: Scored, step: int, split: str) -> None:
+    def _log(self, scored: ScoredDataProto, step: int, split: str) -> None:
         self.hook.log_rollouts(batches_from(scored), step=step, split=split)
 
 

@@ -126,7 +126,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         return
     if not binds(integration, trainer):
         return
-    observer = _Observer(trainer, logger, settings)
+    observer = _VerlV1Observer(trainer, logger, settings)
     if not observer.hook.is_on:
         return
     trainer._rollout_traces = observer
@@ -174,7 +174,7 @@ class _QueueSeenInValidation:
         return getattr(self._queue, name)
 
 
-class _Observer:
+class _VerlV1Observer:
     """Sees a trainer's keys go by, and fetches their rows."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
+from rollout_traces.plain_values import plain
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
 from rollout_traces.spool.batch_record import ROLLOUTS
@@ -32,7 +33,6 @@ from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, 
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.trace.sanitize import plain
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
@@ -307,8 +307,8 @@ class LoggerPipeline(SpoolClient):
         self._folder = take_run_folder(trackio_folder, run.project, run.id)
         if not self._folder.path.is_relative_to(trackio_folder):
             log.warning(
-                "%s is a network mount or has another user's spools: ours lies in %s, and what a crash leaves there "
-                "can be recovered from this node only.",
+                "%s is a network mount, or open to other users: this run's spool lies in %s, and what a crash leaves "
+                "there can be recovered from this node only.",
                 trackio_folder,
                 self._folder.path,
             )

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -24,12 +23,12 @@ from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.key_filter import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")
 
 DEFAULT = "default"
-FULL = "full"
 MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
 MAX_KEYS_KEPT = 4096
@@ -140,7 +139,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
     for name in names:
-        pattern = _without_split(name.removeprefix("!"))
+        pattern = _without_split(name).removeprefix("!")
         nested = pattern.startswith(("source/", "discarded/"))
         if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):
             continue
@@ -172,14 +171,14 @@ def step_view(
     return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
-def key_filter(keys: str | Sequence[str]) -> KeyFilter:
+def key_filter(keys: str | Sequence[str]) -> WantedMetrics:
     """The filter of some keys over the families that are registered; one that was made is used again."""
     names = (keys,) if isinstance(keys, str) else tuple(keys)
     return _key_filter(names, tuple(FAMILIES.values()))
 
 
-class KeyFilter:
-    """Which keys were asked for.
+class WantedMetrics:
+    """Which metrics were asked for.
 
     Args:
         keys: as for `rollout_metrics`.
@@ -187,10 +186,10 @@ class KeyFilter:
     """
 
     def __init__(self, keys: Sequence[str], families: Sequence[Family]) -> None:
-        self._allow = [name for name in keys if not name.startswith("!")] or [FULL]
-        self._deny = [name[1:] for name in keys if name.startswith("!")]
-        self._default = _default_globs(families) if DEFAULT in self._allow else ()
-        self._is_wanted = lru_cache(MAX_KEYS_KEPT)(self._matches_any)
+        names = [_without_split(name) for name in keys]
+        self._asked = [name for name in names if not name.startswith("!")] or [FULL]
+        named = {FULL: ("*",), DEFAULT: _default_globs(families)}
+        self._is_wanted = lru_cache(MAX_KEYS_KEPT)(KeyFilter(names or [FULL], named, "metric_keys"))
         self._wants_under = {part: self._may_want_under(part) for part in ("source", "discarded")}
         self.families = tuple(spec for spec in families if self.may_want(spec))
 
@@ -198,17 +197,9 @@ class KeyFilter:
         """Whether a key, without its split, was asked for."""
         return self._is_wanted(key)
 
-    def _matches_any(self, key: str) -> bool:
-        if any(self._matches(key, pattern) for pattern in self._deny):
-            return False
-        if FULL in self._allow or any(fnmatchcase(key, glob) for glob in self._default):
-            return True
-        return any(self._matches(key, pattern) for pattern in self._allow if pattern != DEFAULT)
-
     def may_want(self, spec: Family) -> bool:
         """Whether a family can give a key that was asked for."""
-        others = [pattern for pattern in self._allow if pattern != DEFAULT]
-        return bool(others) or any(key.default for key in spec.keys)
+        return any(name != DEFAULT for name in self._asked) or any(key.default for key in spec.keys)
 
     def may_want_under(self, part: str) -> bool:
         """Whether a key of a part of the step can have been asked for.
@@ -219,25 +210,20 @@ class KeyFilter:
         return self._wants_under[part]
 
     def _may_want_under(self, part: str) -> bool:
-        asked = [
-            _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
-        ]
-        if DEFAULT not in self._allow:
-            asked = asked[: len(self._allow)]
+        asked = [name for name in self._asked if name != DEFAULT]
+        if DEFAULT in self._asked:
+            asked += _PER_SOURCE_DEFAULT
         return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
-
-    @staticmethod
-    def _matches(key: str, pattern: str) -> bool:
-        return fnmatchcase(key, _without_split(pattern))
 
 
 @lru_cache(16)
-def _key_filter(names: tuple[str, ...], families: tuple[Family, ...]) -> KeyFilter:
-    return KeyFilter(names, families)
+def _key_filter(names: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
+    return WantedMetrics(names, families)
 
 
 def _without_split(pattern: str) -> str:
-    return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
+    mark = "!" if pattern.startswith("!") else ""
+    return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
 def _globs(key: Key) -> tuple[str, ...]:

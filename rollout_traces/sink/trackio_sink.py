@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.flags import Alert
+from rollout_traces.plain_values import plain
 from rollout_traces.sink.disk_use import DiskUse
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
 from rollout_traces.trace.conversion import TraceRecord
-from rollout_traces.trace.sanitize import plain
 
 log = logging.getLogger("rollout_traces")
 

@@ -23,6 +23,7 @@ from rollout_traces.flags import check_parameters, current_parameters
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.metrics import check_keys
+from rollout_traces.settings.key_filter import KeyFilter
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.stats.completion_printer import CompletionPrinter
 from rollout_traces.stats.config import (
@@ -35,7 +36,6 @@ from rollout_traces.stats.config import (
 )
 from rollout_traces.stats.configured_sinks import sink_makers
 from rollout_traces.stats.console import print_scalars
-from rollout_traces.stats.key_filter import KeyFilter
 from rollout_traces.stats.sinks import MissingTracker, ScalarSink
 from rollout_traces.stats.step_rule import StepRule
 from rollout_traces.stats.trajectories import canonical

@@ -9,7 +9,13 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.places import SIDE_FOLDER, database_path, local_index_path, local_projects
+from rollout_traces.store.places import (
+    SIDE_FOLDER,
+    database_path,
+    local_index_path,
+    local_labels_path,
+    local_projects,
+)
 from rollout_traces.store.source import Source, SqlValue
 
 
@@ -54,6 +60,10 @@ class LocalSource(Source):
     def index_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into."""
         return local_index_path(self.path)
+
+    def labels_path(self) -> Path:
+        """Beside the project, and not in the index, which can be removed."""
+        return local_labels_path(self.path)
 
     def side_folder(self) -> str:
         """Beside the project, in a folder that Trackio does not look into."""

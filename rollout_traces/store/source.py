@@ -16,6 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
+from rollout_traces.store.places import own_labels_path
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -115,6 +116,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def index_path(self) -> Path:
         """Where this source's index file belongs."""
+
+    def labels_path(self) -> Path:
+        """Where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
+        return own_labels_path(self.label)
 
     @abc.abstractmethod
     def side_folder(self) -> str:

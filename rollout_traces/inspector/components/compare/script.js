@@ -79,6 +79,7 @@ function draw(answer) {
     h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer), shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id }))),
     h("div", { class: "rt-compare-columns" }, views.map((view, at) => column(view, answer, at))));
   scroller.scrollTop = 0;
+  if (now.at === "difference") requestAnimationFrame(goToDivergence);
   loadHistory(now, answer, history);
 }
 

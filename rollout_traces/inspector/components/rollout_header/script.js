@@ -47,7 +47,7 @@ export function selectedSentence(m, group) {
 const OPENED = "rt-header-open";
 const SHOWN_FLAGS = 3;
 
-// actions: {showFlag(flag)}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
+// actions: {showFlag(flag), labels: a node}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
   const title = [m.step === undefined ? null : `Step ${number(m.step)}`, m.group === undefined ? null : `group ${number(m.group)}`, m.sample === undefined ? null : `sample ${number(m.sample)}`].filter(Boolean).join(" · ");
@@ -60,6 +60,7 @@ export function rolloutHeader(rollout, actions) {
       h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null)),
     details(rollout),
     flagLines(rollout.flags, actions.showFlag),
+    actions.labels,
     rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))));
 }
 
