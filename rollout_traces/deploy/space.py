@@ -193,7 +193,7 @@ def _step(doing: str, state: str) -> Iterator[None]:
         raise DeployError(f"{doing}: {_why(error)} {state}") from error
     except RolloutTracesError:
         raise
-    except Exception as error:  # noqa: BLE001 - a name that is not found, a refused or cut connection: one sentence
+    except Exception as error:
         raise DeployError(f"{doing}: no answer of the Hub ({type(error).__name__}: {error}). {state}") from error
 
 

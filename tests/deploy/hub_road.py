@@ -55,13 +55,14 @@ def road_to(port: int, host: str, folder: Path) -> Iterator[Road]:
         proxy_port.append(server.sockets[0].getsockname()[1])
         ready.set()
 
-    loop.create_task(serve())
+    starting = loop.create_task(serve())
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     ready.wait(10)
     try:
         yield Road(f"http://127.0.0.1:{proxy_port[0]}", certificates)
     finally:
+        loop.call_soon_threadsafe(starting.cancel)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
 
