@@ -194,7 +194,9 @@ def _step(doing: str, state: str) -> Iterator[None]:
     except RolloutTracesError:
         raise
     except Exception as error:
-        raise DeployError(f"{doing}: no answer of the Hub ({type(error).__name__}: {error}). {state}") from error
+        raise DeployError(
+            f"{doing}: no answer of the Hub ({type(error).__name__}: {error}). {state}"
+        ) from error
 
 
 def _why(error: object) -> str:

@@ -71,7 +71,9 @@ class LoopbackHub:
             return _error(401)
         if token == READER and (request.method != "GET" or asked.endswith("/write")):
             return _error(403)
-        return self._route(request.method, request.url.path.strip("/").split("/"), await request.body(), asked)
+        return self._route(
+            request.method, request.url.path.strip("/").split("/"), await request.body(), asked
+        )
 
     def _route(self, method: str, path: list[str], body: bytes, asked: str) -> Response:
         match method, path:
@@ -113,11 +115,11 @@ class LoopbackHub:
             self.buckets[name] = json.loads(body or b"{}").get("visibility") == "private"
         elif name not in self.buckets:
             return _error(404, "RepoNotFound")
-        return JSONResponse({"id": name, "url": f"{self.address}/buckets/{name}", "private": self.buckets[name]})
+        return JSONResponse(
+            {"id": name, "url": f"{self.address}/buckets/{name}", "private": self.buckets[name]}
+        )
 
-    def _space(
-        self, method: str, name: str, space: Space, rest: list[str], body: bytes
-    ) -> Response | None:
+    def _space(self, method: str, name: str, space: Space, rest: list[str], body: bytes) -> Response | None:
         match method, rest:
             case "GET", [] | ["revision", _]:
                 files = [{"rfilename": path} for path in space.files]
@@ -138,19 +140,30 @@ class LoopbackHub:
                 return JSONResponse({})
             case "GET", ["tree", _, *_folder]:
                 return JSONResponse(
-                    [{"type": "file", "path": p, "size": len(c), "oid": "b" * 40} for p, c in space.files.items()]
+                    [
+                        {"type": "file", "path": p, "size": len(c), "oid": "b" * 40}
+                        for p, c in space.files.items()
+                    ]
                 )
             case "POST", ["preupload", _]:
                 asked = json.loads(body)["files"]
                 return JSONResponse(
-                    {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]}
+                    {
+                        "files": [
+                            {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked
+                        ]
+                    }
                 )
             case "POST", ["commit", _]:
                 return self._commit(name, space, body)
         return None
 
     def _runtime(self, space: Space) -> dict[str, Any]:
-        return {"stage": "RUNNING", "hardware": {"current": None, "requested": None}, "volumes": space.volumes}
+        return {
+            "stage": "RUNNING",
+            "hardware": {"current": None, "requested": None},
+            "volumes": space.volumes,
+        }
 
     def _commit(self, name: str, space: Space, body: bytes) -> Response:
         files = dict(space.files)
@@ -165,7 +178,11 @@ class LoopbackHub:
         space.files = files
         space.commits += 1
         return JSONResponse(
-            {"commitUrl": f"{self.address}/spaces/{name}/commit/{'c' * 40}", "commitOid": "c" * 40, "success": True}
+            {
+                "commitUrl": f"{self.address}/spaces/{name}/commit/{'c' * 40}",
+                "commitOid": "c" * 40,
+                "success": True,
+            }
         )
 
 
@@ -177,7 +194,9 @@ def loopback_hub() -> Iterator[LoopbackHub]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         response = await hub.answer(Request(scope, receive))
         if response.status_code == CUT:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"99")]})
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"99")]}
+            )
             await send({"type": "http.response.body", "body": b"{", "more_body": True})
             return
         await response(scope, receive, send)

@@ -57,7 +57,12 @@ class TestHubWriters:
     def test_the_hub_is_asked_once_for_a_token(self):
         asked = []
         writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)) or token == "yes")
-        assert [writers.may_write(token) for token in ("yes", "no", "yes", "no")] == [True, False, True, False]
+        assert [writers.may_write(token) for token in ("yes", "no", "yes", "no")] == [
+            True,
+            False,
+            True,
+            False,
+        ]
         assert asked == ["yes", "no"]
 
 
@@ -112,7 +117,9 @@ def running(tmp_path_factory) -> Iterator[Running]:
     venv.create(folder / "environment", with_pip=True)
     python = folder / "environment" / "bin" / "python"
     subprocess.run(
-        [python, "-m", "pip", "install", "-q", "-r", folder / "app" / "requirements.txt"], check=True, timeout=500
+        [python, "-m", "pip", "install", "-q", "-r", folder / "app" / "requirements.txt"],
+        check=True,
+        timeout=500,
     )
     with loopback_hub() as hub:
         hub.buckets["ada/rollouts-bucket"] = True

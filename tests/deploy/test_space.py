@@ -46,7 +46,9 @@ class TestANewSpace:
         assert hub.buckets == {"ada/rollouts-bucket": True}
         assert [(v["source"], v["mountPath"]) for v in space.volumes] == [("ada/rollouts-bucket", "/data")]
         assert space.variables == {"TRACKIO_DIR": "/data/trackio", "TRACKIO_BUCKET_ID": "ada/rollouts-bucket"}
-        assert {"app.py", "README.md", "requirements.txt", "rollout_traces/inspector/hosted.py"} <= set(space.files)
+        assert {"app.py", "README.md", "requirements.txt", "rollout_traces/inspector/hosted.py"} <= set(
+            space.files
+        )
         assert "Made" in done.stdout and "ada/rollouts-bucket" in done.stdout
 
     def test_is_public_on_request_and_that_is_said(self, hub):
