@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,19 +20,22 @@ from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import (
     Arguments,
-    arguments_of,
-    binds,
+    attach_when_built,
     contained,
     has_hook_points,
     integration_named,
-    warn_if_unsupported,
 )
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.verl_observer import (
+    NO_DUMP,
+    VerlObserver,
+    observe,
+    run_settings_of,
+    validating,
+)
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
-NO_DUMP = "rollout-traces:no-dump"
-"""A `rollout_data_dir` that stands for no folder."""
+__all__ = ["NO_DUMP", "Scored", "attach", "batches_from", "install", "run_settings_of"]
+
 RESPONSE_TRACKS = {
     "rollout_log_probs": "logprobs",
     "old_log_probs": "prox_logprobs",
@@ -44,7 +46,6 @@ RESPONSE_TRACKS = {
     "token_level_scores": "token_rewards",
 }
 """verl's [B, R] keys -> ours."""
-_validating: ContextVar[Any] = ContextVar("rollout_traces_validating", default=None)
 
 
 @dataclass(frozen=True)
@@ -128,22 +129,15 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
             opened, or on one of its own.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    integration = integration_named("verl")
-    warn_if_unsupported(integration)
-    settings = HookSettings.from_environment().over(options)
-    if getattr(trainer, "_rollout_traces", None) is not None:
-        trainer._rollout_traces.hook.give(logger, settings)
+    if any(kind.__module__.startswith("agentlightning.") for kind in type(trainer).__mro__):
+        from rollout_traces.integrations import agent_lightning
+
+        agent_lightning.attach(trainer, logger=logger, **options)
         return
-    if not binds(integration, trainer):
-        return
-    observer = _Observer(trainer, logger, settings)
-    if not observer.hook.is_on:
-        return
-    trainer._rollout_traces = observer
-    trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
-    trainer._validate = observer.around_validation(trainer._validate)
-    trainer.fit = observer.around_fit(trainer.fit)
-    observer.ask_for_dumps()
+    observer = observe(_Observer, "verl", trainer, logger, options)
+    if observer is not None:
+        trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
+        observer.ask_for_dumps()
 
 
 def install() -> None:
@@ -152,121 +146,37 @@ def install() -> None:
         return
     from verl.trainer.ppo import ray_trainer
 
-    original = ray_trainer.RayPPOTrainer.__init__
-    if getattr(original, "_rollout_traces", False):
-        return
-
-    @functools.wraps(original)
-    def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        contained("verl")(attach)(self)
-
-    build._rollout_traces = True  # type: ignore[attr-defined]
-    ray_trainer.RayPPOTrainer.__init__ = build
-    ray_trainer.extract_reward = _seen_in_validation(ray_trainer.extract_reward)
+    if not getattr(ray_trainer.extract_reward, "_rollout_traces", False):
+        ray_trainer.extract_reward = _seen_in_validation(ray_trainer.extract_reward)
+    attach_when_built(ray_trainer.RayPPOTrainer, "verl", attach)
 
 
-class _Observer:
-    """Sees a trainer's batches go by."""
+class _Observer(VerlObserver):
+    """Sees a `RayPPOTrainer`'s batches go by."""
 
-    def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
-        self.trainer = trainer
-        self.hook = HookLogger("verl", logger, options, lambda: run_settings_of(trainer))
-
-    def ask_for_dumps(self) -> None:
-        """Makes verl call `_log_rollout_data` also where no dump was asked for."""
-        from omegaconf import open_dict
-
-        config = self.trainer.config.trainer
-        if not config.get("rollout_data_dir", None):
-            with open_dict(config):
-                config.rollout_data_dir = NO_DUMP
-
-    def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
-        """Hands training rollouts over, and lets verl dump where a folder was asked for."""
-
-        @functools.wraps(dump)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            contained("verl")(self._on_dump)(arguments_of(dump, args, kwargs))
-            asked = not any(
-                isinstance(value, str) and value == NO_DUMP for value in (*args, *kwargs.values())
-            )
-            return dump(*args, **kwargs) if asked else None
-
-        return wrapped
-
-    def around_validation(self, validate: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the trainer whose validation batches `extract_reward` sees."""
-
-        @functools.wraps(validate)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            token = _validating.set(self)
-            try:
-                return validate(*args, **kwargs)
-            finally:
-                _validating.reset(token)
-                contained("verl")(self.hook.close_step)(int(self.trainer.global_steps), "eval-rollout")
-
-        return wrapped
-
-    def around_fit(self, fit: Callable[..., Any]) -> Callable[..., Any]:
-        """Stores what is left when training ends, however it ends."""
-
-        @functools.wraps(fit)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.hook.start_training()
-            try:
-                return fit(*args, **kwargs)
-            finally:
-                self.hook.close()
-
-        return wrapped
-
-    def _on_dump(self, given: Arguments) -> None:
-        self.on_rollouts(given["batch"], given.get("reward_extra_infos_dict") or {})
-
-    def on_rollouts(self, data: Any, extras: Mapping[str, Any]) -> None:
+    def on_rollouts(self, given: Arguments) -> None:
         """Hands a training batch over."""
-        step = int(self.trainer.global_steps)
-        self._log(Scored(data, extras, train_version=step - 1), step, "rollout")
-        self.hook.close_step(step, "rollout")
+        extras = given.get("reward_extra_infos_dict") or {}
+        self._log(Scored(given["batch"], extras, train_version=self.step - 1), "rollout")
 
     def on_validation(self, data: Any, scores: Any, extras: Mapping[str, Any]) -> None:
         """Hands a validation batch over."""
-        step = int(self.trainer.global_steps)
-        self._log(Scored(data, extras, train_version=None, token_scores=scores), step, "eval-rollout")
+        self._log(Scored(data, extras, token_scores=scores), "eval-rollout")
 
-    def _log(self, scored: Scored, step: int, split: str) -> None:
-        self.hook.log_rollouts(batches_from(scored), step=step, split=split)
-
-
-def run_settings_of(trainer: Any) -> dict[str, Any]:
-    """Arguments of a `RolloutLogger` that verl's own config names: project, run, tokenizer, template."""
-    from omegaconf import OmegaConf
-
-    whole = trainer.config
-    config = whole.trainer
-    kwargs = OmegaConf.select(whole, "data.apply_chat_template_kwargs")
-    return {
-        "project": config.get("project_name", None) or "verl",
-        "name": config.get("experiment_name", None),
-        "tokenizer": trainer.tokenizer,
-        "chat_template": OmegaConf.select(whole, "actor_rollout_ref.model.custom_chat_template"),
-        "chat_template_kwargs": OmegaConf.to_container(kwargs, resolve=True)
-        if OmegaConf.is_config(kwargs)
-        else kwargs,
-    }
+    def _log(self, scored: Scored, split: str) -> None:
+        self.hook.log_rollouts(batches_from(scored), step=self.step, split=split)
 
 
 def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(extract_reward)
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
         result = extract_reward(batch, *args, **kwargs)
-        observer = _validating.get()
-        if observer is not None:
+        observer = validating("verl")
+        if isinstance(observer, _Observer):
             contained("verl")(observer.on_validation)(batch, *result)
         return result
 
+    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 
