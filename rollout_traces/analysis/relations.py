@@ -30,6 +30,7 @@ NOT_COMPARED = frozenset(
             "attempt",
             "episode",
             "parent",
+            "sample_id",
             "late",
             "late_part",
             "superseded",

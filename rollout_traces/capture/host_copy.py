@@ -17,7 +17,8 @@ import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.part import MaskSource, Part, Rows, host_array
+from rollout_traces.capture.images import plain_images
+from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -47,7 +48,7 @@ class Captured:
     batch_id: str
     group_ids: np.ndarray
     n_rows: int
-    rows: tuple[Rows, ...]
+    rows: tuple[PaddedRows, ...]
     kept: np.ndarray
     sample_ids: list[Any] | None = None
 
@@ -102,7 +103,7 @@ class Capture:
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
         """
-        parts = [Part(batch) for batch in batches]
+        parts = [CapturedPart(batch) for batch in batches]
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
         group_ids = _group_ids(batches, groups or GroupNumbers())
         per_token = _bytes_per_token(batches)
@@ -147,7 +148,7 @@ class Capture:
         sample_ids = row_lists.get("sample_ids") if all(b.sample_ids is not None for b in batches) else None
         return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept, sample_ids)
 
-    def _tokens(self, parts: Sequence[Part], N: int) -> MaskSource:
+    def _tokens(self, parts: Sequence[CapturedPart], N: int) -> MaskSource:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
@@ -165,7 +166,9 @@ class Capture:
                 self._float_track(parts, key, N)
         return "given" if mixed else sources[0] if sources else "loss_mask"
 
-    def _mixed_response_mask(self, parts: Sequence[Part], sources: Sequence[MaskSource], N: int) -> None:
+    def _mixed_response_mask(
+        self, parts: Sequence[CapturedPart], sources: Sequence[MaskSource], N: int
+    ) -> None:
         """The response mask where parts know it from different columns: each from its own."""
         bools = self._bools[:N]
         at = 0
@@ -180,12 +183,12 @@ class Capture:
             at += part.n_kept
         self._buffer.reserve("response_mask", np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _mask(self, parts: Sequence[Part], key: str, N: int) -> None:
+    def _mask(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         bools = self._bools[:N]
         _gather(parts, key, bools, fill=False)
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _float_track(self, parts: Sequence[Part], key: str, N: int) -> None:
+    def _float_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._floats[:N]
         _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
@@ -208,7 +211,7 @@ def capture(
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
 
 
-def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
+def _keep(parts: Sequence[CapturedPart], kept: np.ndarray) -> None:
     at = 0
     for part in parts:
         n_rows = len(part.rows.lengths)
@@ -216,7 +219,7 @@ def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
         at += n_rows
 
 
-def _gather(parts: Sequence[Part], key: str, out: np.ndarray, fill: Any) -> None:
+def _gather(parts: Sequence[CapturedPart], key: str, out: np.ndarray, fill: Any) -> None:
     """Copies one per-token key of all parts into `out`; `fill` where a part does not have it."""
     at = 0
     for part in parts:
@@ -263,7 +266,7 @@ def _notes(kept: np.ndarray, budget: int) -> list[str]:
     ]
 
 
-def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
+def _prompt_keys(parts: Sequence[CapturedPart], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
     """Prompt keys, hashed here for rows whose tokens stay behind."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
     at = 0
@@ -275,7 +278,7 @@ def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.nd
     return keys
 
 
-def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
+def _hash_prompts(part: CapturedPart, rows: Sequence[int]) -> Iterator[str]:
     """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
     if not rows:
         return
@@ -290,7 +293,7 @@ def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
         yield key
 
 
-def _sampled_where(part: Part) -> tuple[np.ndarray, np.ufunc]:
+def _sampled_where(part: CapturedPart) -> tuple[np.ndarray, np.ufunc]:
     """Values [B, T], and how they compare with 0 where the policy sampled the token."""
     if part.mask_source == "versions":
         return host_array(part.batch.versions), np.greater_equal
@@ -327,7 +330,7 @@ def plain_list(values: Any) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in values]
 
 
-def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
+def _float_columns(parts: Sequence[CapturedPart]) -> dict[str, np.ndarray]:
     """float64 [B] by the name it has in the record."""
     n_rows = [part.batch.n_rows for part in parts]
     found = {}
@@ -338,7 +341,7 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
     return found
 
 
-def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
+def _not_given(parts: Sequence[CapturedPart]) -> dict[str, list[int]]:
     """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
     given = {
         "tracks": [{k: getattr(p.batch, k) for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
@@ -404,5 +407,5 @@ def _merge_lists(batches: Sequence[RolloutBatch]) -> dict[str, list[Any]]:
         for batch in batches:
             value = getattr(batch, key)
             column.extend([None] * batch.n_rows if value is None else plain_list(value))
-        merged[key] = column
+        merged[key] = plain_images(column) if key == "images" else column
     return merged

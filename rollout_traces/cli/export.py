@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rollout_traces.cli import options
-
-if TYPE_CHECKING:
-    from rollout_traces.store import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +31,9 @@ def export(
             help="Write the columns of all rollouts as a folder of parquet, split by these: run,step."
         ),
     ] = None,
+    no_conversations: Annotated[
+        bool, typer.Option("--no-conversations", help="With --partition-by: columns alone.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write rollouts to JSONL or parquet, with a manifest beside the file.
@@ -42,14 +41,26 @@ def export(
     Example: rollout-traces export good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
-    from rollout_traces.export import Query
+    from rollout_traces.export import ExportQuery, export_partitioned
     from rollout_traces.export import export as write
 
     store = source.open()
     if partition_by is not None:
-        _partitioned(store, out, which, partition_by)
+        rows = export_partitioned(
+            store,
+            out,
+            partition_by=[name.strip() for name in partition_by.split(",")],
+            where=which.where,
+            runs=None if which.run is None else [which.run],
+            splits=None if which.split is None else [which.split],
+            steps=which.between,
+            text=which.text,
+            conversations=not no_conversations,
+            tokens=tokens,
+        )
+        typer.echo(f"{rows} rollouts: {out}")
         return
-    query = Query(**which.asked(), order_by=sort, limit=limit)
+    query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:
@@ -60,19 +71,3 @@ def export(
         print_json(asdict(manifest))
     else:
         typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
-
-
-def _partitioned(store: Store, out: Path, which: options.Which, partition_by: str) -> None:
-    from rollout_traces.export import export_partitioned
-
-    rows = export_partitioned(
-        store,
-        out,
-        partition_by=[name.strip() for name in partition_by.split(",")],
-        where=which.where,
-        runs=None if which.run is None else [which.run],
-        splits=None if which.split is None else [which.split],
-        steps=which.between,
-        text=which.text,
-    )
-    typer.echo(f"{rows} rollouts: {out}")

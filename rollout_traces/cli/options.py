@@ -20,7 +20,7 @@ Project = Annotated[
     typer.Option(
         "--project",
         "-p",
-        help="Trackio project; not needed where there is only one.",
+        help="Trackio project, or where an export lies: a folder, s3://…, hf://datasets/…; not needed where there is only one.",
         rich_help_panel="Where",
     ),
 ]

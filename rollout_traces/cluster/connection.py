@@ -1,72 +1,114 @@
-"""A line between two nodes of a training job: one gloo group of two, made from the job's own store.
+"""A connection between two nodes of a training job, on `multiprocessing.connection`.
 
-It is no group of the trainer's: `torch.distributed` does not know of it, no other rank takes part in making it,
-and it works beside NCCL. It uses a connection of its own to the store, so that nothing it waits for holds up a
-collective or a rendezvous of the trainer.
+Rank 0 listens on one address with a key of its run; both reach the other nodes through the job's own store. Each
+side proves by HMAC that it has the key before anything is read. Messages are JSON and bytes: nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import datetime
+import contextlib
+import multiprocessing
+import os
+import secrets
+import socket
+import struct
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
-import numpy as np
 import orjson
 
-CONNECT = 20.0
-"""Seconds to wait for the other side when a line is made."""
 SILENCE = 60.0
-"""Seconds without a word after which the other side is given up."""
+"""Seconds without a byte after which the other side is given up."""
 MAX_META = 1 << 20
 MAX_BODY = 1 << 31
-"""Bytes of one message that are believed."""
+"""Bytes of one message that are accepted."""
+KEY_BYTES = 32
+BACKLOG = 64
+FAILURES = (OSError, EOFError, ValueError, AssertionError, multiprocessing.AuthenticationError)
+"""What `multiprocessing.connection` raises for a broken connection, a wrong key or a wrong message."""
 
 
 class NodeConnectionError(Exception):
-    """The other side is gone, silent, or says what cannot be understood."""
+    """The other side is gone, silent, has another key, or sent what cannot be understood."""
 
 
-def own_store(store: Any) -> Any | None:
-    """A connection of our own to a job's store.
+@dataclass(frozen=True)
+class NodeAddress:
+    """Where rank 0 listens, and the key that opens it.
 
-    Returns:
-        None where torch cannot make one, or has no gloo: no line can be made then.
+    Attributes:
+        host: address of this machine that the job's nodes use.
+        port: TCP port.
+        key: secret of both sides.
     """
-    import torch.distributed as distributed
 
-    if not distributed.is_gloo_available() or not hasattr(store, "clone"):
-        return None
-    try:
-        return store.clone()
-    except Exception:  # noqa: BLE001  a store that cannot be cloned is no error: the answer says so
-        return None
+    host: str
+    port: int
+    key: bytes = field(repr=False)
+
+    def as_json(self) -> bytes:
+        """What is put into the job's store."""
+        return orjson.dumps({"host": self.host, "port": self.port, "key": self.key.hex()})
+
+    @classmethod
+    def from_json(cls, data: bytes) -> NodeAddress:
+        """The address that `as_json` wrote.
+
+        Raises:
+            NodeConnectionError: it is none.
+        """
+        try:
+            values = orjson.loads(data)
+            return cls(str(values["host"]), int(values["port"]), bytes.fromhex(values["key"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise NodeConnectionError(f"rank 0's address cannot be read: {error!r}") from error
 
 
 class NodeConnection:
     """Two processes that take turns: one asks, the other answers.
 
     Args:
-        store: `own_store`.
-        key: where the two find each other; used once.
-        side: 0 for rank 0, 1 for the other.
-
-    Raises:
-        NodeConnectionError: the other side did not come.
+        connection: an open connection, not yet authenticated.
     """
 
-    def __init__(self, store: Any, key: str, side: int) -> None:
-        import torch.distributed as distributed
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        _bound_waiting(connection)
 
-        self._other = 1 - side
-        self._group: Any = None
+    @classmethod
+    def connect(cls, address: NodeAddress) -> NodeConnection:
+        """Connects to rank 0; each side proves that it has the key.
+
+        Raises:
+            NodeConnectionError: nobody listens there, or with another key.
+        """
         try:
-            self._group = distributed.ProcessGroupGloo(
-                distributed.PrefixStore(key, store), side, 2, datetime.timedelta(seconds=CONNECT)
-            )
-        except Exception as error:
-            raise NodeConnectionError(f"no line to another node: {error}") from error
+            connection = Client((address.host, address.port))
+        except OSError as error:
+            raise NodeConnectionError(f"no connection to {address}: {error}") from error
+        node = cls(connection)
+        try:
+            answer_challenge(connection, address.key)
+            deliver_challenge(connection, address.key)
+        except FAILURES as error:
+            node.close()
+            raise NodeConnectionError(f"{address} did not accept the job's key: {error!r}") from error
+        return node
 
-    def ask(self, meta: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
+    def authenticate(self, key: bytes) -> None:
+        """On rank 0: each side proves that it has the key.
+
+        Raises:
+            NodeConnectionError: the other side does not have it.
+        """
+        try:
+            deliver_challenge(self._connection, key)
+            answer_challenge(self._connection, key)
+        except FAILURES as error:
+            raise NodeConnectionError(f"a connection without this job's key: {error!r}") from error
+
+    def ask(self, meta: dict[str, Any], body: Any = b"") -> dict[str, Any]:
         """Sends a message and waits for its answer.
 
         Raises:
@@ -75,7 +117,7 @@ class NodeConnection:
         self.send(meta, body)
         return self.receive()[0]
 
-    def send(self, meta: dict[str, Any], body: bytes = b"") -> None:
+    def send(self, meta: dict[str, Any], body: Any = b"") -> None:
         """Sends a message.
 
         Args:
@@ -85,11 +127,13 @@ class NodeConnection:
         Raises:
             NodeConnectionError: as the class says.
         """
-        head = orjson.dumps(meta)
-        self._send(np.asarray([len(head), len(body)], np.int64).view(np.uint8))
-        self._send(np.frombuffer(head + body, np.uint8))
+        try:
+            self._connection.send_bytes(orjson.dumps(meta))
+            self._connection.send_bytes(body)
+        except FAILURES as error:
+            raise NodeConnectionError(f"the connection to another node broke: {error!r}") from error
 
-    def receive(self) -> tuple[dict[str, Any], memoryview]:
+    def receive(self) -> tuple[dict[str, Any], bytes]:
         """Waits for a message.
 
         Returns:
@@ -98,33 +142,77 @@ class NodeConnection:
         Raises:
             NodeConnectionError: as the class says.
         """
-        n_meta, n_body = self._receive(16).view(np.int64).tolist()
-        if not (0 < n_meta <= MAX_META and 0 <= n_body <= MAX_BODY):
-            raise NodeConnectionError(f"a message of {n_meta} and {n_body} bytes is not believed")
-        data = self._receive(n_meta + n_body)
         try:
-            meta = orjson.loads(data[:n_meta].tobytes())
-        except orjson.JSONDecodeError as error:
-            raise NodeConnectionError(f"a message that is no JSON: {error}") from error
-        return meta, data[n_meta:].data
+            meta = orjson.loads(self._connection.recv_bytes(MAX_META))
+            body = self._connection.recv_bytes(MAX_BODY)
+        except BlockingIOError as error:
+            raise NodeConnectionError(f"another node sent nothing for {SILENCE:g} s") from error
+        except FAILURES as error:
+            raise NodeConnectionError(f"the connection to another node broke: {error!r}") from error
+        if not isinstance(meta, dict):
+            raise NodeConnectionError(f"a message {type(meta).__name__}: expected an object")
+        return meta, body
 
     def close(self) -> None:
-        """Hangs up: the other side's next word fails at once."""
-        self._group = None
+        """Closes: what the other side does next fails at once."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
 
-    def _send(self, values: np.ndarray) -> None:
-        self._wait("send", values.copy())
 
-    def _receive(self, n_bytes: int) -> np.ndarray:
-        values = np.empty(n_bytes, np.uint8)
-        self._wait("recv", values)
-        return values
+class NodeListener:
+    """Rank 0's port for the job's other nodes.
 
-    def _wait(self, what: str, values: np.ndarray) -> None:
-        import torch
+    Args:
+        host: address of this machine to listen on; see `address_in_job`.
 
-        try:
-            work = getattr(self._group, what)([torch.from_numpy(values)], self._other, 0)
-            work.wait(datetime.timedelta(seconds=SILENCE))
-        except Exception as error:
-            raise NodeConnectionError(f"the line to another node broke: {error}") from error
+    Raises:
+        OSError: it cannot be listened on.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._listener = Listener((host, 0), backlog=BACKLOG)
+        port: Any = self._listener.address[1]
+        self.address = NodeAddress(host, int(port), secrets.token_bytes(KEY_BYTES))
+
+    def accept(self) -> NodeConnection:
+        """The next connection, not yet authenticated.
+
+        Raises:
+            OSError: none can be accepted.
+        """
+        return NodeConnection(self._listener.accept())
+
+    def close(self) -> None:
+        """Listens no more; a thread that waits in `accept` gets one last connection, which nobody uses."""
+        with contextlib.suppress(OSError):
+            Client((self.address.host, self.address.port)).close()
+        self._listener.close()
+
+
+def address_in_job(host: str, port: int) -> str:
+    """The address of this machine that nodes reach which reach a host of the job.
+
+    Args:
+        host: where the job's store is, a name or an address.
+        port: its port.
+
+    Returns:
+        The address of one interface: loopback where the store is on loopback.
+
+    Raises:
+        OSError: the host cannot be resolved or reached.
+    """
+    family, kind, _, _, target = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # a datagram socket only looks up the route: nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def _bound_waiting(connection: Connection) -> None:
+    """Ends every wait of a connection after `SILENCE`, and sends small messages without delay."""
+    limit = struct.pack("ll", int(SILENCE), int(SILENCE % 1 * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

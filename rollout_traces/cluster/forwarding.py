@@ -1,4 +1,4 @@
-"""What the ranks of another node hand over, sent to rank 0's spools.
+"""Sends the records of another node's ranks to rank 0's spools.
 
 One rank of each such node sends for all of its ranks. A record leaves its own spool when rank 0 has it in a
 spool; a `flush` or `finish` leaves when rank 0's worker has stored it, so that whoever waits for it waits for that.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.cluster.connection import NodeConnection
+from rollout_traces.cluster.connection import NodeAddress, NodeConnection
+from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.record import RecordError, decode, n_bytes_of
 from rollout_traces.spool.run_folder import RunFolder
@@ -20,9 +20,9 @@ from rollout_traces.spool.run_folder import RunFolder
 PAUSE = 0.05
 """Seconds between two looks at the spools."""
 BEAT = 2.0
-"""Seconds after which rank 0 hears that this node is still there."""
+"""Seconds between two messages that tell rank 0 that this node is alive."""
 MAX_BACKOFF = 30.0
-"""Seconds between two attempts to make a line, or to send what was refused, at most."""
+"""Seconds between two attempts to connect, or to send what was refused, at most."""
 
 
 class NodeForwarder:
@@ -30,20 +30,27 @@ class NodeForwarder:
 
     Args:
         folder: the node's own folder.
-        connect: makes a new line to rank 0.
+        meeting: where rank 0 tells its address.
         warnings: where what happens is counted.
     """
 
-    def __init__(self, folder: RunFolder, connect: Callable[[], NodeConnection], warnings: Warnings) -> None:
+    def __init__(self, folder: RunFolder, meeting: NodeMeeting, warnings: Warnings) -> None:
         self._folder = folder
-        self._connect = connect
+        self._meeting = meeting
+        self._node = 0
+        self._address: NodeAddress | None = None
         self._warnings = warnings
         self._ended = threading.Event()
         self._closing = threading.Event()
         self._refused: dict[str, tuple[float, float]] = {}
         self._waited_for: set[tuple[str, str]] = set()
-        self._said_at = 0.0
+        self._alive_at = 0.0
         self._thread = threading.Thread(target=self._run, name="rollout-traces-sender", daemon=True)
+
+    def _connect(self) -> NodeConnection:
+        self._node = self._node or self._meeting.ask()
+        self._address = self._address or self._meeting.wait_for_address()
+        return NodeConnection.connect(self._address)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -70,28 +77,28 @@ class NodeForwarder:
                 with contextlib.closing(self._connect()) as link:
                     failures = 0
                     self._serve(link)
-            except Exception as error:  # noqa: BLE001  the thread must go on: a store or a line raises anything
-                self._warnings.count("links_lost", f"{error}; what is handed over waits on this node")
+            except Exception as error:  # noqa: BLE001  the thread must go on: a store raises anything
+                self._warnings.count("connections_lost", f"{error}; records wait on this node")
                 failures += 1
                 self._ended.wait(min(2.0**failures / 4, MAX_BACKOFF))
 
     def _serve(self, link: NodeConnection) -> None:
-        self._say_who_is_there(link)
+        self._send_alive(link)
         while not self._ended.is_set():
             moved = self._send_waiting(link)
-            if time.monotonic() - self._said_at >= BEAT:
-                self._say_who_is_there(link)
+            if time.monotonic() - self._alive_at >= BEAT:
+                self._send_alive(link)
             if not moved:
                 self._ended.wait(PAUSE)
-        self._say_who_is_there(link)
-        link.ask({"say": "bye"})
+        self._send_alive(link)
+        link.ask({"kind": "close"})
 
-    def _say_who_is_there(self, link: NodeConnection) -> None:
+    def _send_alive(self, link: NodeConnection) -> None:
         living = [
             reader.spool for reader in self._folder.readers() if reader.names() or not reader.owner_is_gone
         ]
-        link.ask({"say": "here", "spools": living})
-        self._said_at = time.monotonic()
+        link.ask({"kind": "alive", "node": self._node, "spools": living})
+        self._alive_at = time.monotonic()
 
     def _send_waiting(self, link: NodeConnection) -> bool:
         """Sends the records that wait, oldest first.
@@ -102,7 +109,7 @@ class NodeForwarder:
         found = [(name, reader) for reader in self._folder.readers() for name in reader.names()]
         moved = False
         for name, reader in sorted(found, key=lambda item: item[0]):
-            if self._ended.is_set() or time.monotonic() - self._said_at >= BEAT:
+            if self._ended.is_set() or time.monotonic() - self._alive_at >= BEAT:
                 break
             if (reader.spool, name) in self._waited_for:
                 self._let_go_if_stored(link, reader, name)
@@ -136,7 +143,7 @@ class NodeForwarder:
             self._warnings.count("records_damaged", error)
             reader.set_aside(name)
             return True
-        answer = link.ask({"say": "record", "spool": reader.spool, "name": name}, data[: n_bytes_of(data)])
+        answer = link.ask({"kind": "record", "spool": reader.spool, "name": name}, data[: n_bytes_of(data)])
         if not answer.get("taken"):
             self._warnings.count("records_refused", answer.get("why"))
             return False
@@ -148,7 +155,7 @@ class NodeForwarder:
         return True
 
     def _let_go_if_stored(self, link: NodeConnection, reader: SpoolReader, name: str) -> None:
-        if link.ask({"say": "stored?", "spool": reader.spool, "name": name}).get("stored"):
+        if link.ask({"kind": "stored?", "spool": reader.spool, "name": name}).get("stored"):
             self._waited_for.discard((reader.spool, name))
             with contextlib.suppress(FileNotFoundError):
                 reader.remove(name)

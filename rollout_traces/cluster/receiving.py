@@ -1,7 +1,7 @@
-"""Rank 0's side of the lines to other nodes: what they send becomes spools beside its own.
+"""Rank 0's side of the connections to other nodes: what they send becomes spools in its own run folder.
 
 From there on nothing is different: the worker reads the spools of all ranks, makes one selection with one cap,
-and waits for no rank whose line is lost.
+and waits for no rank whose connection is lost.
 """
 
 from __future__ import annotations
@@ -9,125 +9,176 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError
+from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
+from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks for another node that wants a line."""
+"""Seconds between two looks for another node that wants to connect."""
+MAX_UNKNOWN = 32
+"""Connections that may be about to prove that they have the key; further ones are refused."""
 
 
 class NodeReceiver:
-    """Takes records from other nodes, on a thread a node.
+    """Takes records from other nodes, on a thread a connection. It opens a port once a node asks for one.
 
     Args:
         folder: the run's folder.
-        n_asked: how many lines were asked for so far.
-        accept: makes the line of a number, from 1.
+        meeting: where other nodes ask and find the address.
         max_bytes: bytes that may wait in one rank's spool.
         warnings: where what happens is counted.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        n_asked: Callable[[], int],
-        accept: Callable[[int], NodeConnection],
-        max_bytes: int,
-        warnings: Warnings,
-    ) -> None:
+    def __init__(self, folder: RunFolder, meeting: NodeMeeting, max_bytes: int, warnings: Warnings) -> None:
         self._folder = folder
-        self._n_asked = n_asked
-        self._accept = accept
+        self._meeting = meeting
         self._max_bytes = max_bytes
         self._warnings = warnings
         self._lock = threading.Lock()
+        self._listener: NodeListener | None = None
         self._writers: dict[str, SpoolWriter] = {}
-        self._line_of: dict[str, int] = {}
+        self._connection_of: dict[str, int] = {}
         self._newest: dict[str, tuple[str, str]] = {}
-        self._lines: list[threading.Thread] = []
+        self._threads: set[threading.Thread] = set()
+        self._n_unknown = 0
+        self._n_connected = 0
+        self._nodes: set[int] = set()
+        self._n_asked = 0
+        self._may_come = True
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="rollout-traces-nodes", daemon=True)
 
     @property
-    def has_lines(self) -> bool:
-        """True once another node asked for a line."""
-        return bool(self._lines)
+    def has_nodes(self) -> bool:
+        """True once another node asked for the address."""
+        return self._n_asked > 0
 
     def start(self) -> None:
         """Starts to look for nodes."""
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Waits for the nodes that have not said goodbye, and takes no more.
+        """Waits for the nodes that have not closed, and takes no more.
 
         Args:
             timeout: seconds to wait at most; what they hold then stays with them.
         """
         deadline = time.monotonic() + timeout
-        for line in list(self._lines):
-            line.join(max(deadline - time.monotonic(), 0.0))
-        if any(line.is_alive() for line in self._lines):
-            self._warnings.count("nodes_left", "another node has not finished; what it holds stays there")
+        while self._is_busy() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._is_busy():
+            self._warnings.count("nodes_left", "another node has not finished; its records stay there")
         self._ended.set()
+        if self._listener is not None:
+            self._listener.close()
         with self._lock:
             for spool in list(self._writers):
                 self._give_up(spool)
 
-    def _look(self) -> None:
-        while not self._ended.wait(LOOK_EVERY):
-            try:
-                n_asked = self._n_asked()
-            except Exception as error:  # noqa: BLE001  the store may be gone: there are no new nodes then; counted
-                self._warnings.count("nodes_unheard", error)
-                return
-            while len(self._lines) < n_asked:
-                number = len(self._lines) + 1
-                line = threading.Thread(
-                    target=self._serve, args=(number,), name=f"rollout-traces-node-{number}", daemon=True
-                )
-                self._lines.append(line)
-                line.start()
+    def _is_busy(self) -> bool:
+        """True while a node is connected, or asked and has not been here yet."""
+        if self._may_come:
+            self._ask_again()
+        return bool(self._threads) or (self._may_come and len(self._nodes) < self._n_asked)
 
-    def _serve(self, number: int) -> None:
+    def _ask_again(self) -> None:
+        """Looks how many nodes asked; where the job's store is gone, no further node can come."""
         try:
-            with contextlib.closing(self._accept(number)) as link:
-                self._talk(link, number)
+            self._n_asked = self._meeting.n_asked()
+        except Exception as error:  # noqa: BLE001  a store raises anything; counted and warned
+            self._may_come = False
+            self._warnings.count("nodes_unreachable", error)
+
+    def _look(self) -> None:
+        while self._may_come and not self._n_asked:
+            if self._ended.wait(LOOK_EVERY):
+                return
+            self._ask_again()
+        if self._n_asked:
+            self._listen()
+
+    def _listen(self) -> None:
+        try:
+            self._listener = NodeListener(self._meeting.host())
+            self._meeting.publish(self._listener.address)
+        except Exception as error:  # noqa: BLE001  a store raises anything; counted and warned
+            self._may_come = False
+            self._warnings.count("nodes_unreachable", f"rank 0 cannot listen for other nodes: {error}")
+            return
+        while not self._ended.is_set():
+            try:
+                connection = self._listener.accept()
+            except Exception as error:  # noqa: BLE001  the port must stay open; counted and warned
+                if not self._ended.wait(LOOK_EVERY):
+                    self._warnings.count("connections_lost", error)
+                continue
+            if self._ended.is_set() or self._n_unknown >= MAX_UNKNOWN:
+                connection.close()
+            else:
+                with self._lock:
+                    self._n_unknown += 1
+                threading.Thread(
+                    target=self._admit, args=(connection,), name="rollout-traces-node", daemon=True
+                ).start()
+
+    def _admit(self, connection: NodeConnection) -> None:
+        """Serves a connection once it has proved that it has the key."""
+        assert self._listener is not None
+        with contextlib.closing(connection):
+            try:
+                connection.authenticate(self._listener.address.key)
+            except NodeConnectionError as error:
+                self._warnings.count("nodes_refused", error)
+                return
+            finally:
+                with self._lock:
+                    self._n_unknown -= 1
+            with self._lock:
+                self._n_connected += 1
+                number = self._n_connected
+                self._threads.add(threading.current_thread())
+            try:
+                self._serve(connection, number)
+            finally:
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
+
+    def _serve(self, connection: NodeConnection, number: int) -> None:
+        try:
+            kind = None
+            while kind != "close" and not self._ended.is_set():
+                meta, body = connection.receive()
+                connection.send(self._answer(meta, body, number))
+                kind = meta.get("kind")
         except Exception as error:  # noqa: BLE001  one node must not take the others along; counted and warned
             if not self._ended.is_set():
-                self._warnings.count("links_lost", str(error))
+                self._warnings.count("connections_lost", str(error))
         finally:
             with self._lock:
                 for spool in self._fed_by(number):
                     self._give_up(spool)
 
-    def _talk(self, link: NodeConnection, number: int) -> None:
-        said = None
-        while said != "bye" and not self._ended.is_set():
-            meta, body = link.receive()
-            link.send(self._answer(meta, body, number))
-            said = meta.get("say")
-
-    def _answer(self, meta: dict[str, Any], body: memoryview, number: int) -> dict[str, Any]:
-        say = meta.get("say")
+    def _answer(self, meta: dict[str, Any], body: bytes, number: int) -> dict[str, Any]:
+        kind = meta.get("kind")
         with self._lock:
             if self._ended.is_set():
                 raise NodeConnectionError("rank 0 has finished")
-            if say == "here":
+            if kind == "alive":
+                self._nodes.add(int(meta["node"]))
                 self._keep_only({_checked(spool) for spool in meta["spools"]}, number)
                 return {}
-            if say == "bye":
+            if kind == "close":
                 return {}
-            spool, name = _checked(meta["spool"]), str(meta["name"])
-            if say == "stored?":
-                return {"stored": self._is_stored(spool, name)}
-            if say == "record":
+            if kind in ("stored?", "record"):
+                spool, name = _checked(meta["spool"]), str(meta["name"])
+                if kind == "stored?":
+                    return {"stored": self._is_stored(spool, name)}
                 return self._take(spool, name, body, number)
-        raise NodeConnectionError(f"a message {say!r} is not understood")
+        raise NodeConnectionError(f"a message of kind {kind!r}: expected alive, record, stored? or close")
 
     def _keep_only(self, spools: set[str], number: int) -> None:
         for spool in self._fed_by(number) - spools:
@@ -136,23 +187,23 @@ class NodeReceiver:
             self._writer(spool, number).count_waiting()
 
     def _fed_by(self, number: int) -> set[str]:
-        """The spools of a line; a newer line of the same node takes them over."""
-        return {spool for spool, line in self._line_of.items() if line == number}
+        """The spools of a connection; a newer one of the same node takes them over."""
+        return {spool for spool, owner in self._connection_of.items() if owner == number}
 
     def _writer(self, spool: str, number: int) -> SpoolWriter:
-        self._line_of[spool] = max(number, self._line_of.get(spool, 0))
+        self._connection_of[spool] = max(number, self._connection_of.get(spool, 0))
         if spool not in self._writers:
             self._writers[spool] = SpoolWriter(self._folder.path / spool, self._max_bytes)
         return self._writers[spool]
 
     def _give_up(self, spool: str) -> None:
-        self._line_of.pop(spool, None)
+        self._connection_of.pop(spool, None)
         writer = self._writers.pop(spool, None)
         if writer is not None:
             writer.close()
 
-    def _take(self, spool: str, name: str, body: memoryview, number: int) -> dict[str, Any]:
-        """Writes a record, unless it came before over a line that broke before the answer."""
+    def _take(self, spool: str, name: str, body: bytes, number: int) -> dict[str, Any]:
+        """Writes a record, unless it came before over a connection that broke before the answer."""
         if name > self._newest.get(spool, ("", ""))[0]:
             try:
                 self._newest[spool] = (name, self._writer(spool, number).append([body]))
@@ -173,7 +224,7 @@ class NodeReceiver:
 
 
 def _checked(spool: Any) -> str:
-    """A spool's name as another node says it; it must not lead anywhere else."""
+    """A spool's name as another node sends it; it must not lead anywhere else."""
     if not isinstance(spool, str) or safe_name(spool) != spool or not spool.startswith(RANK_SPOOL):
         raise NodeConnectionError(f"spool {spool!r}: not a rank's")
     return spool

@@ -1,7 +1,7 @@
-"""Several ranks, one run: rank 0 says which, the others hand over beside it.
+"""Several ranks, one run: rank 0 announces it, the others write into its folder or send to it.
 
-The word is passed through the store that the process group was started with. It is no collective: a rank that
-makes no logger blocks nobody.
+The announcement, and the address and key of rank 0's port, are exchanged through the store that the process group
+was started with. That is no collective: a rank that makes no logger blocks nobody.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.cluster.connection import NodeAddress, NodeConnectionError, address_in_job
+
 log = logging.getLogger("rollout_traces")
 
 NODE = "ROLLOUT_TRACES_NODE"
 """Environment variable with the name of this node, where host names do not tell nodes apart."""
+ADDRESS = "ROLLOUT_TRACES_NODE_ADDRESS"
+"""Environment variable with rank 0's address for other nodes, where the job's store does not tell it."""
 PATIENCE = 30.0
-"""Seconds that a rank waits for rank 0's word."""
+"""Seconds that a rank waits for rank 0's announcement."""
 _counts: Counter[str] = Counter()
 
 
@@ -47,20 +51,20 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What rank 0 says of its run.
+    """Which run rank 0 logs.
 
     Attributes:
         node: the name of its node.
-        folder: where the run's spools lie; None: nowhere that others can write to.
+        folder: the run's folder; None: there is none that others can write to.
         manifest: the run's manifest, plain values; None without a folder.
-        takes_lines: whether ranks of other nodes can send to it.
+        takes_nodes: whether ranks of other nodes can send to it.
         attempt: when the run's attempt began.
     """
 
     node: str
     folder: str | None = None
     manifest: Mapping[str, Any] | None = None
-    takes_lines: bool = False
+    takes_nodes: bool = False
     attempt: str | None = None
 
 
@@ -77,9 +81,100 @@ def current_ranks() -> Ranks | None:
         return None
     if distributed.get_world_size() < 2:
         return None
-    from torch.distributed.distributed_c10d import _get_default_store
+    store = _store_of(distributed)
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), store, node_name())
 
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), _get_default_store(), node_name())
+
+def _store_of(distributed: Any) -> Any:
+    """The store that the job's process group was started with."""
+    group = distributed.group.WORLD
+    if hasattr(group, "get_group_store"):
+        return group.get_group_store()
+    from torch.distributed.distributed_c10d import _get_default_store  # older torch has no public name
+
+    return _get_default_store()
+
+
+def own_store(store: Any) -> Any | None:
+    """A second connection to a job's store, so that nothing waited for holds up a collective of the trainer.
+
+    Returns:
+        None where the store takes none: other nodes cannot be met then.
+    """
+    try:
+        return store.clone()
+    except Exception as error:  # noqa: BLE001  what a store raises is its own; the caller says what follows
+        log.info("the job's store takes no second connection: %r", error)
+        return None
+
+
+def host_and_port(store: Any) -> tuple[str, int] | None:
+    """Where a job's store is; None where it is on no network, as a `FileStore`."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host, port = getattr(store, "host", None), getattr(store, "port", None)
+    return (str(host), int(port)) if host and port else None
+
+
+class NodeMeeting:
+    """Where rank 0 and the other nodes of a job exchange an address and a key: the job's store.
+
+    Args:
+        store: `own_store`.
+        key: of the logger, as `next_key` gave it.
+    """
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def n_asked(self) -> int:
+        """How many nodes asked for rank 0's address."""
+        return int(self._store.add(f"{self._key}/nodes", 0))
+
+    def ask(self) -> int:
+        """Asks for rank 0's address, once for a node.
+
+        Returns:
+            The node's number, from 1.
+        """
+        return int(self._store.add(f"{self._key}/nodes", 1))
+
+    def host(self) -> str:
+        """The address of this machine to listen on, see `address_in_job`.
+
+        Raises:
+            OSError: it cannot be found out.
+        """
+        given = os.environ.get(ADDRESS)
+        if given:
+            return given
+        place = host_and_port(self._store)
+        if place is None:
+            raise OSError(f"the job's store is on no network. Set {ADDRESS} to this machine's address.")
+        return address_in_job(*place)
+
+    def publish(self, address: NodeAddress) -> None:
+        """Tells the other nodes where rank 0 listens, and with which key."""
+        self._store.set(f"{self._key}/address", address.as_json())
+
+    def wait_for_address(self, patience: float = PATIENCE) -> NodeAddress:
+        """Where rank 0 listens.
+
+        Args:
+            patience: seconds to wait.
+
+        Raises:
+            NodeConnectionError: rank 0 did not publish it in time.
+        """
+        name = f"{self._key}/address"
+        try:
+            self._store.wait([name], datetime.timedelta(seconds=patience))
+            return NodeAddress.from_json(self._store.get(name))
+        except NodeConnectionError:
+            raise
+        except Exception as error:
+            raise NodeConnectionError(f"rank 0 published no address: {error!r}") from error
 
 
 def next_key(project: str) -> str:
@@ -88,13 +183,13 @@ def next_key(project: str) -> str:
     return f"rollout-traces/{project}/{_counts[project]}"
 
 
-def publish_announcement(ranks: Ranks, key: str, word: Announcement) -> None:
-    """Says on rank 0 where its run is."""
-    ranks.store.set(key, orjson.dumps(asdict(word), default=str))
+def publish_announcement(ranks: Ranks, key: str, announcement: Announcement) -> None:
+    """Announces rank 0's run."""
+    ranks.store.set(key, orjson.dumps(asdict(announcement), default=str))
 
 
 def wait_for_announcement(ranks: Ranks, key: str, patience: float = PATIENCE) -> Announcement | None:
-    """Learns on another rank where rank 0's run is.
+    """Waits on another rank for rank 0's announcement.
 
     Args:
         ranks: this process among the others.
@@ -102,13 +197,13 @@ def wait_for_announcement(ranks: Ranks, key: str, patience: float = PATIENCE) ->
         patience: seconds to wait for rank 0.
 
     Returns:
-        What rank 0 said; None when it said nothing in time.
+        The announcement; None when there was none in time.
     """
     try:
         ranks.store.wait([key], datetime.timedelta(seconds=patience))
         return Announcement(**orjson.loads(ranks.store.get(key)))
     except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
-        log.warning("rank %d heard nothing of rank 0's run within %g s: %r", ranks.rank, patience, error)
+        log.warning("rank %d: rank 0 announced no run within %g s: %r", ranks.rank, patience, error)
         return None
 
 
@@ -118,18 +213,20 @@ def is_first_of_node(ranks: Ranks, key: str) -> bool:
 
 
 def publish_node_folder(ranks: Ranks, key: str, folder: Path | None) -> None:
-    """Says to the other ranks of a node where they hand over; None: each logs by itself."""
+    """Tells the other ranks of a node which folder they write into; None: each logs by itself."""
     ranks.store.set(f"{key}/folder/{ranks.node}", orjson.dumps(None if folder is None else str(folder)))
 
 
 def wait_for_node_folder(ranks: Ranks, key: str, patience: float = PATIENCE) -> Path | None:
-    """Learns where the ranks of this node hand over; None when nobody said it in time, or said nowhere."""
+    """The folder that the ranks of this node write into; None when none was published in time, or there is none."""
     name = f"{key}/folder/{ranks.node}"
     try:
         ranks.store.wait([name], datetime.timedelta(seconds=patience))
         folder = orjson.loads(ranks.store.get(name))
     except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
-        log.warning("rank %d heard nothing of its node's spools within %g s: %r", ranks.rank, patience, error)
+        log.warning(
+            "rank %d: no folder of its node was published within %g s: %r", ranks.rank, patience, error
+        )
         return None
     return None if folder is None else Path(folder)
 

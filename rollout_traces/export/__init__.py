@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Any
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
-from rollout_traces.export.rows import Query, count, records
+from rollout_traces.export.ray_data import ray_dataset
+from rollout_traces.export.rows import ExportQuery, count, records
+from rollout_traces.export.side_table import write_side_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
 
-__all__ = ["FORMATS", "ExportManifest", "Query", "export", "export_partitioned"]
+__all__ = [
+    "FORMATS",
+    "ExportManifest",
+    "ExportQuery",
+    "export",
+    "export_partitioned",
+    "ray_dataset",
+    "write_side_table",
+]
 
 FORMATS = ("jsonl", "parquet")
 """Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""
@@ -24,7 +34,7 @@ FORMATS = ("jsonl", "parquet")
 def export(
     store: Store,
     path: Path | str,
-    query: Query = Query(),  # noqa: B008
+    query: ExportQuery = ExportQuery(),  # noqa: B008
     *,
     file_format: str | None = None,
     tokens: bool = False,

@@ -1,19 +1,34 @@
-"""Every rollout as a hive-partitioned parquet data set, which DuckDB, Ray Data, Spark and polars read."""
+"""Every rollout as a hive-partitioned parquet data set, which DuckDB, Ray Data, Spark and polars read.
+
+`open_store(folder)` reads it again, see `store.exports.layout` for what lies where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from rollout_traces.errors import ConfigError
+from rollout_traces.store.exports.layout import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
 
 ROW_GROUP = 65_536
 """Rows in one row group: large enough for scans, small enough to be skipped."""
+TEXT_ROW_GROUP = 1024
+"""Rows in one row group of a file with conversations, so that one of them is read without many others."""
+BATCH = 1024
+"""Rows whose conversations are in memory at once."""
 MOST_PARTITIONS = 1 << 20
+_MEANINGS = {
+    "messages": "the conversation, OpenAI style, as JSON text; null where the rollout was not traced",
+    "metadata": "everything the trace says of the rollout, as JSON text",
+    "spans": "turns, tool calls and the packed token track, as JSON text",
+}
 
 
 def export_partitioned(
@@ -26,8 +41,10 @@ def export_partitioned(
     splits: Sequence[str] | None = None,
     steps: tuple[int | None, int | None] = (None, None),
     text: str | None = None,
+    conversations: bool = True,
+    tokens: bool = False,
 ) -> int:
-    """Writes the columns of every rollout of a filter, traced or not: `folder/run=…/step=…/part-0.parquet`.
+    """Writes every rollout of a filter, traced or not: `folder/run=…/step=…/part-0.parquet`.
 
     What each column means, with its unit, is in its field's metadata under `meaning`.
 
@@ -40,6 +57,8 @@ def export_partitioned(
         splits: which splits; all when None.
         steps: first and last step, both included.
         text: words that the conversation must hold.
+        conversations: write the conversations and metadata of traced rollouts too.
+        tokens: write their spans with the packed token tracks too.
 
     Returns:
         How many rows were written.
@@ -55,39 +74,102 @@ def export_partitioned(
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; expected a new folder.")
     table = store.rollouts(where, None, runs, splits, steps, None, None, text)
-    missing = [name for name in partition_by if name not in table.column_names]
-    lists = [
-        name
-        for name in partition_by
-        if name not in missing and pa.types.is_list(table.schema.field(name).type)
-    ]
-    if missing or lists:
-        raise ConfigError(
-            f"partition_by: {', '.join(missing or lists)}: expected columns with one value a row."
-        )
-    table = _described(store, table)
+    _check_partitions(table, partition_by)
+    with_texts = conversations or tokens
+    texts = TEXTS if tokens else TEXTS[:2] if conversations else ()
+    meanings = {info.name: info.meaning for info in store.columns("all")} | _MEANINGS
+    fields = [*table.schema, *(pa.field(name, pa.string()) for name in texts)]
+    schema = pa.schema(
+        [f.with_metadata({"meaning": meanings[f.name]}) if meanings.get(f.name) else f for f in fields],
+        metadata={"written_by": "rollout-traces", "project": store.project},
+    )
+    batches = _with_texts(store, table, texts) if with_texts else iter(table.to_batches())
     ds.write_dataset(
-        table,
+        (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches),
         folder,
+        schema=schema,
         format="parquet",
-        partitioning=ds.partitioning(pa.schema([table.schema.field(n) for n in partition_by]), flavor="hive"),
+        partitioning=ds.partitioning(pa.schema([schema.field(n) for n in partition_by]), flavor="hive"),
         basename_template="part-{i}.parquet",
         max_partitions=MOST_PARTITIONS,
         max_open_files=256,
-        max_rows_per_group=ROW_GROUP,
+        max_rows_per_group=TEXT_ROW_GROUP if with_texts else ROW_GROUP,
         file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
     )
+    _write_about(store, folder, runs)
     return int(table.num_rows)
 
 
-def _described(store: Store, table: Any) -> Any:
-    """The table with the meaning of each column, and where it came from."""
+def _check_partitions(table: Any, partition_by: Sequence[str]) -> None:
     import pyarrow as pa
 
-    meanings = {info.name: info.meaning for info in store.columns("all")}
-    fields = [
-        field.with_metadata({"meaning": meanings[field.name]}) if meanings.get(field.name) else field
-        for field in table.schema
-    ]
-    about = {"written_by": "rollout-traces", "project": store.project}
-    return table.cast(pa.schema(fields, metadata=about))
+    names = set(table.column_names)
+    lists = [n for n in partition_by if n in names and pa.types.is_list(table.schema.field(n).type)]
+    wrong = [name for name in partition_by if name not in names] or lists
+    if wrong:
+        raise ConfigError(f"partition_by: {', '.join(wrong)}: expected columns with one value a row.")
+
+
+def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]:
+    """The rows with what their traces say, some at a time."""
+    import pyarrow as pa
+
+    for batch in table.to_batches(max_chunksize=BATCH):
+        ids = batch["id"].to_pylist()
+        found = store.source.texts_of([i for i in ids if i is not None], spans="spans" in texts)
+        nothing = (None, None, None)
+        columns = [
+            pa.array([_text(found.get(i, nothing)[at]) if i else None for i in ids], pa.string())
+            for at in range(len(texts))
+        ]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=[*batch.schema.names, *texts])
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
+    """What is no column: the runs, their configurations, attempts and logged scalars."""
+    import pyarrow as pa
+
+    from rollout_traces import __version__
+
+    chosen = [store.run(run) for run in runs] if runs is not None else store.runs()
+    ids = {info.id for info in chosen}
+    about = {
+        "schema": SCHEMA_VERSION,
+        "written_by": f"rollout-traces {__version__}",
+        "project": store.project,
+        "runs": [
+            {"id": r.id, "name": r.name, "started": r.started, "last_step": r.last_step}
+            | {"config": store.config(r.id)}
+            for r in chosen
+        ],
+        "attempts": [list(each) for each in store.attempts() if each[0] in ids],
+    }
+    (folder / ABOUT).parent.mkdir(parents=True, exist_ok=True)
+    (folder / ABOUT).write_bytes(orjson.dumps(about, default=str))
+    schema = pa.schema(
+        {
+            "run_id": pa.string(),
+            "id": pa.int64(),
+            "step": pa.int64(),
+            "timestamp": pa.string(),
+            "metrics": pa.string(),
+        }
+    )
+    with (
+        pa.OSFile(str(folder / METRICS), "wb") as file,
+        pa.ipc.new_file(file, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer,
+    ):
+        for info in chosen:
+            after = 0
+            while rows := store.source.metrics(info.id, after):
+                after = rows[-1][0]
+                kept = [(info.id, *row[:3], _text(row[3])) for row in rows if type(row[1]) is int]
+                writer.write_table(
+                    pa.table(list(map(list, zip(*kept, strict=True))), schema=schema)
+                    if kept
+                    else schema.empty_table()
+                )

@@ -29,7 +29,9 @@ TOO_LONG = "prompt_too_long"
 """Discard reason of rows that Agent Lightning drops since their prompt was cut."""
 REMAINDER = "not_in_a_mini_batch"
 """Discard reason of rows that it drops to fill its mini-batches."""
-_training: ContextVar[_Observer | None] = ContextVar("rollout_traces_agent_lightning", default=None)
+_training: ContextVar[_AgentLightningObserver | None] = ContextVar(
+    "rollout_traces_agent_lightning", default=None
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def batches_from(processed: Processed, /) -> list[RolloutBatch]:
         BatchError: a key is missing.
     """
     data = processed.data
-    [batch] = verl.batches_from(verl.Scored(data, train_version=processed.train_version))
+    [batch] = verl.batches_from(verl.ScoredDataProto(data, train_version=processed.train_version))
     others = data.non_tensor_batch
     rollouts = [str(rollout) for rollout in others["rollout_id_list"]]
     turns = others.get("turn_index_list")
@@ -109,13 +111,13 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    observer = observe(_Observer, NAME, trainer, logger, options)
-    if isinstance(observer, _Observer):
+    observer = observe(_AgentLightningObserver, NAME, trainer, logger, options)
+    if isinstance(observer, _AgentLightningObserver):
         _watch_modules()
         trainer._train_step = observer.around_step(trainer._train_step)
 
 
-class _Observer(VerlObserver):
+class _AgentLightningObserver(VerlObserver):
     """Sees the rows of each step, first all of them, then those that are trained on."""
 
     everything: Any = None
@@ -177,7 +179,7 @@ def _seen_in_validation(get_metrics: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(get_metrics)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         observer = validating(NAME)
-        if isinstance(observer, _Observer):
+        if isinstance(observer, _AgentLightningObserver):
             contained(NAME)(observer.on_validation)(self)
         return get_metrics(self, *args, **kwargs)
 

@@ -13,7 +13,8 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
-from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_handle import RolloutHandle
+from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.preflight import check
 
 log = logging.getLogger("rollout_traces")

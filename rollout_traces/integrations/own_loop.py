@@ -16,7 +16,8 @@ from transformers import TrainerCallback
 
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import arguments_of, contained
-from rollout_traces.logger.rollout_logger import RolloutHandle, RolloutLogger
+from rollout_traces.logger.rollout_handle import RolloutHandle
+from rollout_traces.logger.rollout_logger import RolloutLogger
 
 T = TypeVar("T")
 

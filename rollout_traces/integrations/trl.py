@@ -32,11 +32,11 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.trl_batch import Scored, batches_from
+from rollout_traces.integrations.trl_batch import ScoredCompletions, batches_from
 from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
-__all__ = ["Scored", "attach", "batches_from", "install", "install_recompiled", "install_rloo"]
+__all__ = ["ScoredCompletions", "attach", "batches_from", "install", "install_recompiled", "install_rloo"]
 
 DEFAULT_CAP = 32
 
@@ -59,7 +59,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if getattr(trainer, "_rollout_traces", None) is not None:
         trainer._rollout_traces.hook.give(logger, HookSettings.from_environment().over(options))
         return trainer._rollout_traces
-    observer = _Observer(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
+    observer = _TrlObserver(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
     if not observer.hook.is_on or not binds(integration, trainer):
         return observer
     trainer._rollout_traces = observer
@@ -122,7 +122,7 @@ class _Rewarded:
     extras: Mapping[str, Sequence[Any]]
 
 
-class _Observer(TrainerCallback):
+class _TrlObserver(TrainerCallback):
     """Sees every call, hands it over, closes each step, and flushes before TRL finishes its run."""
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ class _Observer(TrainerCallback):
         inputs: Sequence[Mapping[str, Any]],
         output: Mapping[str, Any],
         place: tuple[int, str],
-    ) -> Scored:
+    ) -> ScoredCompletions:
         trainer = self.trainer
         n = len(inputs)
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
@@ -245,7 +245,7 @@ class _Observer(TrainerCallback):
                 f"Expected the batch's {n}."
             )
         first_group = self._take_groups(place, -(-n * world // group_size))
-        return Scored(
+        return ScoredCompletions(
             output=output,
             completion_lengths=[row.length for row in self.generated] if known else None,
             sampled=[row.sampled for row in self.generated] if known else None,

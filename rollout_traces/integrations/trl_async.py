@@ -111,7 +111,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if getattr(trainer, "_rollout_traces", None) is not None:
         trainer._rollout_traces.hook.give(logger, settings.over(options))
         return trainer._rollout_traces
-    observer = _Observer(
+    observer = _TrlAsyncObserver(
         trainer, logger, settings.over({"max_rollout_traces_per_step": DEFAULT_CAP, **options})
     )
     if not observer.hook.is_on or not binds(integration, trainer):
@@ -132,7 +132,7 @@ def install() -> None:
         attach_when_built(AsyncGRPOTrainer, NAME, attach)
 
 
-class _Observer(TrainerCallback):
+class _TrlAsyncObserver(TrainerCallback):
     """Follows samples from the queue to the step they are trained in.
 
     Attributes:
@@ -243,7 +243,7 @@ class _Observer(TrainerCallback):
 class _WatchedQueue:
     """A rollout queue whose samples are noted as they are taken."""
 
-    def __init__(self, queue: Any, dataset: Any, observer: _Observer) -> None:
+    def __init__(self, queue: Any, dataset: Any, observer: _TrlAsyncObserver) -> None:
         self._queue = queue
         self._dataset = dataset
         self._observer = observer

@@ -13,7 +13,7 @@ GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCompletions:
     """What one call of `_generate_and_score_completions` leaves behind, for this rank's B rows.
 
     Attributes:
@@ -43,7 +43,7 @@ class Scored:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
-def batches_from(scored: Scored, /) -> list[RolloutBatch]:
+def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
     """TRL's prompts [B, P] and completions [B, C] as one batch [B, P + C].
 
     Raises:

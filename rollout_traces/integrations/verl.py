@@ -34,7 +34,7 @@ from rollout_traces.integrations.verl_observer import (
 )
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
-__all__ = ["NO_DUMP", "Scored", "attach", "batches_from", "install", "run_settings_of"]
+__all__ = ["NO_DUMP", "ScoredDataProto", "attach", "batches_from", "install", "run_settings_of"]
 
 RESPONSE_TRACKS = {
     "rollout_log_probs": "logprobs",
@@ -49,7 +49,7 @@ RESPONSE_TRACKS = {
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredDataProto:
     """A `DataProto` after its rewards were computed.
 
     Attributes:
@@ -65,7 +65,7 @@ class Scored:
     token_scores: Any = None
 
 
-def batches_from(scored: Scored, /) -> list[RolloutBatch]:
+def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
     """verl's prompts [B, P] and responses [B, R] as one batch [B, P + R].
 
     Versions are given where a row's `min_global_steps` equals its `max_global_steps` for all rows; where the
@@ -134,7 +134,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
         agent_lightning.attach(trainer, logger=logger, **options)
         return
-    observer = observe(_Observer, "verl", trainer, logger, options)
+    observer = observe(_VerlObserver, "verl", trainer, logger, options)
     if observer is not None:
         trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
         observer.ask_for_dumps()
@@ -151,19 +151,19 @@ def install() -> None:
     attach_when_built(ray_trainer.RayPPOTrainer, "verl", attach)
 
 
-class _Observer(VerlObserver):
+class _VerlObserver(VerlObserver):
     """Sees a `RayPPOTrainer`'s batches go by."""
 
     def on_rollouts(self, given: Arguments) -> None:
         """Hands a training batch over."""
         extras = given.get("reward_extra_infos_dict") or {}
-        self._log(Scored(given["batch"], extras, train_version=self.step - 1), "rollout")
+        self._log(ScoredDataProto(given["batch"], extras, train_version=self.step - 1), "rollout")
 
     def on_validation(self, data: Any, scores: Any, extras: Mapping[str, Any]) -> None:
         """Hands a validation batch over."""
-        self._log(Scored(data, extras, token_scores=scores), "eval-rollout")
+        self._log(ScoredDataProto(data, extras, token_scores=scores), "eval-rollout")
 
-    def _log(self, scored: Scored, split: str) -> None:
+    def _log(self, scored: ScoredDataProto, split: str) -> None:
         self.hook.log_rollouts(batches_from(scored), step=self.step, split=split)
 
 
@@ -172,7 +172,7 @@ def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
         result = extract_reward(batch, *args, **kwargs)
         observer = validating("verl")
-        if isinstance(observer, _Observer):
+        if isinstance(observer, _VerlObserver):
             contained("verl")(observer.on_validation)(batch, *result)
         return result
 

@@ -113,7 +113,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    observer = observe(_Observer, "verl_v1", trainer, logger, options)
+    observer = observe(_VerlV1Observer, "verl_v1", trainer, logger, options)
     if observer is not None:
         trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
         observer.ask_for_dumps()
@@ -139,7 +139,7 @@ class _QueueSeenInValidation:
     def kv_clear(self, *args: Any, **kwargs: Any) -> Any:
         """`transfer_queue.kv_clear`, after a validating trainer's rows were fetched."""
         observer = validating("verl_v1")
-        if isinstance(observer, _Observer):
+        if isinstance(observer, _VerlV1Observer):
             given = arguments_of(self._queue.kv_clear, args, kwargs)
             contained("verl_v1")(observer.on_validation)(given)
         return self._queue.kv_clear(*args, **kwargs)
@@ -148,7 +148,7 @@ class _QueueSeenInValidation:
         return getattr(self._queue, name)
 
 
-class _Observer(VerlObserver):
+class _VerlV1Observer(VerlObserver):
     """Sees a trainer's keys go by, and fetches their rows."""
 
     def on_rollouts(self, given: Arguments) -> None:

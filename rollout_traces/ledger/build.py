@@ -65,6 +65,7 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
         "source": text_column(batch, "sources", str),
         "episode": text_column(batch, "episode_ids", str),
         "parent": text_column(batch, "parents", str),
+        "sample_id": _sample_ids(batch),
         "discard_reason": text_column(batch, "discard_reasons", str),
         "reward": batch.row_floats.get("rewards", _nan(batch)),
         "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
@@ -86,6 +87,13 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     columns["update_share"] = update_shares(in_loss, columns["discard_reason"])
     columns = _with_known(columns, batch)
     return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
+
+
+def _sample_ids(batch: PackedBatch) -> np.ndarray:
+    """object [B]: the sample ids of rows of an episode, None elsewhere."""
+    of_episode = batch.row_lists.get("episode_ids") or [None] * batch.n_rows
+    ids = text_column(batch, "sample_ids", str)
+    return texts([None if episode is None else ids[row] for row, episode in enumerate(of_episode)])
 
 
 def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Ledger:

@@ -59,6 +59,7 @@ COLUMNS = (
         "episode", "text", "rows of one run of an environment share it: branches, compactions, sub-agents"
     ),
     Column("parent", "text", "sample id of the row of the same episode that this one left"),
+    Column("sample_id", "text", "the trainer's id of the row, which `parent` names; kept for episodes alone"),
     Column("trained", "int", "1 when the row has tokens in the loss and was not discarded"),
     Column("discard_reason", "text", "why the trainer left it out; unknown = used"),
     Column("reward", "float", "the reward"),

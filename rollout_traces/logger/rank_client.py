@@ -1,22 +1,22 @@
-"""Where a rank hands over whose run is rank 0's: into a spool beside rank 0's, or on its own node to be sent there."""
+"""How a rank other than 0 writes to rank 0's run: into its run folder, or on its own node to be sent there."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, own_store
 from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import (
     Announcement,
+    NodeMeeting,
     Ranks,
     is_first_of_node,
+    own_store,
     publish_announcement,
     publish_node_folder,
     rank_spool,
@@ -51,7 +51,9 @@ class RankClient(SpoolClient):
         self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
     ) -> None:
         path = folder.writer_folder(rank_spool(rank, unique()))
-        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes, attempts)
+        super().__init__(
+            SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps.max_bytes_per_step, attempts
+        )
         self._folder = folder
 
     def close(self, timeout: float, *, stored: bool) -> None:
@@ -71,7 +73,7 @@ class NodeClient(RankClient):
         plan: what is wanted.
         warnings: where what happens is counted.
         attempts: the run's.
-        connect: makes a line to rank 0.
+        meeting: where rank 0 tells its address.
     """
 
     def __init__(
@@ -81,10 +83,10 @@ class NodeClient(RankClient):
         plan: PipelineOptions,
         warnings: Warnings,
         attempts: Attempts,
-        connect: Callable[[], NodeConnection],
+        meeting: NodeMeeting,
     ) -> None:
         super().__init__(folder, rank, plan, warnings, attempts)
-        self._sender = NodeForwarder(folder, connect, warnings)
+        self._sender = NodeForwarder(folder, meeting, warnings)
         self._sender.start()
 
     @property
@@ -119,7 +121,8 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
         return RankClient(
             RunFolder(Path(announcement.folder)), ranks.rank, plan, warnings, _attempts(announcement)
         )
-    reason = _why_no_line(ranks, announcement)
+    store = own_store(ranks.store)
+    reason = _why_not_sent(announcement, store)
     if reason is not None:
         log.warning("rank %d logs a run of its own: %s", ranks.rank, reason)
         return None
@@ -130,7 +133,7 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
             if folder is None
             else RankClient(RunFolder(folder), ranks.rank, plan, warnings, _attempts(announcement))
         )
-    return _node_client(ranks, key, announcement, plan, warnings)
+    return _node_client(ranks, key, announcement, plan, warnings, NodeMeeting(store, key))
 
 
 def share(
@@ -153,13 +156,7 @@ def share(
     store = own_store(ranks.store)
     if store is not None:
         pipeline.take_from(
-            NodeReceiver(
-                folder,
-                lambda: int(store.add(f"{key}/lines", 0)),
-                lambda number: _line(ranks, key, number, side=0),
-                plan.max_spool_bytes,
-                warnings,
-            )
+            NodeReceiver(folder, NodeMeeting(store, key), plan.steps.max_spool_bytes, warnings)
         )
     publish_announcement(
         ranks,
@@ -172,22 +169,25 @@ def _attempts(announcement: Announcement) -> Attempts:
     return attempts_of(str((announcement.manifest or {}).get("run_id", "")), announcement.attempt)
 
 
-def _why_no_line(ranks: Ranks, announcement: Announcement) -> str | None:
+def _why_not_sent(announcement: Announcement, store: Any) -> str | None:
     if announcement.folder is None or announcement.manifest is None:
         return "rank 0 keeps its spool in memory"
-    if not announcement.takes_lines or own_store(ranks.store) is None:
-        return "torch has no gloo here, or its store takes no second connection, so nodes cannot be joined"
+    if not announcement.takes_nodes or store is None:
+        return "the job's store takes no second connection, so nodes cannot find each other"
     return None
 
 
 def _node_client(
-    ranks: Ranks, key: str, announcement: Announcement, plan: PipelineOptions, warnings: Warnings
+    ranks: Ranks,
+    key: str,
+    announcement: Announcement,
+    plan: PipelineOptions,
+    warnings: Warnings,
+    meeting: NodeMeeting,
 ) -> NodeClient | None:
     try:
         folder = _folder_of_node(ranks, announcement, plan)
-        client = NodeClient(
-            folder, ranks.rank, plan, warnings, _attempts(announcement), lambda: _next_line(ranks, key)
-        )
+        client = NodeClient(folder, ranks.rank, plan, warnings, _attempts(announcement), meeting)
     except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(
@@ -210,15 +210,3 @@ def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOpti
     saved = plan.tokenizer is not None and save_tokenizer(plan.tokenizer, folder.tokenizer)
     folder.write_manifest(replace(manifest, has_tokenizer=saved))
     return folder
-
-
-def _next_line(ranks: Ranks, key: str) -> NodeConnection:
-    store = own_store(ranks.store)
-    if store is None:
-        raise NodeConnectionError("the job's store is gone")
-    return _line(ranks, key, int(store.add(f"{key}/lines", 1)), side=1)
-
-
-def _line(ranks: Ranks, key: str, number: int, side: int) -> NodeConnection:
-    """A line of a number, over a connection of its own."""
-    return NodeConnection(own_store(ranks.store), f"{key}/line/{number}", side)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import secrets
 import threading
@@ -12,64 +13,36 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
-from rollout_traces.capture.device_copy import any_on_gpu, flat, on_gpu, owned_copy
+from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.capture.host_copy import MAX_BYTES, Captured
-from rollout_traces.capture.join import JOINABLE, join_record
+from rollout_traces.capture.host_copy import Captured
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
-from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
-from rollout_traces.errors import BatchError, ConfigError
-from rollout_traces.flags import check_parameters, current_parameters
-from rollout_traces.logger.pipeline import MAX_SPOOL_BYTES, LoggerPipeline, PipelineOptions
+from rollout_traces.errors import BatchError
+from rollout_traces.logger.arguments import (
+    awaited_keys,
+    batches_of_call,
+    check_cap,
+    check_split,
+    checked_options,
+    decoding_of,
+    plain_step,
+)
+from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
-from rollout_traces.metrics import check_keys
-from rollout_traces.selection import policy_named
-from rollout_traces.settings.names import check_project, check_run
-from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
+from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
+from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.sink.trackio_sink import TrackioSink
-from rollout_traces.sink.webhook import ENVIRONMENT as ALERT_WEBHOOK
-from rollout_traces.sink.webhook import check_webhook
 from rollout_traces.spool.record import Record
-from rollout_traces.steps.options import JOIN_SECONDS, MAX_STEP_BYTES, QUIET_SECONDS, StepOptions
+from rollout_traces.steps.options import StepOptions
 
 STEPS_WITH_GROUPS = 16
 """Steps whose group numbers are kept for further calls."""
-RESUMES = ("allow", "must", "never")
-"""Whether a new run may, must or must not continue one of its name."""
-WORKERS = ("process", "thread")
-"""Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
-
-
-@dataclass(frozen=True, eq=False)
-class RolloutHandle:
-    """One hand-over, for what exists only later in the same step.
-
-    Attributes:
-        batch_id: the hand-over's id; None when it was refused.
-    """
-
-    batch_id: str | None
-    _captured: Captured | Future[Captured] | None = None
-    _logger: RolloutLogger | None = None
-
-    def join(self, **columns: Any) -> None:
-        """Adds columns to the rollouts handed over; they reach the ledger, and traces that await them.
-
-        Args:
-            **columns: canonical keys: per-token float tracks [B, T] in the batch's own layout
-                (`advantages`, `prox_logprobs`, `new_logprobs`, ...), one array or one a part;
-                `advantages` or `losses` [B]; `attention_mask` [B, T] when the padding is another;
-                `sample_ids` when the rows come in another order.
-        """
-        if self._logger is not None and self._captured is not None:
-            self._logger._join(self._captured, columns)
 
 
 class RolloutLogger:
@@ -83,47 +56,14 @@ class RolloutLogger:
         project: Trackio project.
         name: run name; Trackio makes one up when None.
         tokenizer: the policy's tokenizer; without it no rollout is decoded and only ledgers are kept.
-        max_rollout_traces_per_step: rollouts that become traces, per step and split; 0 or less: none.
-        selection: how that cap is spent: `portfolio`, `fixed_prompts`, `first`, `random`, `extremes`, `all` or a
-            callable; evaluation has `fixed_prompts` where training has `portfolio`.
-        space_id: Hugging Face Space to log to.
-        private: whether a Space that has to be created is private.
-        server_url: self-hosted Trackio server to log to.
         config: stored with the run. A mapping under `rollout_traces` declares what `RunSettings` holds
             (clip bounds, a success threshold, ranges).
         run: a `trackio.Run`; else the current one, else a new one.
-        resume: `allow`, `must` or `never`, for a new run.
-        ledger: whether every step's ledger of all rows is kept.
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
             spool then lies in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
-        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
-        chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
-        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
-        reward_range: (smallest, largest) reward, for display.
-        metric_ranges: name -> {min, max, invert}, for display.
-        metric_keys: which metrics of a step are logged: `default`, `full`, or patterns (docs/metrics.md).
-        flag_parameters: thresholds of flags by `<flag>.<parameter>`, `<flag>.alert_above` among them
-            (docs/flags.md).
-        all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
-            `{"columns": [...], "data": [[...]]}`; None: no such file.
-        alert_webhook: http or https address that gets every alert as JSON (docs/logging.md); the variable
-            `ROLLOUT_TRACES_ALERT_WEBHOOK` when None. It is a secret: it reaches the worker through its
-            environment, and is written nowhere.
-        worker: `process`, or `thread` where no process can be started. A callable selection, a redact hook
-            or template arguments that JSON cannot hold work in a thread only.
-        per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks hand over to
-            rank 0's run and share one selection with one cap.
-        max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
-        max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
-        max_step_bytes: memory of the worker for the tokens of one open step; above it those of a random sample of
-            its groups are kept, and probabilities say so.
-        quiet_seconds: seconds without rollouts after which an open step is closed, and at least three times the
-            longest pause seen within a step; 0: never. It is off where closes are announced.
-        join_seconds: seconds that a step which could be closed waits for awaited joins.
-        announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
-            For asynchronous trainers, whose steps overlap, and for hooks.
         drain: the former name of `worker`.
+        **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default.
 
     Raises:
         ConfigError: a setting cannot be understood.
@@ -135,119 +75,58 @@ class RolloutLogger:
         name: str | None = None,
         tokenizer: Any = None,
         *,
-        max_rollout_traces_per_step: int = 0,
-        selection: str | Callable[..., Any] = "portfolio",
-        space_id: str | None = None,
-        private: bool | None = True,
-        server_url: str | None = None,
         config: Mapping[str, Any] | None = None,
         run: Any = None,
-        resume: str = "allow",
-        ledger: bool = True,
         redact: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         dialect: Any = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        max_disk_gb: float | None = None,
-        reward_range: tuple[float, float] | None = None,
-        metric_ranges: Mapping[str, Mapping[str, Any]] | None = None,
-        metric_keys: str | Sequence[str] = "default",
-        flag_parameters: Mapping[str, Any] | None = None,
-        all_rows_folder: str | Path | None = None,
-        alert_webhook: str | None = None,
-        worker: str = "process",
-        per_rank: bool = False,
-        max_bytes_per_step: int = MAX_BYTES,
-        max_spool_bytes: int = MAX_SPOOL_BYTES,
-        max_step_bytes: int = MAX_STEP_BYTES,
-        quiet_seconds: float = QUIET_SECONDS,
-        join_seconds: float = JOIN_SECONDS,
-        announces_closes: bool = False,
         drain: str | None = None,
+        **options: Any,
     ) -> None:
-        _check_cap(max_rollout_traces_per_step)
-        check_project(project)
-        check_run(name)
-        if resume not in RESUMES:
-            raise ConfigError(f"resume: seen {resume!r}. Expected one of {', '.join(RESUMES)}.")
         if drain is not None:
             warnings.warn(
                 "drain= is now worker=; the old name goes with the next release.",
                 DeprecationWarning,
                 stacklevel=2,
             )
-            worker = drain
-        if worker not in WORKERS:
-            raise ConfigError(f"worker: seen {worker!r}. Expected one of {', '.join(WORKERS)}.")
-        settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
-        if not callable(selection):
-            policy_named(selection)
+            options["worker"] = drain
+        check_cap(options.get("max_rollout_traces_per_step", 0))
+        asked = checked_options(StepOptions.of(**options, project=project, name=name), config)
         if tokenizer is not None:
             check_tokenizer(tokenizer)
-        flag_parameters = current_parameters(flag_parameters or {})
-        check_parameters(flag_parameters)
-        check_keys(metric_keys)
-        alert_webhook = alert_webhook or os.environ.get(ALERT_WEBHOOK)
-        if alert_webhook:
-            check_webhook(alert_webhook)
+        plan = PipelineOptions(asked, tokenizer, decoding_of(asked, dialect), redact)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: dict[tuple[str, int, str], GroupNumbers] = {}
         self._pid = os.getpid()
         self._finished: bool | None = None
-        self._announces_closes = announces_closes
+        self._announces_closes = asked.announces_closes
         self._finishing = threading.Lock()
-        step_options = StepOptions(
-            max_traces=max_rollout_traces_per_step,
-            selection=selection,
-            ledger=ledger,
-            settings=settings,
-            max_disk_gb=max_disk_gb,
-            metric_keys=(metric_keys,) if isinstance(metric_keys, str) else tuple(metric_keys),
-            flag_parameters=flag_parameters,
-            all_rows_folder=None if all_rows_folder is None else str(Path(all_rows_folder).absolute()),
-            quiet_seconds=quiet_seconds,
-            join_seconds=join_seconds,
-            max_step_bytes=max_step_bytes,
-        )
-        plan = PipelineOptions(
-            steps=step_options,
-            in_process=worker == "process",
-            tokenizer=tokenizer,
-            decoding=DecodeSettings(dialect, chat_template, chat_template_kwargs or {}),
-            redact=redact,
-            space_id=space_id,
-            server_url=server_url,
-            private=private if space_id else None,
-            max_bytes=max_bytes_per_step,
-            max_spool_bytes=max_spool_bytes,
-            alert_webhook=alert_webhook,
-        )
         ranks = current_ranks()
-        self._n_ranks, self._rank = (1, 0) if ranks is None or per_rank else (ranks.n_ranks, ranks.rank)
+        self._n_ranks, self._rank = (1, 0) if ranks is None or asked.per_rank else (ranks.n_ranks, ranks.rank)
         suffix, key = "", next_key(project)
         shares = ranks is not None and self._rank > 0 and redact is None
         client = client_of_rank(ranks, key, plan, self._warnings) if ranks is not None and shares else None
         if client is not None:
             self._pipeline: LoggerPipeline | RankClient = client
         else:
-            if ranks is not None and (per_rank or self._rank > 0):
+            if ranks is not None and (asked.per_rank or self._rank > 0):
                 suffix, self._n_ranks = f"-rank{ranks.rank}", 1
             sink = TrackioSink.open(
                 project=project,
                 name=f"{name or 'run'}{suffix}" if suffix else name,
                 group=name if suffix else None,
                 run=run,
-                resume=resume,
-                space_id=space_id,
-                server_url=server_url,
-                private=private if space_id else None,
-                config={**(config or {}), CONFIG_KEY: _run_config(settings, tokenizer)},
+                resume=asked.resume,
+                space_id=asked.space_id,
+                server_url=asked.server_url,
+                private=asked.private if asked.space_id else None,
+                config={**(config or {}), CONFIG_KEY: _run_config(asked, tokenizer)},
             )
             shared = ranks if self._n_ranks > 1 else None
             self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
             if shared is not None:
                 share(pipeline, shared, key, plan, self._warnings)
+        self._joins = Joins(self._pipeline.hand_over, self._warnings, self._check_open)
         _finish_at_exit(self)
 
     @property
@@ -281,19 +160,12 @@ class RolloutLogger:
             A handle for `join`; without id when the batch was refused.
         """
         try:
-            if split not in SPLITS:
-                raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
-            awaited = [await_join] if isinstance(await_join, str) else list(await_join or ())
-            unknown = [name for name in awaited if name not in JOINABLE]
-            if unknown:
-                self._warnings.count(
-                    "keys_misspelt",
-                    f"await_join: {unknown[0]!r} cannot be joined, and is not awaited. Expected some of {', '.join(JOINABLE)}.",
-                )
-                awaited = [name for name in awaited if name in JOINABLE]
+            check_split(split)
+            awaited = awaited_keys(await_join, self._warnings)
             at = plain_step(step)
+            self._check_open()
             batch_id = secrets.token_hex(6)
-            batches = self._parts(batch, batch_id)
+            batches = batches_of_call(batch, batch_id, self._warnings)
             attempt = self._pipeline.attempts.note_rollouts(at, split, announced=self._announces_closes)
             details = {
                 "step": at,
@@ -309,7 +181,7 @@ class RolloutLogger:
             captured: Captured | Future[Captured]
             if any_on_gpu(batches):
                 captured = hand_over.from_device(batches, **details)
-                captured.add_done_callback(self._look_for_failure)
+                warn_of_failure(captured, self._warnings)
             else:
                 captured = hand_over.rollouts(batches, **details)
                 captured = replace(captured, buffers=[])
@@ -317,7 +189,7 @@ class RolloutLogger:
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("batches_refused", error)
             return RolloutHandle(None)
-        return RolloutHandle(batch_id, captured, self)
+        return RolloutHandle(batch_id, captured, self._joins)
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
         """Logs numbers at a step, beside its traces.
@@ -360,8 +232,7 @@ class RolloutLogger:
         try:
             self._check_open()
             at = plain_step(step)
-            if split not in SPLITS:
-                raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+            check_split(split)
             attempt = self._pipeline.attempts.note_close(at, split)
             meta = {"step": at, "split": split, "attempt": attempt, "n_ranks": self._n_ranks}
             self._pipeline.hand_over.post(Record("close", meta))
@@ -431,56 +302,6 @@ class RolloutLogger:
             self._groups.pop(old, None)
         return groups
 
-    def _parts(self, batch: Any, call: str) -> list[RolloutBatch]:
-        """The batches of a call; elements of a list that cannot be understood do not take their siblings."""
-        self._check_open()
-        if not isinstance(batch, (list, tuple)):
-            self._say_misspelt(batch)
-            return RolloutBatch.from_any(batch)
-        for element in batch[:1]:
-            self._say_misspelt(element)
-        parts: list[RolloutBatch] = []
-        for index, element in enumerate(batch):
-            if element is None:
-                self._counters["trajectories_missing"] += 1
-                continue
-            try:
-                parts += [part.as_group(f"{call} part {index}") for part in RolloutBatch.from_any(element)]
-            except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
-                self._warnings.count("batches_refused", f"element {index}: {error}")
-        return parts
-
-    def _say_misspelt(self, batch: Any) -> None:
-        for key, meant in misspelt_keys(batch).items() if isinstance(batch, Mapping) else ():
-            self._warnings.count("keys_misspelt", f"{key}: no key of a batch, left out. Meant {meant}?")
-
-    def _join(
-        self,
-        captured: Captured | Future[Captured],
-        columns: Mapping[str, Any],
-    ) -> None:
-        hand_over = self._pipeline.hand_over
-        try:
-            self._check_open()
-            if isinstance(captured, Captured) and not any(map(on_gpu, flat(columns))):
-                hand_over.post(join_record(captured, columns))
-            else:
-                owned = {key: owned_copy(value) for key, value in columns.items()}
-
-                def join() -> str | None:
-                    known = captured if isinstance(captured, Captured) else captured.result()
-                    return hand_over.put(join_record(known, owned))
-
-                hand_over.later(join).add_done_callback(self._look_for_failure)
-            self._counters["joins_handed_over"] += 1
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("joins_refused", error)
-
-    def _look_for_failure(self, done: Future[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            self._warnings.count("batches_refused", error)
-
     def _wait_spooled(self, timeout: float) -> bool:
         try:
             return self._pipeline.wait_spooled(timeout)
@@ -496,33 +317,32 @@ class RolloutLogger:
             return False
 
 
-def plain_step(step: Any) -> int:
-    """A step as a plain int.
-
-    Raises:
-        BatchError: it is none.
-    """
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int.") from error
-    if isinstance(step, bool) or number != step or not -(2**63) <= number < 2**63:
-        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int of 64 bits.")
-    return number
-
-
-def _run_config(settings: RunSettings, tokenizer: Any) -> dict[str, Any]:
-    """What the run's config says of us: the settings, and which tokenizer wrote the rollouts."""
+def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:
+    """What the run's config says of us: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
-    return {**settings.as_config(), **({"tokenizer": str(name)} if name else {})}
+    written = {FLAG_PARAMETERS: dict(options.flag_parameters), "tokenizer": str(name) if name else None}
+    return {**options.settings.as_config(), **{key: value for key, value in written.items() if value}}
 
 
-def _check_cap(cap: Any) -> None:
-    if isinstance(cap, bool) or not isinstance(cap, int):
-        raise ConfigError(
-            f"max_rollout_traces_per_step: seen {cap!r} ({type(cap).__name__}). "
-            "Expected an int; 0 or less logs no traces."
+def _signature() -> inspect.Signature:
+    """The constructor's arguments with every option by name, for `help` and editors."""
+    own = inspect.signature(RolloutLogger.__init__)
+    written = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    known = {item.name for item in written}
+    derived = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default_of(item.name),
+            annotation=item.type,
         )
+        for item in fields(LoggerOptions)
+        if item.name not in known
+    ]
+    return own.replace(parameters=[*written, *derived])
+
+
+RolloutLogger.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _finish_at_exit(logger: RolloutLogger) -> None:

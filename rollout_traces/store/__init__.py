@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.store.query.error import QueryError
-from rollout_traces.store.rows import Group, Histogram, Page, RunInfo, StepGroups, StepInfo, TraceRow
+from rollout_traces.store.rows import Group, Histogram, RowPage, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.source import Source
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Group",
     "Histogram",
-    "Page",
     "QueryError",
+    "RowPage",
     "RunInfo",
     "Source",
     "StepGroups",
@@ -50,31 +51,33 @@ def open_store(
     folder: Path | None = None,
     index_path: Path | None = None,
     refresh: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Store:
-    """Opens a project's traces for reading.
+    """Opens a project's traces, or an export of them, for reading.
 
     Args:
-        project: Trackio's project.
+        project: Trackio's project, or where a partitioned export lies: a folder, `s3://bucket/path`,
+            `hf://datasets/user/name`; a bare name is a folder where there is no project of that name.
         server_url: a self-hosted Trackio server to read from, `http://host:port`.
         space: a Hugging Face Space that runs Trackio, `user/name`.
         folder: Trackio's folder on this machine; by default where Trackio itself looks.
         index_path: the index's folder; by default beside the project, or in the cache for servers and for
             folders that cannot hold it.
         refresh: index what is new before returning.
+        options: for fsspec's file system, where an export is opened, such as `endpoint_url`.
 
     Returns:
         The store.
 
     Raises:
-        StoreError: no such project, or the server cannot be read.
-        ConfigError: both a server and a Space were given, or DuckDB or pyarrow is missing.
+        StoreError: no such project, or the server or address cannot be read.
+        ConfigError: both a server and a Space were given, or a package that reading needs is missing.
     """
     if server_url is not None and space is not None:
         raise ConfigError("open_store: give server_url or space, not both.")
+    source: Source
     if server_url is None and space is None:
-        from rollout_traces.store.local_source import LocalSource
-
-        source: Source = LocalSource(project, folder)
+        source = _source_of(project, folder, options)
     else:
         from rollout_traces.store.http_source import HttpSource
 
@@ -83,3 +86,17 @@ def open_store(
     if refresh:
         store.refresh()
     return store
+
+
+def _source_of(project: str, folder: Path | None, options: Mapping[str, Any] | None) -> Source:
+    """The project of this machine, or the export, that is meant."""
+    from rollout_traces.store.exports.address import holds_export, is_address
+    from rollout_traces.store.local_source import LocalSource
+    from rollout_traces.store.places import database_path
+
+    if is_address(project) or (not database_path(project, folder).is_file() and holds_export(Path(project))):
+        __getattr__("Store")
+        from rollout_traces.store.exports.source import ExportSource
+
+        return ExportSource(project, options)
+    return LocalSource(project, folder)

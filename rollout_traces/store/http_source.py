@@ -64,6 +64,16 @@ class HttpSource(Source):
         """In the user's cache."""
         return cached_index_path(f"{self._api.address} {self.project}")
 
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self._api.address
+
+    def side_folder(self) -> str:
+        """In the user's cache, where no rebuilt index takes it away."""
+        index = self.index_path()
+        return str(index.with_name(f"{index.name}-columns"))
+
     def close(self) -> None:
         """Closes the connection."""
         self._api.close()

@@ -57,7 +57,7 @@ def read_batch(source: Source, after: int) -> list[Read]:
     return [_read(stored) for stored in source.traces(after)]
 
 
-class Writer:
+class IndexWriter:
     """Adds traces to the index on a connection whose transaction the caller holds.
 
     Args:
@@ -139,7 +139,7 @@ class Writer:
         manifest.add_segment(
             self._connection, path, made.table.num_rows, dict(made.kinds), parts_of(made.table)
         )
-        self._remember_attempts(made.table)
+        remember_attempts(self._connection, made.table)
 
     def _parts(self, place: int, reads: Sequence[tuple[Read, int]]) -> PlaceParts:
         first = reads[0][0]
@@ -211,25 +211,6 @@ class Writer:
             self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, read.words))
         return doc
 
-    def _remember_attempts(self, table: Any) -> None:
-        """The first step of each attempt, see `columns.attempts`."""
-        if "attempt" not in table.column_names:
-            return
-        grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
-        for run, split, attempt, step in zip(
-            *grouped.group_by(["run_no", "split", "attempt"])
-            .aggregate([("step", "min")])
-            .select(["run_no", "split", "attempt", "step_min"])
-            .to_pydict()
-            .values(),
-            strict=True,
-        ):
-            self._connection.execute(
-                "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
-                " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
-                (run, split, attempt, step),
-            )
-
     def _say_left_out(self) -> None:
         if self._names.left_out:
             logger.warning(
@@ -240,6 +221,26 @@ class Writer:
                 sorted(self._names.left_out)[0],
             )
             self._names.left_out.clear()
+
+
+def remember_attempts(connection: sqlite3.Connection, table: Any) -> None:
+    """Notes the first step of each attempt in some rows, see `columns.attempts`."""
+    if "attempt" not in table.column_names:
+        return
+    grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
+    for run, split, attempt, step in zip(
+        *grouped.group_by(["run_no", "split", "attempt"])
+        .aggregate([("step", "min")])
+        .select(["run_no", "split", "attempt", "step_min"])
+        .to_pydict()
+        .values(),
+        strict=True,
+    ):
+        connection.execute(
+            "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
+            " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
+            (run, split, attempt, step),
+        )
 
 
 def parts_of(table: Any) -> Iterator[tuple[int, int, int, int]]:

@@ -15,11 +15,11 @@ import orjson
 
 from rollout_traces.store.columns.attempts import superseded_from
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
-from rollout_traces.store.columns.segments import Segment
+from rollout_traces.store.columns.segments import SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
-INDEX_VERSION = 6
+INDEX_VERSION = 7
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""
@@ -43,7 +43,7 @@ CREATE TABLE docs (
 CREATE INDEX docs_id ON docs (id);
 CREATE INDEX docs_uid ON docs (uid);
 CREATE INDEX docs_place ON docs (place);
-CREATE TABLE metric_segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER);
+CREATE TABLE files (file INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE, size INTEGER, stamp TEXT);
 """
 _SIGNS = SIGNS.replace("'", "''")
 _WORDS = (
@@ -114,13 +114,13 @@ def state(connection: sqlite3.Connection, folder: Path) -> State:
     return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded_from(first))
 
 
-def segments(connection: sqlite3.Connection, folder: Path) -> list[Segment]:
+def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
     """The segments of the table, in order."""
     dead: dict[int, list[int]] = {}
     for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
         dead.setdefault(number, []).append(place)
     return [
-        Segment(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
+        SegmentFile(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
         for number, file, n_rows, kinds in connection.execute(
             "SELECT segment, file, n_rows, kinds FROM segments ORDER BY segment"
         ).fetchall()

@@ -24,6 +24,9 @@ MEANINGS = {
     "tool_names": "names of the tools that were called",
     "error_signatures": "what failed tool results say, digits and names replaced; known for traced rows",
     **{name: meaning for name, (_, meaning) in GROUP.items()},
+    "labels": "labels that people put on it, on one of its turns or on some of its tokens",
+    "notes": "notes that people wrote on it, a line each",
+    "labelled_by": "who labelled it or wrote a note",
     "unreadable": "1 when its stored JSON is damaged, or its fields are not those of the trainer that wrote it",
     "written_by": "the trainer that wrote the trace, where it was not rollout-traces and its trainer is known",
 }
@@ -45,7 +48,7 @@ def column_infos(asking: Asking, rows: Which) -> list[ColumnInfo]:
         asking: asks the table.
         rows: of traced rollouts, or of all.
     """
-    known = meanings()
+    known = {**asking.rows.state.side.meanings, **meanings()}
     names = [name for name in shown_columns(asking.rows, None) if rows == "all" or name != "trace_uid"]
     found = [(name, asking.names.column(name)) for name in (*names, *GROUP)]
     return [

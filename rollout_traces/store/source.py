@@ -16,6 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
+from rollout_traces.store.places import cached_marks_path, own_labels_path
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -115,6 +116,29 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def index_path(self) -> Path:
         """Where this source's index file belongs."""
+
+    def marks_path(self) -> Path:
+        """The file of what readers said of the project's incidents."""
+        return cached_marks_path(self.index_path())
+
+    def labels_path(self) -> Path:
+        """Where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
+        return own_labels_path(self.label)
+
+    @abc.abstractmethod
+    def side_folder(self) -> str:
+        """Where this source's side tables belong: a folder of this machine, or an address."""
+
+    def media(self, path: str) -> bytes:
+        """A file that Trackio keeps for the project.
+
+        Args:
+            path: its path under Trackio's media folder, as a trace names it.
+
+        Raises:
+            StoreError: it is not on this machine, not the project's, or cannot be read.
+        """
+        raise StoreError("images are shown on the machine that holds the project's files alone.")
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -246,6 +270,22 @@ class Source(abc.ABC):
         for chunk in self._pages(trace_ids):
             found.update(self.select(f"SELECT id, messages FROM traces WHERE id IN ({_holes(chunk)})", chunk))
         return found
+
+    def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
+        """JSON texts of some traces by id: messages, metadata, and spans or None.
+
+        Args:
+            trace_ids: which traces; those that are gone are left out.
+            spans: read the spans too.
+        """
+        found: dict[str, tuple[Any, Any, Any]] = {}
+        last = "spans" if spans else "NULL"
+        for chunk in self._pages(trace_ids):
+            rows = self.select(
+                f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})", chunk
+            )
+            found.update({trace_id: texts for trace_id, *texts in rows})
+        return {trace_id: tuple(texts) for trace_id, texts in found.items()}
 
     def _pages(self, values: Sequence[Any]) -> Iterator[list[Any]]:
         for at in range(0, len(values), self.page):

@@ -16,8 +16,9 @@ import orjson
 from rollout_traces.flags.base import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.plain_values import cut, plain
+from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
-from rollout_traces.trace.sanitize import cut, plain
 from rollout_traces.transcript import Transcript, Turn
 
 SCHEMA_VERSION = 1
@@ -50,6 +51,7 @@ METADATA = {
     "source": "environment or data set",
     "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
     "parent": "sample id of the row of the same episode that this one left",
+    "sample_id": "the trainer's id of the row, which `parent` names; kept for episodes alone",
     "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
     "reward": "the reward",
     "raw_reward": "the reward before shaping or scaling",
@@ -99,11 +101,13 @@ class TraceRecord:
         messages: OpenAI-style messages with string content.
         metadata: flat; keys of `METADATA`.
         spans: execution spans; the root carries the packed data under keys of our own.
+        images: images to be saved with the trace; one that was read has them in its details, under `IMAGES_KEY`.
     """
 
     messages: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
     spans: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    images: Sequence[TraceImage] = ()
 
 
 def rollout_trace(
@@ -114,6 +118,7 @@ def rollout_trace(
     flags: Sequence[Flag] = (),
     extra: Mapping[str, Any] | None = None,
     details: Mapping[str, Any] | None = None,
+    images: Sequence[TraceImage] = (),
 ) -> TraceRecord:
     """Builds the trace of a decoded rollout.
 
@@ -124,6 +129,7 @@ def rollout_trace(
         flags: the flags raised on it.
         extra: further metadata by key (`n_tokens`, `population`, `ground_truth`, `extra/...`).
         details: what only a reader of the whole trace needs (timings, structured extras).
+        images: the images that its tokens stand for, in order.
 
     Returns:
         The trace.
@@ -152,7 +158,7 @@ def rollout_trace(
         },
         TRACK_KEY: pack_transcript(transcript, messages),
     }
-    return TraceRecord(messages, metadata, [root, *_turn_spans(transcript)])
+    return TraceRecord(messages, metadata, [root, *_turn_spans(transcript)], images)
 
 
 def read_transcript(record: TraceRecord) -> Transcript | None:

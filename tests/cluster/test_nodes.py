@@ -1,20 +1,24 @@
-"""The line between two nodes: real gloo, both sides in this process."""
+"""The connection between two nodes: real sockets and a real store of torch, both sides in this process."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.cluster import connection, forwarding
-from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, own_store
+from rollout_traces.cluster import connection, forwarding, receiving
+from rollout_traces.cluster.connection import NodeAddress, NodeConnection, NodeConnectionError, NodeListener
 from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
+from rollout_traces.cluster.rendezvous import ADDRESS, NodeMeeting, host_and_port, own_store
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.spool.run_folder import RunFolder
@@ -46,14 +50,19 @@ class Nodes:
             folder.path.mkdir()
         self.writer = SpoolWriter(self.here.path / SPOOL, 1 << 30)
         warnings = Warnings(self.counters)
-        self.receiver = NodeReceiver(
-            self.there, lambda: int(store.add("lines", 0)), lambda n: self.line(n, 0), max_bytes, warnings
-        )
-        self.sender = NodeForwarder(self.here, lambda: self.line(int(store.add("lines", 1)), 1), warnings)
+        self.meeting = NodeMeeting(own_store(store), "logger")
+        there = NodeMeeting(own_store(store), "logger")
+        self.receiver = NodeReceiver(self.there, there, max_bytes, warnings)
+        self.sender = NodeForwarder(self.here, NodeMeeting(own_store(store), "logger"), warnings)
         self.receiver.start()
 
-    def line(self, number, side):
-        return NodeConnection(own_store(self.store), f"line/{number}", side)
+    def connect(self):
+        """A connection of a node that this test drives."""
+        self.node = self.meeting.ask()
+        return NodeConnection.connect(self.meeting.wait_for_address())
+
+    def alive(self, link):
+        return link.ask({"kind": "alive", "node": self.node, "spools": [SPOOL]})
 
     def put(self, step, kind="scalars"):
         return self.writer.append(encode(Record(kind, {"step": step})))
@@ -69,7 +78,12 @@ class Nodes:
     def end(self):
         self.writer.close()
         self.sender.close(10)
-        self.receiver.close(10)
+        self.receiver.close(0.3)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr(receiving, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture
@@ -88,7 +102,7 @@ class TestSending:
         assert nodes.arrived() == [0, 1, 2, 3, 4]
         assert nodes.counters["records_sent"] == nodes.counters["records_received"] == 5
 
-    def test_has_a_flush_wait_until_rank_0_stored_it(self, nodes):
+    def test_keeps_a_flush_waiting_until_rank_0_stored_it(self, nodes):
         nodes.put(0)
         nodes.put(1, "flush")
         nodes.sender.start()
@@ -149,7 +163,7 @@ class TestSending:
 
         room, pauses = False, []
         first = nodes.put(0)
-        nodes.sender._said_at = time.monotonic()
+        nodes.sender._alive_at = time.monotonic()
         for _ in range(6):
             nodes.sender._send_waiting(Line())
             nodes.sender._send_waiting(Line())
@@ -163,14 +177,14 @@ class TestSending:
         nodes.end()
 
 
-class TestABrokenLine:
+class TestABrokenConnection:
     def test_is_made_anew_and_what_was_sent_is_not_doubled(self, nodes, monkeypatch):
         broken = []
         ask = NodeConnection.ask
 
         def ask_and_break(link, meta, body=b""):
             answer = ask(link, meta, body)
-            if meta["say"] == "record" and not broken:
+            if meta["kind"] == "record" and not broken:
                 broken.append(meta["name"])
                 raise NodeConnectionError("the answer was lost")
             return answer
@@ -181,70 +195,203 @@ class TestABrokenLine:
         nodes.sender.start()
         until(lambda: not nodes.waiting)
         assert nodes.arrived() == [0, 1, 2]
-        assert nodes.counters["links_lost"] >= 1
+        assert nodes.counters["connections_lost"] >= 1
 
-    def test_frees_the_spools_that_it_fed(self, nodes):
-        line = threading.Thread(target=lambda: lines.append(nodes.line(1, 1)))
-        lines: list[NodeConnection] = []
-        nodes.store.add("lines", 1)
-        line.start()
-        line.join(30)
-        lines[0].ask({"say": "here", "spools": [SPOOL]})
+    def test_of_a_lost_rank_frees_the_spools_that_it_fed(self, nodes):
+        link = nodes.connect()
+        nodes.alive(link)
         there = SpoolReader(nodes.there.path / SPOOL)
         assert not there.owner_is_gone
-        lines[0].close()
+        link.close()
         until(lambda: there.owner_is_gone)
-        assert nodes.counters["links_lost"] == 1
+        assert nodes.counters["connections_lost"] == 1
 
-    def test_leaves_alone_what_a_newer_line_took_over(self, nodes):
-        lines = []
-        for number in (1, 2):
-            nodes.store.add("lines", 1)
-            lines.append(nodes.line(number, 1))
-            lines[-1].ask({"say": "here", "spools": [SPOOL]})
-        lines[0].close()
-        until(lambda: nodes.counters["links_lost"] == 1)
+    def test_leaves_alone_what_a_newer_connection_took_over(self, nodes):
+        links = []
+        for _ in range(2):
+            links.append(nodes.connect())
+            nodes.alive(links[-1])
+        links[0].close()
+        until(lambda: nodes.counters["connections_lost"] == 1)
         assert not SpoolReader(nodes.there.path / SPOOL).owner_is_gone
-        lines[1].ask({"say": "bye"})
+        links[1].ask({"kind": "close"})
 
     def test_is_what_a_node_sees_that_comes_after_rank_0_has_finished(self, nodes):
-        nodes.store.add("lines", 1)
-        link = nodes.line(1, 1)
-        link.ask({"say": "here", "spools": [SPOOL]})
+        link = nodes.connect()
+        nodes.alive(link)
         nodes.receiver.close(0)
         shutil.rmtree(nodes.there.path)
         with pytest.raises(NodeConnectionError):
-            link.ask({"say": "record", "spool": SPOOL, "name": "1"}, b"x")
+            link.ask({"kind": "record", "spool": SPOOL, "name": "1"}, b"x")
         assert not nodes.there.path.exists()
+        with pytest.raises(NodeConnectionError, match="no connection"):
+            nodes.connect()
 
     @pytest.mark.parametrize("spool", ["../../etc", "from-rank-1/../..", "from-4-ab", 7])
-    def test_follows_a_spool_that_is_no_ranks(self, nodes, tmp_path, spool):
-        nodes.store.add("lines", 1)
-        link = nodes.line(1, 1)
+    def test_follows_a_spool_that_is_no_ranks(self, nodes, spool):
+        link = nodes.connect()
         with pytest.raises(NodeConnectionError):
-            link.ask({"say": "record", "spool": spool, "name": "1"}, b"x")
+            link.ask({"kind": "record", "spool": spool, "name": "1"}, b"x")
         assert list(nodes.there.path.iterdir()) == []
-        until(lambda: nodes.counters["links_lost"] == 1)
+        until(lambda: nodes.counters["connections_lost"] == 1)
 
-    def test_follows_a_message_of_a_size_that_is_not_believed(self, nodes, monkeypatch):
-        nodes.store.add("lines", 1)
-        link = nodes.line(1, 1)
-        monkeypatch.setattr(connection, "MAX_BODY", 10)
+    @pytest.mark.parametrize("meta", [{"kind": "delete"}, {}, {"kind": "alive"}, ["alive"]])
+    def test_follows_a_message_of_no_known_kind(self, nodes, meta):
         with pytest.raises(NodeConnectionError):
-            link.ask({"say": "record", "spool": SPOOL, "name": "1"}, bytes(11))
-        until(lambda: nodes.counters["links_lost"] == 1)
+            nodes.connect().ask(meta)
+        until(lambda: nodes.counters["connections_lost"] == 1)
 
-    def test_holds_nobody_up_when_the_other_side_never_comes(self, store, monkeypatch):
-        monkeypatch.setattr(connection, "CONNECT", 2.0)
+    def test_follows_a_message_longer_than_is_accepted(self, nodes, monkeypatch):
+        link = nodes.connect()
+        nodes.alive(link)
+        monkeypatch.setattr(connection, "MAX_BODY", 10)
+        link.ask({"kind": "stored?", "spool": SPOOL, "name": "1"}, bytes(10))
+        with pytest.raises(NodeConnectionError):
+            link.ask({"kind": "record", "spool": SPOOL, "name": "1"}, bytes(11))
+        until(lambda: nodes.counters["connections_lost"] == 1)
+
+
+class TestASlowRank:
+    def test_is_given_up_after_a_silence_and_taken_again(self, nodes, monkeypatch):
+        monkeypatch.setattr(connection, "SILENCE", 0.5)
+        link = nodes.connect()
+        nodes.alive(link)
+        there = SpoolReader(nodes.there.path / SPOOL)
+        until(lambda: there.owner_is_gone)
+        assert nodes.counters["connections_lost"] == 1
+        nodes.put(0)
+        nodes.sender.start()
+        until(lambda: not nodes.waiting)
+        assert nodes.arrived() == [0]
+
+    def test_that_stops_within_a_message_is_given_up_too(self, nodes, monkeypatch):
+        monkeypatch.setattr(connection, "SILENCE", 0.5)
+        link = nodes.connect()
+        nodes.alive(link)
+        os.write(link._connection.fileno(), b"\x00\x00\x10\x00half")
+        until(lambda: nodes.counters["connections_lost"] == 1)
+
+    def test_does_not_hold_up_the_others(self, nodes):
+        slow = nodes.connect()
+        nodes.alive(slow)
+        os.write(slow._connection.fileno(), b"\x00\x00\x10\x00half")
+        nodes.put(0)
+        nodes.sender.start()
+        until(lambda: not nodes.waiting)
+        slow.close()
+
+    def test_that_never_comes_is_waited_for_no_longer_than_was_said(self, nodes):
+        nodes.meeting.ask()
+        began = time.monotonic()
+        nodes.receiver.close(0.5)
+        assert time.monotonic() - began < 20
+        assert nodes.counters["nodes_left"] == 1
+
+
+class TestAWrongKey:
+    def test_is_refused_on_either_side_and_counted(self, nodes):
+        good = nodes.connect()
+        address = nodes.meeting.wait_for_address()
+        with pytest.raises(NodeConnectionError, match="did not accept"):
+            NodeConnection.connect(replace(address, key=b"x" * 32))
+        until(lambda: nodes.counters["nodes_refused"] == 1)
+        nodes.alive(good)
+        assert nodes.counters["connections_lost"] == 0
+
+    def test_gets_nothing_read_before_it_is_refused(self, nodes):
+        nodes.connect()
+        address = nodes.meeting.wait_for_address()
+        with socket.create_connection((address.host, address.port)) as stranger:
+            stranger.sendall(b"\x7f\xff\xff\xff" + b"GET / HTTP/1.1\r\n\r\n")
+            until(lambda: nodes.counters["nodes_refused"] == 1)
+        assert list(nodes.there.path.iterdir()) == []
+
+    def test_of_many_silent_strangers_does_not_keep_a_node_out(self, nodes, monkeypatch):
+        monkeypatch.setattr(connection, "SILENCE", 0.5)
+        nodes.connect()
+        address = nodes.meeting.wait_for_address()
+        strangers = [socket.create_connection((address.host, address.port)) for _ in range(40)]
+        nodes.put(0)
+        nodes.sender.start()
+        until(lambda: not nodes.waiting)
+        for stranger in strangers:
+            stranger.close()
+
+    def test_is_never_printed(self):
+        address = NodeAddress("127.0.0.1", 1, b"secret")
+        assert "secret" not in repr(address) and address.key.hex() not in str(address)
+        assert NodeAddress.from_json(address.as_json()) == address
+        with pytest.raises(NodeConnectionError, match="cannot be read"):
+            NodeAddress.from_json(b"{}")
+
+    def test_listener_answers_with_its_own_key_only(self, monkeypatch):
+        """A false rank 0 that knows the port but not the key learns nothing from a node."""
+        listener = NodeListener("127.0.0.1")
+        taken = []
+
+        def serve():
+            link = listener.accept()
+            with pytest.raises(NodeConnectionError, match="without this job's key"):
+                link.authenticate(b"another" * 5)
+            taken.append(link)
+            link.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(NodeConnectionError):
+            NodeConnection.connect(listener.address)
+        thread.join(30)
+        listener.close()
+        assert taken
+
+
+class TestWhereRank0Listens:
+    def test_no_port_is_open_until_a_node_asks(self, nodes):
+        time.sleep(0.3)
+        assert nodes.receiver._listener is None and not nodes.receiver.has_nodes
+        nodes.connect().close()
+        assert nodes.receiver.has_nodes
+
+    def test_a_store_on_loopback_gives_loopback(self, store):
+        assert host_and_port(dist.PrefixStore("a", dist.PrefixStore("b", store))) == ("127.0.0.1", store.port)
+        assert NodeMeeting(store, "x").host() == "127.0.0.1"
+
+    def test_one_interface_is_listened_on_never_all(self, nodes):
+        nodes.connect().close()
+        assert nodes.receiver._listener.address.host == "127.0.0.1"
+        address = nodes.receiver._listener.address
+        with pytest.raises(OSError):
+            socket.create_connection((other_address(), address.port), timeout=2)
+
+    def test_a_store_on_no_network_needs_the_address_by_a_variable(self, tmp_path, monkeypatch):
+        files = dist.FileStore(str(tmp_path / "store"), 1)
+        with pytest.raises(OSError, match=ADDRESS):
+            NodeMeeting(files, "x").host()
+        monkeypatch.setenv(ADDRESS, "127.0.0.1")
+        assert NodeMeeting(files, "x").host() == "127.0.0.1"
+
+    def test_a_store_that_has_gone_ends_the_looking_and_is_counted(self, tmp_path):
+        class Gone:
+            def n_asked(self):
+                raise RuntimeError("broken pipe")
+
+        counters = Counter()
+        receiver = NodeReceiver(RunFolder(tmp_path), Gone(), 1, Warnings(counters))
+        receiver.start()
+        until(lambda: counters["nodes_unreachable"] == 1)
+        receiver.close(5)
+        assert counters == {"nodes_unreachable": 1}
+
+    def test_waiting_for_an_address_does_not_hold_up_the_trainers_store(self, store):
         failed = []
 
-        def connect():
+        def wait():
             try:
-                NodeConnection(own_store(store), "nobody", 1)
+                NodeMeeting(own_store(store), "nobody").wait_for_address(2.0)
             except NodeConnectionError as error:
                 failed.append(error)
 
-        waiting = threading.Thread(target=connect)
+        waiting = threading.Thread(target=wait)
         waiting.start()
         turns = 0
         while waiting.is_alive():
@@ -253,3 +400,8 @@ class TestABrokenLine:
             time.sleep(0.001)
         assert failed
         assert turns > 50
+
+
+def other_address():
+    """An address of loopback's network that this machine answers on, and that rank 0 does not listen on."""
+    return "127.0.0.2"

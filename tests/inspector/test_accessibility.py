@@ -17,7 +17,14 @@ PAGES = {
     "explore": ({}, "explore-table"),
     "health": ({"step": "4", "flag": "flags:tool_error"}, "health-card"),
     "group": ({"step": "4", "group": "2"}, "members"),
+    "episodes": ({"project": "agents", "step": "1"}, "branches"),
+    "what_if": ({"step": "4", "rules": "icepop:0.9,1.1"}, "taken"),
     "projects": ({}, "project-card"),
+    "run": ({}, "run-card"),
+    "explain": ({"step": "4", "where": "flags has 'tool_error'", "against": "rest=1"}, "findings"),
+    "prompts": ({}, "prompt-row"),
+    "flips": ({}, "grid-cell"),
+    "runs": ({"other": "run-b"}, "runs-card"),
 }
 
 
@@ -51,7 +58,7 @@ class TestWidth:
             open_page(visit, name)
             beyond = visit.page.evaluate(
                 """() => [...document.querySelectorAll('.rt-active *, .rt-top, .rt-status')]
-                  .filter(node => node.offsetParent && !node.closest('.rt-explore-table, .rt-table-scroll, .rt-bench-scroll, .rt-turn-table, pre, svg, .rt-pickers, .rt-tabs'))
+                  .filter(node => node.offsetParent && !node.closest('.rt-explore-table, .rt-table-scroll, .rt-bench-scroll, .rt-tree, .rt-turn-table, pre, svg, .rt-pickers, .rt-tabs'))
                   .filter(node => node.getBoundingClientRect().right > innerWidth + 1)
                   .filter(node => !node.parentElement.closest('.rt-ellipsis, .rt-sample-facts, .rt-group-line, .rt-dots'))
                   .slice(0, 3).map(node => node.outerHTML.slice(0, 160))"""
@@ -73,7 +80,7 @@ class TestWidth:
 
 
 class TestKeyboard:
-    @pytest.mark.parametrize("name", ["rollouts", "explore", "health", "compare", "group", "projects"])
+    @pytest.mark.parametrize("name", [name for name in PAGES if name != "rollouts-tokens"])
     def test_whatever_can_be_clicked_can_be_reached(self, visit, name):
         open_page(visit, name)
         unreachable = visit.page.evaluate(

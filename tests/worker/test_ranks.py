@@ -162,7 +162,7 @@ class TestTwoNodes:
         assert groups == [8, 8, 8], "groups that two ranks made up are told apart"
         assert run_folders(trackio_dir / "rollout-traces" / "spool") == []
 
-    def test_have_one_line_for_all_ranks_of_a_node(self, trackio_dir):
+    def test_have_one_connection_for_all_ranks_of_a_node(self, trackio_dir):
         codes, said = run_nodes("both", nodes=(0, 1, 1))
         assert codes == [0, 0, 0]
         assert said.count("hands over to NodeClient") == said.count("hands over to RankClient") == 1
@@ -174,7 +174,7 @@ class TestTwoNodes:
     def test_a_rank_without_rows_or_life_blocks_nobody(self, trackio_dir, mode, n_rows):
         codes, said = run_nodes(mode)
         assert codes[0] == 0
-        assert ("links_lost" in said) == (mode == "dies")
+        assert ("connections_lost" in said) == (mode == "dies")
         assert sum(ledger.n_rows for _, ledger in ledgers(trackio_dir)) == n_rows
 
     def test_what_could_not_be_sent_waits_on_its_own_node_and_is_recovered_there(self, trackio_dir):

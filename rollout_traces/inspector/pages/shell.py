@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident
 from rollout_traces.inspector.workspace import Request, Workspace
 
 
 def catalog(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The projects, and of the one named its runs with splits and steps, newest run first.
+
+    A run's `without` names the pages that have nothing of it to show.
 
     While the project is indexed for the first time, `indexing` says how far that is instead.
     """
@@ -51,6 +54,7 @@ def _runs(workspace: Workspace, project: str) -> list[dict[str, Any]]:
             "n_rollouts": run.n_rollouts,
             "splits": [_split(store, run.id, split) for split in run.splits],
             "note": _note(store, run),
+            "without": [] if store.count(run.id, where="episode is not null", rows="all") else ["episodes"],
         }
         for run in reversed(found)
     ]
@@ -83,4 +87,4 @@ def _split(store: Any, run_id: str, split: str) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="shell", title="", key="", functions=(catalog, pulse))
+PAGE = Page(name="shell", title="", key="", functions=(catalog, pulse, incident_bar, mark_incident))

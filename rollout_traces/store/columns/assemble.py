@@ -135,7 +135,7 @@ def _ledger_rows(
         if replaced:
             n = _without(blocks, first, n, replaced, len(place.ledgers), known)
         rows_of.update({(place.place, uid): row for uid, row in known.items()} if place.traces else {})
-    return _stacked(blocks), rows_of
+    return stacked(blocks), rows_of
 
 
 def _without(
@@ -172,7 +172,8 @@ def _block(place: PlaceParts, part: LedgerPart) -> dict[str, pa.Array]:
     }
 
 
-def _stacked(blocks: Sequence[Mapping[str, pa.Array]]) -> dict[str, tuple[Kind, pa.Array]]:
+def stacked(blocks: Sequence[Mapping[str, pa.Array]]) -> dict[str, tuple[Kind, pa.Array]]:
+    """Blocks of rows as one; a column is of the kind that holds all its blocks, null where a block lacks it."""
     names = list(dict.fromkeys(name for block in blocks for name in block))
     found: dict[str, tuple[Kind, pa.Array]] = {}
     for name in names:

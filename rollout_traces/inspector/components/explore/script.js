@@ -6,6 +6,7 @@ import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { download } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { buildFilterBar } from "../filter_bar/script.js";
@@ -238,14 +239,9 @@ async function openExport() {
     h("p", { class: "rt-soft" }, "On the command line, with a manifest beside the file:"),
     h("pre", { class: "rt-code" }, h("code", null, answer.command)), copyButton(() => answer.command, "copy the command"),
     answer.lines === null ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
-      : button("download JSON lines", () => download(answer.lines), { testid: "download" }));
+      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), { testid: "download" }));
   document.body.append(dialog);
   dialog.showModal();
   return undefined;
 }
 
-function download(lines) {
-  const address = URL.createObjectURL(new Blob([lines + "\n"], { type: "application/x-ndjson" }));
-  h("a", { href: address, download: "rollouts.jsonl" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
-}

@@ -6,6 +6,7 @@ import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
@@ -38,14 +39,17 @@ function update(now) {
   return undefined;
 }
 
+function asked(now) {
+  return { project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step), group: now.group ?? null };
+}
+
 function load(now, wanted) {
   shownFor = wanted;
-  const asked = { project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step), group: now.group ?? null };
-  newest(call("group", asked), answer => { data = answer; draw(); }, error => {
+  newest(call("group", asked(now)), answer => { data = answer; draw(); }, error => {
     data = null;
     replace(slot(), notice("info", "This group cannot be shown", error.message));
   });
-  call("population", asked).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
+  call("population", asked(now)).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
 }
 
 function move(by) {
@@ -68,7 +72,7 @@ function head() {
     h("span", null, "mean reward ", h("b", null, number(data.mean)), data.tied ? h("span", { class: "rt-chip rt-chip-warn" }, "tied") : null),
     h("span", { class: "rt-soft" }, `${number(data.members.filter(member => member.id).length)} of ${plural(data.n_rollouts, "rollout")} kept with their text${data.members.every(member => member.id) ? "" : "; the others are rows of the ledger"}`),
     h("span", { class: "rt-workbench-tools" }, button("‹", () => move(-1), { title: "Previous group (K)", "aria-label": "Previous group", disabled: at <= 0 }), button("›", () => move(1), { title: "Next group (J)", "aria-label": "Next group", testid: "next-group", disabled: at >= data.groups.length - 1 }),
-      button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" })),
+      button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" }), shareButton(call, () => ({ ...asked(state.get()), what: "group", step: data.step, group: data.group }))),
     data.prompt ? h("p", { class: "rt-workbench-prompt", dir: "auto" }, firstWords(data.prompt, 400)) : null);
 }
 
@@ -96,7 +100,7 @@ function memberRow(member, letters, row, width) {
     data.components.map(key => figure(v[key])), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns),
     h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
     row ? Array.from({ length: width }, (_, at) => h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null)) : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"),
-    h("td", null, flagChips(member.flags, data.severities, 2)));
+    h("td", null, flagChips(member.flags, data.severities, 2, member.explains)));
 }
 
 function actionChip(action, letters) {

@@ -47,7 +47,7 @@ export function selectedSentence(m, group) {
 const OPENED = "rt-header-open";
 const SHOWN_FLAGS = 3;
 
-// actions: {compare(), pin(), pinned: trace id or null, showFlag(flag)}
+// actions: {showFlag(flag), labels: a node}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
   const title = [m.step === undefined ? null : `Step ${number(m.step)}`, m.group === undefined ? null : `group ${number(m.group)}`, m.sample === undefined ? null : `sample ${number(m.sample)}`].filter(Boolean).join(" · ");
@@ -57,11 +57,19 @@ export function rolloutHeader(rollout, actions) {
       h("div", { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" }, h("span", { class: "rt-label" }, "reward"), h("b", { testid: "reward" }, number(m.reward))),
       h("div", { class: "rt-advantage", title: "mean advantage over the loss tokens" }, h("span", { class: "rt-label" }, "advantage"), h("b", null, signed(m.advantage))),
       h("h1", { class: "rt-headline-title" }, title || "A trace of another tool"),
-      h("div", { class: "rt-headline-tools" }, button(actions.pinned && actions.pinned !== rollout.id ? "compare with pinned" : "compare", actions.compare, { title: actions.pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
-        button(actions.pinned === rollout.id ? "pinned" : "pin", actions.pin, { class: "rt-ghost", "aria-pressed": String(actions.pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }), copyButton(() => location.href, "copy link"))),
+      h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null)),
     details(rollout),
     flagLines(rollout.flags, actions.showFlag),
+    actions.labels,
     rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))));
+}
+
+function tools(rollout, { compare, pin, pinned, share, episode }) {
+  const named = rollout.metadata.episode;
+  return [named === undefined || !episode ? null : button("episode", episode, { class: "rt-ghost", title: `The rows of episode ${inert(String(named)).slice(0, 80)} as a tree`, testid: "open-episode" }),
+    button(pinned && pinned !== rollout.id ? "compare with pinned" : "compare", compare, { title: pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
+    button(pinned === rollout.id ? "pinned" : "pin", pin, { class: "rt-ghost", "aria-pressed": String(pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }),
+    copyButton(() => location.href, "copy link"), share];
 }
 
 function details(rollout) {
@@ -146,8 +154,8 @@ function flagLine(entry, show) {
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
   return h("button", {
-    type: "button", class: `rt-strip rt-strip-${entry.severity}`, testid: "flag", dataset: { flag: entry.name },
-    title: `${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
+    type: "button", class: `rt-strip rt-strip-${entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
+    title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
     onclick: () => { show(entry.flags[next % count]); next += 1; },
   }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
   turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);

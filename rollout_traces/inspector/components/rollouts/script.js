@@ -1,18 +1,22 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
-import { h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
+import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
-import { Charts, rememberedCharts } from "../charts/script.js";
+import { inert } from "../../lib/text.js";
+import { Charts, chartsOf, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
+import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
 import { Marks } from "../../lib/highlight.js";
+import { lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const LIST_KEYS = ["project", "run", "split", "step", "where", "text", "sort", "scope"];
@@ -31,6 +35,7 @@ let rollout = null;
 let rolloutFor = "";
 let view = null;
 let marks = null;
+let labels = null;
 let shownPlace = "";
 // After another run or split was chosen, group and sample are where to look, not what was asked for.
 let wish = false;
@@ -71,10 +76,10 @@ function update(now, changed) {
     if (!wish && (now.id !== undefined || now.sample !== undefined)) openWanted(now);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
-  else if (["step", "smooth"].some(key => changed.has(key))) charts.draw();
+  else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();
   if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
-  if (changed.has("a") && rollout) part(".rt-rollout-head")?.replaceWith(header());
-  if (changed.has("text") && marks) marks.set(now.text || "");
+  if ((changed.has("a") || changed.has("mark")) && rollout) part(".rt-rollout-head")?.replaceWith(header());
+  if ((changed.has("text") || changed.has("mark")) && marks) marks.set(now.text || "", now.mark || "");
   if (changed.has("token") && now.token !== undefined && view) view.goTo(Number(now.token));
   return undefined;
 }
@@ -87,6 +92,7 @@ function news(now) {
   if (now.follow && Number(now.step) !== steps[steps.length - 1]) return state.set({ step: steps[steps.length - 1] });
   drawStepPager(part(".rt-step-pager"), now);
   loadList(now, keyOf(now, LIST_KEYS), { quiet: true });
+  labels?.again();
   loadCharts(now);
 }
 
@@ -200,13 +206,15 @@ function show(data) {
   view?.forget();
   rollout = data;
   const middle = part(".rt-middle");
-  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data) }, look(now));
+  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data), image: number => call("image", { project: state.get().project, id: data.id, number }) }, look(now));
+  labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
   marks?.forget();
   marks = new Marks(view.turnsRoot);
-  marks.set(now.text || "");
+  marks.set(now.text || "", now.mark || "");
+  if (now.mark) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
 }
@@ -218,7 +226,10 @@ async function around(what, data) {
 }
 
 function header() {
-  return rolloutHeader(rollout, { compare, pin, pinned: state.get().a || null, showFlag: flag => view.showFlag(flag) });
+  const { mark: phrase, a } = state.get();
+  const head = rolloutHeader(rollout, { labels: labels.root, compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
+  if (phrase) head.append(h("div", { class: "rt-marked", testid: "marked" }, h("mark", { class: "rt-phrase" }, inert(phrase)), h("span", { class: "rt-soft" }, "marked below, n goes on "), button("unmark", () => state.set({ mark: null }), { class: "rt-ghost" })));
+  return head;
 }
 
 // Pinned for comparing with another rollout, of any step.
@@ -227,18 +238,12 @@ function pin() {
 }
 
 function lookChanged(patch) {
-  const next = {};
-  if ("overlay" in patch) next.overlay = patch.overlay;
-  if ("view" in patch) next.view = patch.view === "read" ? null : patch.view;
-  if ("rendered" in patch) next.plain = patch.rendered ? null : 1;
-  if ("whitespace" in patch) next.ws = patch.whitespace ? 1 : null;
-  if ("token" in patch) next.token = patch.token;
-  state.set(next, { fill: "token" in patch });
+  state.set(lookPatch(patch), { fill: "token" in patch });
 }
 
 function loadCharts(now) {
   chartsFor = keyOf(now, CHART_KEYS);
-  const names = now.charts ? now.charts.split(",").filter(Boolean) : rememberedCharts(now.project);
+  const names = chartsOf(now.charts || rememberedCharts(now.project).join(",")).flat();
   newestCharts(call("metrics", { ...request(now), names }), data => charts.setData(data), error => charts.fail(error));
 }
 
@@ -264,18 +269,9 @@ function stepGroup(by) {
 
 function keys() {
   const here = { page: "rollouts" };
+  readingKeys("rollouts", () => part(".rt-middle"), () => view, lookChanged);
   const steps = { ...here, section: "Steps" };
   const samples = { ...here, section: "Rollouts" };
-  const tokens = { ...here, section: "Tokens" };
-  const turns = { ...here, section: "Turns" };
-  shortcut("Home", "Top of the rollout", () => part(".rt-middle").scrollTo({ top: 0 }), turns);
-  shortcut("End", "Bottom of the rollout", () => part(".rt-middle").scrollTo({ top: part(".rt-middle").scrollHeight }), turns);
-  shortcut("0", "First turn", () => view?.goToTurn(0), turns);
-  shortcut("9", "Last turn", () => view?.goToTurn(view.turnCards.length - 1), turns);
-  shortcut("a", "Next turn of the assistant", () => view?.stepTurn("assistant", 1), turns);
-  shortcut("A", "Previous turn of the assistant", () => view?.stepTurn("assistant", -1), turns);
-  shortcut("b", "Next turn with an error or a warning", () => view?.stepTurn("odd", 1), turns);
-  shortcut("B", "Previous turn with an error or a warning", () => view?.stepTurn("odd", -1), turns);
   shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), steps);
   shortcut(["]", "ArrowRight"], "Next step", () => move(1), steps);
   shortcut("{", "First step", () => move(-1e9), steps);
@@ -288,25 +284,10 @@ function keys() {
   shortcut("K", "Previous group", () => stepGroup(-1), samples);
   shortcut("f", "Filter", () => filterBar.focusFilter(), samples);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
-  shortcut("n", "Next place that was searched for", () => marks?.step(1), samples);
-  shortcut("N", "Previous place that was searched for", () => marks?.step(-1), samples);
+  shortcut("n", "Next place that was searched for or is marked", () => marks?.step(1), samples);
+  shortcut("N", "Previous place that was searched for or is marked", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
+  shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
+  shortcut("i", "Write a note", () => labels?.ask("note"), samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
-  shortcut("v", "Read or tokens", () => view && lookChanged(view.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), tokens);
-  shortcut("m", "Markdown and formulas, or plain text", () => view && lookChanged({ rendered: !view.look.rendered }), tokens);
-  shortcut("o", "Next overlay", () => cycle(1), tokens);
-  shortcut("O", "Previous overlay", () => cycle(-1), tokens);
-  shortcut("e", "Next extreme of the overlay, or flagged token", () => view?.jump(1), tokens);
-  shortcut("E", "Previous extreme of the overlay, or flagged token", () => view?.jump(-1), tokens);
-  shortcut("y", "Each turn in figures", () => view?.tokens && view.toggleTable(), turns);
-  shortcut("w", "Show whitespace", () => view && lookChanged({ whitespace: !view.look.whitespace }), tokens);
 }
-
-function cycle(by) {
-  if (!view?.overlays.length) return;
-  const keysOf = [null, ...view.overlays.map(overlay => overlay.key)];
-  const at = keysOf.indexOf(view.look.overlay);
-  const next = keysOf[(at + by + keysOf.length) % keysOf.length];
-  lookChanged({ overlay: next, view: next ? null : "tokens" });
-}
-

@@ -2,11 +2,13 @@
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
-import { dispatch, listed, shortcut } from "../../lib/keyboard.js";
-import { catalog, onPopulation, splitOf, whenReady } from "../../lib/pages.js";
+import { showHelp, toggleTheme } from "../../lib/frame.js";
+import { dispatch, shortcut } from "../../lib/keyboard.js";
+import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { updateIncidents } from "./incident_bar.js";
 
 const PULSE = 2000;
 const settings = window.rolloutTraces;
@@ -48,6 +50,7 @@ async function refresh(changed) {
   drawPickers();
   drawTabs();
   if (changed.has("project")) drawTools();
+  updateIncidents(root, call, now);
   await showPage(changed);
 }
 
@@ -137,7 +140,8 @@ function drawPickers() {
 
 function drawTabs() {
   const now = state.get();
-  const tabs = !now.project ? [] : settings.pages.filter(page => page.name !== "projects").map(page => h("a", {
+  const without = [...(runOf(now)?.without || []), "projects"].filter(name => name !== now.page);
+  const tabs = !now.project ? [] : settings.pages.filter(page => !without.includes(page.name)).map(page => h("a", {
     href: state.href({ page: page.name }), title: `${page.title} (${page.key})`, "data-testid": `tab-${page.name}`,
     "aria-current": page.name === now.page ? "page" : null, onclick: follow,
   }, page.title));
@@ -154,33 +158,6 @@ function drawTools() {
 function trackioAddress() {
   const { project } = state.get();
   return settings.trackio + (project ? `?project=${encodeURIComponent(project)}` : "");
-}
-
-function toggleTheme() {
-  const theme = document.documentElement.dataset.rtTheme === "dark" ? "light" : "dark";
-  document.documentElement.dataset.rtTheme = theme;
-  try { localStorage.setItem("rt-theme", theme); } catch { /* a private window keeps it for this page alone */ }
-}
-
-function showHelp() {
-  document.querySelector(".rt-help")?.remove();
-  const sections = Map.groupBy ? Map.groupBy(listed(state.get().page), entry => entry.section) : grouped(listed(state.get().page));
-  const name = key => ({ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" })[key] || key;
-  const dialog = h("dialog", { class: "rt-dialog rt-help", "data-testid": "help" },
-    h("div", { class: "rt-help-head" }, h("h2", null, "Keyboard"), button("close", () => dialog.close(), { class: "rt-ghost" })),
-    h("div", { class: "rt-help-grid" }, [...sections].map(([section, entries]) => [
-      h("h3", null, section),
-      entries.map(entry => h("div", { class: "rt-help-row" }, h("span", null, entry.meaning), h("span", null, entry.keys.map((key, i) => [i ? " " : null, h("kbd", null, name(key))])))),
-    ])));
-  dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
-  document.body.append(dialog);
-  dialog.showModal();
-}
-
-function grouped(entries) {
-  const sections = new Map();
-  for (const entry of entries) sections.set(entry.section, [...(sections.get(entry.section) || []), entry]);
-  return sections;
 }
 
 function shortcuts() {
@@ -208,6 +185,7 @@ async function pulse() {
       Object.assign(catalog, news.catalog);
       if (!fillDefaults()) {
         drawPickers();
+        updateIncidents(root, call, state.get(), true);
         shown?.news?.(state.get());
       }
       live.dataset.state = "live";

@@ -1,0 +1,85 @@
+"""`rollout-traces share`: rollouts, a comparison, a group or an explanation as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollout_traces.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("share")(options.expanded(share))
+
+
+def share(
+    rollouts: Annotated[
+        list[str] | None, typer.Argument(help="Rollouts: uid or trace id, or the beginning of either.")
+    ] = None,
+    *,
+    source: options.From,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("rollouts.html"),
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two rollouts side by side.", metavar="A B")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="A group, as STEP:GROUP, such as 12:3.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="The run's report; with --step, what changed there.")
+    ] = False,
+    step: Annotated[int | None, typer.Option(help="The step that --explain explains.")] = None,
+    run: options.Run = None,
+    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    redact_pattern: Annotated[
+        list[str] | None,
+        typer.Option(help="Regular expression of what is hidden in the file; repeatable."),
+    ] = None,
+) -> None:
+    """Write one HTML file that anybody can open from disk: no server, no network.
+
+    Example: rollout-traces share -p gsm8k f015d31ca8e3-12 --redact-pattern 'sk-\\w+' -o page.html
+    """
+    from rollout_traces.inspector.share import Shared, shared_contents, shared_page
+    from rollout_traces.inspector.workspace import Workspace
+
+    chosen = [bool(rollouts), compare is not None, group is not None, explain]
+    if sum(chosen) != 1:
+        raise typer.BadParameter(
+            "expected rollouts, --compare A B, --group STEP:GROUP or --explain: one of them."
+        )
+    store = source.open()
+    try:
+        needs_run = group is not None or explain
+        wanted = Shared(
+            store.project,
+            run=options.run_name(store, run) if needs_run else "",
+            split=split,
+            compared=compare,
+            group=None if group is None else parse_group(group),
+            explained=explain,
+            step=step,
+            rollouts=tuple(rollouts or ()),
+            patterns=tuple(redact_pattern or ()),
+        )
+        workspace = Workspace(server_url=source.server_url, space=source.space)
+        page = shared_page(shared_contents(workspace, wanted))
+        workspace.close()
+    finally:
+        store.close()
+    out.write_text(page, "utf-8")
+    typer.echo(f"{out.stat().st_size / 1e6:.2f} MB: {out}")
+
+
+def parse_group(text: str) -> tuple[int, int]:
+    """`12:3` as step and group.
+
+    Raises:
+        typer.BadParameter: it is something else.
+    """
+    step, _, number = text.partition(":")
+    try:
+        return int(step), int(number)
+    except ValueError:
+        raise typer.BadParameter(f"--group {text!r}: expected STEP:GROUP, such as 12:3.") from None

@@ -1,0 +1,156 @@
+"""What a caller gives a `RolloutLogger`, checked: settings, steps, splits, awaited keys, parts of a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
+from rollout_traces.capture.hand_over import Warnings
+from rollout_traces.capture.join import JOINABLE
+from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.metrics import check_keys
+from rollout_traces.selection import policy_named
+from rollout_traces.settings.names import check_project, check_run
+from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
+from rollout_traces.steps.options import StepOptions
+
+RESUMES = ("allow", "must", "never")
+"""Whether a new run may, must or must not continue one of its name."""
+WORKERS = ("process", "thread")
+"""Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
+
+
+def check_cap(cap: Any) -> None:
+    """Raises ConfigError where `max_rollout_traces_per_step` is no int."""
+    if isinstance(cap, bool) or not isinstance(cap, int):
+        raise ConfigError(
+            f"max_rollout_traces_per_step: seen {cap!r} ({type(cap).__name__}). "
+            "Expected an int; 0 or less logs no traces."
+        )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises ConfigError where a setting is none of its choices."""
+    if value not in choices:
+        raise ConfigError(f"{name}: seen {value!r}. Expected one of {', '.join(choices)}.")
+
+
+def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> StepOptions:
+    """Options that can be understood, with what the run declares.
+
+    Args:
+        options: what was given.
+        config: the run's config, which may declare settings too.
+
+    Raises:
+        ConfigError: one cannot be understood; the text names it.
+    """
+    check_project(options.project)
+    check_run(options.name)
+    check_choice("resume", options.resume, RESUMES)
+    check_choice("worker", options.worker, WORKERS)
+    if not callable(options.selection):
+        policy_named(options.selection)
+    flag_parameters = current_parameters(options.flag_parameters)
+    check_parameters(flag_parameters)
+    check_keys(options.metric_keys)
+    webhook = options.alert_webhook or os.environ.get(ENVIRONMENT)
+    if webhook:
+        check_webhook(webhook)
+    folder = options.all_rows_folder
+    return replace(
+        options,
+        settings=RunSettings.declared(
+            config,
+            **{
+                **options.run_settings,
+                "reward_range": options.reward_range,
+                "metric_ranges": options.metric_ranges or None,
+            },
+        ),
+        flag_parameters=flag_parameters,
+        all_rows_folder=None if folder is None else str(Path(folder).absolute()),
+        alert_webhook=webhook,
+    )
+
+
+def decoding_of(options: StepOptions, dialect: Any) -> DecodeSettings:
+    """What rollouts are decoded with beside the tokenizer.
+
+    Raises:
+        ConfigError: it cannot be understood.
+    """
+    return DecodeSettings(dialect, options.chat_template, options.chat_template_kwargs)
+
+
+def plain_step(step: Any) -> int:
+    """A step as a plain int.
+
+    Raises:
+        BatchError: it is none.
+    """
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int.") from error
+    if isinstance(step, bool) or number != step or not -(2**63) <= number < 2**63:
+        raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int of 64 bits.")
+    return number
+
+
+def check_split(split: Any) -> None:
+    """Raises BatchError where a split is neither `rollout` nor `eval-rollout`."""
+    if split not in SPLITS:
+        raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+
+
+def awaited_keys(await_join: str | Sequence[str] | None, warnings: Warnings) -> list[str]:
+    """The keys that will be joined later; a name that cannot be joined is left out, and warned about."""
+    awaited = [await_join] if isinstance(await_join, str) else list(await_join or ())
+    unknown = [name for name in awaited if name not in JOINABLE]
+    if unknown:
+        warnings.count(
+            "keys_misspelt",
+            f"await_join: {unknown[0]!r} cannot be joined, and is not awaited. Expected some of {', '.join(JOINABLE)}.",
+        )
+    return [name for name in awaited if name in JOINABLE]
+
+
+def batches_of_call(batch: Any, call: str, warnings: Warnings) -> list[RolloutBatch]:
+    """The batches of one call of `log_rollouts`.
+
+    Args:
+        batch: a `RolloutBatch`, one dict of tensors, or a list of dicts, each one group.
+        call: the call's id; the parts of a list are named after it.
+        warnings: where elements of a list that cannot be understood, and misspelt keys, are counted.
+
+    Raises:
+        BatchError: a single batch cannot be understood. An element of a list does not take its siblings.
+    """
+    if not isinstance(batch, (list, tuple)):
+        _warn_of_misspelt(batch, warnings)
+        return RolloutBatch.from_any(batch)
+    for element in batch[:1]:
+        _warn_of_misspelt(element, warnings)
+    parts: list[RolloutBatch] = []
+    for index, element in enumerate(batch):
+        if element is None:
+            warnings.counters["trajectories_missing"] += 1
+            continue
+        try:
+            parts += [part.as_group(f"{call} part {index}") for part in RolloutBatch.from_any(element)]
+        except Exception as error:  # noqa: BLE001  its siblings go on; counted and warned
+            warnings.count("batches_refused", f"element {index}: {error}")
+    return parts
+
+
+def _warn_of_misspelt(batch: Any, warnings: Warnings) -> None:
+    for key, meant in misspelt_keys(batch).items() if isinstance(batch, Mapping) else ():
+        warnings.count("keys_misspelt", f"{key}: no key of a batch, left out. Meant {meant}?")

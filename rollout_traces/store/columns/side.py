@@ -1,0 +1,109 @@
+"""Side tables: further columns of traced rollouts that somebody computed, joined by trace id.
+
+A side table is a parquet file, or a folder of them, with a column `id` and any others. Those of a project lie
+in `rollout-columns/<project>/` beside it, those of an export in its folder `_columns/`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
+
+logger = logging.getLogger("rollout_traces")
+KEY = "id"
+
+
+@dataclass(frozen=True)
+class SideColumns:
+    """The columns of all side tables of a project at one moment.
+
+    Attributes:
+        stamp: changes with the files.
+        files: column -> the files that hold it.
+        kinds: column -> its kind.
+        meanings: column -> what its field's metadata says under `meaning`.
+    """
+
+    stamp: tuple[tuple[str, int, int], ...] = ()
+    files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    _read: dict[str, tuple[pa.Array, pa.Array]] = field(default_factory=dict, compare=False)
+
+    def of(self, ids: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+        """A column's values for some traces, null where no side table speaks of them.
+
+        Args:
+            ids: trace ids [N], null for rollouts that were not traced.
+            name: the column.
+        """
+        if name not in self._read:
+            self._read[name] = self._load(name)
+        keys, values = self._read[name]
+        at = pc.index_in(ids, value_set=keys)
+        at = at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at
+        return values.take(at)
+
+    def _load(self, name: str) -> tuple[pa.Array, pa.Array]:
+        kind = type_of(self.kinds[name])
+        keys: dict[str, int] = {}
+        parts = []
+        n = 0
+        for path in self.files[name]:
+            try:
+                table = pq.read_table(path, columns=[KEY, name], partitioning=None)
+                values = table[name].cast(kind, safe=False).combine_chunks()
+                found = table[KEY].cast(pa.string()).to_pylist()
+            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+                logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
+                continue
+            keys.update((key, n + row) for row, key in enumerate(found) if key is not None)
+            parts.append(values)
+            n += len(found)
+        column = pa.concat_arrays(parts) if parts else pa.array([], kind)
+        rows = pa.array(list(keys.values()), pa.int64())
+        return pa.array(list(keys), pa.string()), column.take(rows)
+
+
+def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:
+    """What the side tables of a folder hold now.
+
+    Args:
+        folder: where they lie; it may be missing.
+        known: what was read before; given back where no file changed.
+    """
+    if not folder.is_dir():
+        return known if not known.stamp else SideColumns()
+    paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith((".", "_")))
+    stamp = tuple((str(path), (at := path.stat()).st_mtime_ns, at.st_size) for path in paths)
+    if stamp == known.stamp:
+        return known
+    files: dict[str, list[Path]] = {}
+    kinds: dict[str, Kind] = {}
+    meanings: dict[str, str] = {}
+    for path in paths:
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
+            continue
+        if KEY not in schema.names:
+            logger.warning("rollout-traces: the side table %s is left out: it has no column id.", path)
+            continue
+        for column in schema:
+            if column.name == KEY or pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+                continue
+            files.setdefault(column.name, []).append(path)
+            kinds.setdefault(column.name, kind_of_type(column.type))
+            meaning = (column.metadata or {}).get(b"meaning")
+            if meaning:
+                meanings[column.name] = meaning.decode("utf-8", "replace")
+    return SideColumns(stamp, files, kinds, meanings)

@@ -1,0 +1,71 @@
+"""Who left whom in an episode, and how, read off ids and tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.decode.decoder import TranscriptDecoder
+from rollout_traces.inspector.pages.episode_tree import depths, leaving, parent_rows
+from tests.generator import Conversation, encode, tiny_tokenizer
+from tests.inspector.agents import ROWS, episode_conversations
+
+
+class TestWhoLeftWhom:
+    def test_rows_name_the_one_they_left_by_its_sample_id(self):
+        assert parent_rows(["a", "b", "c"], [None, "a", "b"]) == [None, 0, 1]
+
+    def test_an_unknown_one_and_a_circle_leave_none(self):
+        assert parent_rows(["a", "b"], ["z", None]) == [None, None]
+        found = parent_rows(["a", "b", "c"], ["b", "a", "a"])
+        assert depths(found)
+        assert len(depths(found)) == 3
+        assert parent_rows(["a"], ["a"]) == [None]
+
+    def test_of_rows_of_one_id_the_first_is_meant(self):
+        assert parent_rows(["a", "a", "b"], [None, None, "a"]) == [None, None, 0]
+
+    def test_the_tree_is_walked_parents_first(self):
+        assert depths([None, 0, 1, 0, None]) == [(0, 0), (1, 1), (2, 2), (3, 1), (4, 0)]
+
+    def test_a_long_chain_is_walked_too(self):
+        chain = [None, *range(5000)]
+        assert depths(chain)[-1] == (5000, 5000)
+
+
+@pytest.fixture(scope="module")
+def transcripts():
+    tokenizer = tiny_tokenizer()
+    decoder = TranscriptDecoder(tokenizer)
+    decoded = {}
+    for name, messages in zip(ROWS, episode_conversations("Porto", 1886), strict=True):
+        row = encode(tokenizer, Conversation(tuple(messages)), tools=None)
+        decoded[name] = decoder.decode(row.input_ids, loss_mask=row.sampled.astype(int))
+    return decoded
+
+
+class TestHowItLeft:
+    @pytest.mark.parametrize(
+        ("row", "kind", "left_at", "back_at"),
+        [
+            ("researcher", "sub_agent", 2, 3),
+            ("branch", "branch", 4, None),
+            ("retry", "retry", 2, None),
+            ("compacted", "compaction", 4, None),
+        ],
+    )
+    def test_the_tokens_tell(self, transcripts, row, kind, left_at, back_at):
+        left = leaving(transcripts[row], transcripts["lead"], opens=False)
+        assert (left.kind, left.left_at, left.back_at) == (kind, left_at, back_at)
+
+    def test_a_row_that_begins_with_all_of_the_other_goes_on(self, transcripts):
+        lead = transcripts["lead"]
+        ids = np.concatenate([lead.tokens.input_ids, lead.tokens.input_ids[-5:]])
+        tokenizer = tiny_tokenizer()
+        longer = TranscriptDecoder(tokenizer).decode(ids, loss_mask=np.ones(len(ids), int))
+        assert leaving(longer, lead, opens=False).kind == "continued"
+
+    def test_without_the_tokens_of_both_it_is_unobserved(self, transcripts):
+        assert leaving(None, transcripts["lead"], opens=False).kind == "unknown"
+        assert leaving(transcripts["lead"], None, opens=False).kind == "unknown"
+        assert leaving(None, None, opens=True).kind == "opening"

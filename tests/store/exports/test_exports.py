@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.export import export_partitioned
+from rollout_traces.store import Store, open_store
+from tests.store.projects import PROJECT, RUN
+
+
+@pytest.fixture
+def opened(exported: Path):
+    found = open_store(str(exported))
+    yield found
+    found.close()
+
+
+class TestWhatIsReadBack:
+    def test_every_column_of_every_rollout(self, store: Store, opened: Store) -> None:
+        before, after = store.rollouts(), opened.rollouts()
+        assert set(before.column_names) == set(after.column_names)
+        keys = [("run_id", "ascending"), ("split", "ascending"), ("uid", "ascending")]
+        for name in before.column_names:
+            a, b = before.sort_by(keys)[name].to_pylist(), after.sort_by(keys)[name].to_pylist()
+            assert str(a) == str(b), name
+
+    def test_runs_steps_and_groups(self, store: Store, opened: Store) -> None:
+        assert opened.runs() == store.runs()
+        steps = [(s.step, s.n_traces, s.n_rollouts) for s in opened.steps(RUN, "rollout")]
+        assert steps == [(s.step, s.n_traces, s.n_rollouts) for s in store.steps(RUN, "rollout")]
+        for a, b in zip(
+            opened.groups(RUN, "rollout", 1).groups, store.groups(RUN, "rollout", 1).groups, strict=True
+        ):
+            assert (a.group, a.rewards, a.prompt, a.tied) == (b.group, b.rewards, b.prompt, b.tied)
+            assert [row.id for row in a.traces] == [row.id for row in b.traces]
+
+    def test_conversations_and_tokens(self, store: Store, opened: Store) -> None:
+        for row in store.query().rows:
+            assert opened.record(row.id or "") == store.record(row.id or "")
+            a, b = opened.transcript(row.id or ""), store.transcript(row.id or "")
+            assert a is not None and b is not None
+            assert np.array_equal(a.tokens.input_ids, b.tokens.input_ids)
+        assert opened.messages("b1-0") == store.messages("b1-0")
+
+    def test_searches(self, store: Store, opened: Store) -> None:
+        for text in ("boxed{4", '"cannot be wrong"', "答案", "annot"):
+            assert opened.count(text=text) == store.count(text=text)
+        assert opened.count(where="reply ~ 'cann[o]t'") == store.count(where="reply ~ 'cann[o]t'") > 0
+        assert "boxed" in str(opened.search("boxed{42}").rows[0]["snippet"])
+
+    def test_logged_numbers_and_configurations(self, store: Store, opened: Store) -> None:
+        assert opened.metrics(RUN)["train/loss"] == store.metrics(RUN)["train/loss"]
+        assert opened.config(RUN) == store.config(RUN)
+        assert opened.ledger(RUN, "rollout").n_rows == store.ledger(RUN, "rollout").n_rows
+
+    def test_an_unknown_trace_is_named(self, opened: Store) -> None:
+        with pytest.raises(StoreError, match="no trace 'nobody'"):
+            opened.record("nobody")
+
+
+class TestAddresses:
+    def test_a_bare_name_is_a_folder_where_there_is_no_such_project(
+        self, exported: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(exported.parent)
+        assert open_store("exported", folder=shared_folder).count() == 10
+        with pytest.raises(StoreError, match="no project 'elsewhere'"):
+            open_store("elsewhere", folder=shared_folder)
+
+    def test_a_project_is_meant_where_there_is_one(
+        self, exported: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shutil.move(exported, exported.parent / PROJECT)
+        monkeypatch.chdir(exported.parent)
+        assert open_store(PROJECT, folder=shared_folder).source.label == f"project {PROJECT!r}"
+
+    @pytest.mark.parametrize("address", ["http://127.0.0.1:1/x", "simplecache::s3://a/b", "github://a:b@/c"])
+    def test_other_kinds_of_addresses_are_refused(self, address: str) -> None:
+        with pytest.raises(StoreError, match="expected one of file, s3"):
+            open_store(address)
+
+    def test_a_folder_without_parquet_says_how_to_write_some(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(StoreError, match="no parquet files"):
+            open_store(str(tmp_path / "empty"))
+        with pytest.raises(StoreError, match="nothing there"):
+            open_store(str(tmp_path / "nowhere"))
+
+    def test_a_data_set_on_the_hub_is_asked_for_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+        with pytest.raises(StoreError, match=r"hf://datasets/nobody/rollouts cannot be read.*network"):
+            open_store("hf://datasets/nobody/rollouts")
+
+    def test_a_missing_package_is_named(self) -> None:
+        with pytest.raises(ConfigError, match="gcsfs"):
+            open_store("gs://bucket/rollouts")
+
+
+class TestWhatChanges:
+    def test_a_new_file_is_read_and_no_other(self, exported: Path, opened: Store) -> None:
+        file = next(exported.glob("run=*/step=2/*.parquet"))
+        later = exported / f"run={RUN}" / "step=3"
+        later.mkdir()
+        shutil.copy(file, later / file.name)
+        assert opened.refresh() == 4 and opened.refresh() == 0
+        assert opened.count(steps=(3, 3)) == 4 and opened.count() == 14
+
+    def test_a_file_that_went_takes_its_rows_along(self, exported: Path, opened: Store) -> None:
+        next(exported.glob("run=*/step=2/*.parquet")).unlink()
+        opened.refresh()
+        assert opened.count() == 6 and opened.count(steps=(2, 2)) == 0
+
+    def test_a_damaged_file_is_left_out_and_said(
+        self, exported: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file = next(exported.glob("run=*/step=2/*.parquet"))
+        file.write_bytes(file.read_bytes()[:200])
+        assert open_store(str(exported)).count() == 6
+        assert "step=2/part-0.parquet: damaged" in caplog.text
+
+    def test_a_damaged_segment_is_built_again(self, opened: Store) -> None:
+        for segment in (opened.index_path / "segments").iterdir():
+            segment.write_bytes(b"nothing")
+        with pytest.raises(StoreError, match="damaged"):
+            opened.rollouts()
+        opened.refresh()
+        assert opened.rollouts().num_rows == 26
+
+
+class TestParts:
+    def test_columns_alone_say_so_where_a_conversation_is_wanted(self, store: Store, tmp_path: Path) -> None:
+        export_partitioned(store, tmp_path / "out", conversations=False)
+        opened = open_store(str(tmp_path / "out"))
+        row = opened.query(order_by="-reward").rows[0]
+        with pytest.raises(StoreError, match="columns without conversations"):
+            opened.record(row.id or "")
+        assert opened.query(limit=1).rows[0]["prompt"]
+
+    def test_a_part_of_a_run_keeps_what_was_superseded(
+        self, trackio_dir: Path, tmp_path: Path, texts_of: Callable[[list[str]], np.ndarray]
+    ) -> None:
+        from tests.store.projects import make_ledger, write_step
+
+        for attempt, steps in (("a", (0, 1, 2)), ("b", (1, 2))):
+            for step in steps:
+                ledger = make_ledger([[1.0, 0.0]], step=step, batch=attempt, attempt=texts_of([attempt] * 2))
+                write_step(ledger, ())
+        store = open_store(PROJECT)
+        export_partitioned(store, tmp_path / "out", steps=(2, 2), where="attempt = a")
+        assert open_store(str(tmp_path / "out")).rollouts()["superseded"].to_pylist() == [True, True]
+
+    def test_rows_of_another_writer_are_read(self, tmp_path: Path) -> None:
+        folder = tmp_path / "theirs" / "run=other"
+        folder.mkdir(parents=True)
+        table = pa.table(
+            {
+                "step": pa.array([1, 2], pa.int32()),
+                "reward": pa.array([0.5, None], pa.float32()),
+                "tools": [["a"], []],
+                "blob": [b"x", b"y"],
+            }
+        )
+        pq.write_table(table, folder / "rows.parquet")
+        opened = open_store(str(tmp_path / "theirs"))
+        assert opened.rollouts(columns=["run", "split", "step", "reward", "tools"]).to_pylist() == [
+            {"run": "other", "split": "rollout", "step": 1, "reward": 0.5, "tools": ["a"]},
+            {"run": "other", "split": "rollout", "step": 2, "reward": None, "tools": []},
+        ]
+
+    def test_rows_without_a_step_are_refused(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        (tmp_path / "theirs").mkdir()
+        pq.write_table(pa.table({"reward": [1.0]}), tmp_path / "theirs" / "rows.parquet")
+        assert open_store(str(tmp_path / "theirs")).runs() == []
+        assert "say no run and step" in caplog.text
+
+
+@pytest.fixture
+def texts_of() -> Callable[[list[str]], np.ndarray]:
+    def made(values: list[str]) -> np.ndarray:
+        column = np.empty(len(values), object)
+        column[:] = values
+        return column
+
+    return made
