@@ -211,9 +211,9 @@ def _identities(data: Any) -> Iterator[tuple[Any, ...]]:
 def _call(triplet: Any) -> ModelCall:
     prompt, response = triplet.prompt or {}, triplet.response or {}
     ids = response.get("token_ids") or []
-    logprobs = [_logprob(item) for item in response.get("logprobs") or ()]
-    known = len(logprobs) == len(ids) and None not in logprobs
-    return ModelCall(prompt.get("token_ids") or [], ids, logprobs if ids and known else None)
+    given = [_logprob(item) for item in response.get("logprobs") or ()]
+    known = [value for value in given if value is not None]
+    return ModelCall(prompt.get("token_ids") or [], ids, known if ids and len(known) == len(ids) else None)
 
 
 def _logprob(item: Any) -> float | None:
