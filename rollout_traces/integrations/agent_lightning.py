@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
-from rollout_traces.integrations import verl
+from rollout_traces.integrations import verl_batch
 from rollout_traces.integrations.base import arguments_of, contained
 from rollout_traces.integrations.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
@@ -56,7 +56,7 @@ def batches_from(processed: Processed, /) -> list[RolloutBatch]:
         BatchError: a key is missing.
     """
     data = processed.data
-    [batch] = verl.batches_from(verl.ScoredDataProto(data, train_version=processed.train_version))
+    [batch] = verl_batch.batches_from(verl_batch.ScoredDataProto(data, train_version=processed.train_version))
     others = data.non_tensor_batch
     rollouts = [str(rollout) for rollout in others["rollout_id_list"]]
     turns = others.get("turn_index_list")

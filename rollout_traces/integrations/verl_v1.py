@@ -25,7 +25,7 @@ from rollout_traces.integrations.base import (
     has_hook_points,
     integration_named,
 )
-from rollout_traces.integrations.verl import ground_truths_of, split_extras
+from rollout_traces.integrations.verl_batch import ground_truths_of, split_extras
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
