@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 class TestPagesAndProjects:
     def test_without_a_project_they_are_listed(self, visit):
         visit.open()
-        expect(visit.get("project-card")).to_have_count(3)
+        expect(visit.get("project-card")).to_have_count(4)
         expect(visit.get("project-card").first).to_contain_text("2 runs")
         visit.picture("projects")
         visit.get("project-card").first.click()

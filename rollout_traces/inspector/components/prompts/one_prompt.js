@@ -12,6 +12,7 @@ import { legend, seriesChart } from "../charts/series_chart.js";
 const MOST_LISTED = 400;
 
 export function onePrompt(one, now, width) {
+  const places = [...one.places].sort((a, b) => Number(b.run === now.run) - Number(a.run === now.run));
   const several = one.places.length > 1;
   const name = place => (new Set(one.places.map(each => each.run)).size > 1 ? `${place.run}, ${place.split}` : place.split);
   const series = value => one.places.map(place => ({ name: name(place), steps: place.visits.map(visit => visit.step), values: place.visits.map(value) }));
@@ -21,9 +22,8 @@ export function onePrompt(one, now, width) {
     const drawn = series(value);
     const values = drawn.flatMap(each => each.values);
     if (!values.some(Number.isFinite)) return null;
-    const longest = Math.max(...drawn.map(each => each.steps.length));
     return h("figure", { class: "rt-run-card", testid: "prompt-chart" }, h("figcaption", null, h("span", null, title), logButton(now, key, values, title)),
-      seriesChart(drawn, { width: wide, height: 120, step: now.step === undefined ? null : Number(now.step), weight: weightFor(now.smooth, longest), log: isLog(now, key), label: title, show, onStep: step => state.set({ step }) }));
+      seriesChart(drawn, { width: wide, height: 120, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, key), label: title, show, onStep: step => state.set({ step }) }));
   };
   const share = visit => (visit.solved === null ? NaN : visit.solved / visit.tried);
   return [
@@ -33,7 +33,7 @@ export function onePrompt(one, now, width) {
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
       chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN), chart("prompt solved", "Solved", share, percent), chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN)),
-    one.places.map(place => visits(place, one, now)),
+    places.map(place => visits(place, one, now)),
   ];
 }
 
