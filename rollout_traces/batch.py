@@ -41,6 +41,7 @@ ROW_LISTS = (
     "discard_reasons",
     "messages",
     "tools",
+    "images",
     "ground_truths",
     "timings",
     "extras",
@@ -96,6 +97,9 @@ class RolloutBatch:
         discard_reasons: B strings; None = used for training.
         messages: B lists of OpenAI-style messages; the structured truth of a row, or None.
         tools: B lists of tool definitions, or None.
+        images: B lists of images that the row's tokens stand for, in order: paths of PNG, JPEG, GIF or WebP files,
+            or their bytes; None for a row without. Those of rows that become traces are kept, paths being read
+            beside the trainer, so the files have to stay until then.
         ground_truths: B values.
         timings: B mappings name -> seconds.
         extras: B mappings of scalars to show beside the row.
@@ -143,6 +147,7 @@ class RolloutBatch:
     discard_reasons: Any = None
     messages: Any = None
     tools: Any = None
+    images: Any = None
     ground_truths: Any = None
     timings: Any = None
     extras: Any = None

@@ -17,6 +17,7 @@ import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
+from rollout_traces.capture.images import plain_images
 from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
@@ -406,5 +407,5 @@ def _merge_lists(batches: Sequence[RolloutBatch]) -> dict[str, list[Any]]:
         for batch in batches:
             value = getattr(batch, key)
             column.extend([None] * batch.n_rows if value is None else plain_list(value))
-        merged[key] = column
+        merged[key] = plain_images(column) if key == "images" else column
     return merged

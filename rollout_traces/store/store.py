@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import orjson
 
 from rollout_traces.encodable import encodable
+from rollout_traces.errors import StoreError
 from rollout_traces.store import search, steps
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
@@ -22,6 +23,7 @@ from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
 from rollout_traces.store.table import Table
+from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -406,6 +408,23 @@ class Store:
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its details"):
             return read_details(record)
+
+    def image(self, trace_id: str, number: int) -> bytes:
+        """An image of a rollout.
+
+        Args:
+            trace_id: its trace's id.
+            number: which of its images, from 0.
+
+        Raises:
+            StoreError: there is none, or its file cannot be read.
+        """
+        images = self.details(trace_id).get(IMAGES_KEY)
+        named = images[number] if isinstance(images, list) and 0 <= number < len(images) else None
+        path = named.get("file_path") if isinstance(named, dict) else None
+        if not isinstance(path, str):
+            raise StoreError(f"trace {trace_id!r} has no image {number}.")
+        return self.source.media(path)
 
     def ledger(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING

@@ -18,7 +18,8 @@ from rollout_traces.inspector.pages.figures import (
     run_progress,
     split_series,
 )
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
+from rollout_traces.inspector.pages.images import image
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
 from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
@@ -205,7 +206,7 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "snippet": known.get("snippet"),
-        "flags": list(known.get("flags") or ()) if worn is None else list(worn.names),
+        **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         "labels": list(known.get("labels") or ()),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
@@ -218,5 +219,5 @@ PAGE = Page(
     name="rollouts",
     title="Rollouts",
     key="1",
-    functions=(samples, rollout, metrics, around, share, labels, annotate),
+    functions=(samples, rollout, metrics, around, image, share, labels, annotate),
 )

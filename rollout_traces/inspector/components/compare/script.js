@@ -71,7 +71,7 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
+  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, image: number => call("image", { project: now.project, id: side.id, number }), beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
   const history = h("div", { class: "rt-history" });
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
@@ -97,7 +97,8 @@ function sideHead(answer, at) {
         h("select", { class: "rt-select", "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}`, onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }) },
           options.map(card => h("option", { value: card.id, selected: card.id === side.id }, `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`))),
         h("div", { class: "rt-soft rt-side-run", testid: `compare-run-${key}` }, side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null, h("span", { class: "rt-faint" }, selectedSentence(m))))),
-    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : ""))),
+    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "", side.explains?.[entry.name] ? h("span", { class: "rt-faint", testid: "explains" }, ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`) : null)),
+      side.usual_flags?.length ? h("span", { class: "rt-faint", testid: "usual-flags", title: "Properties of the run or of the group, not of this rollout" }, `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`) : null),
     h("a", { class: "rt-side-open", href: state.href({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null }), onclick: event => {
       event.preventDefault();
       state.set({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null });

@@ -100,7 +100,7 @@ function memberRow(member, letters, row, width) {
     data.components.map(key => figure(v[key])), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns),
     h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
     row ? Array.from({ length: width }, (_, at) => h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null)) : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"),
-    h("td", null, flagChips(member.flags, data.severities, 2)));
+    h("td", null, flagChips(member.flags, data.severities, 2, member.explains)));
 }
 
 function actionChip(action, letters) {

@@ -206,7 +206,7 @@ function show(data) {
   view?.forget();
   rollout = data;
   const middle = part(".rt-middle");
-  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data) }, look(now));
+  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data), image: number => call("image", { project: state.get().project, id: data.id, number }) }, look(now));
   labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
