@@ -28,7 +28,7 @@ export function onePrompt(one, now, width) {
   const share = visit => (visit.solved === null ? NaN : visit.solved / visit.tried);
   return [
     h("div", { class: "rt-prompt-head" }, button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }), h("h1", { class: "rt-prompts-title", testid: "prompt-key" }, inert(one.prompt_key)),
-      h("span", { class: "rt-soft" }, `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`)),
+      h("span", { class: "rt-soft" }, `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`), explain(one.prompt_key, now)),
     one.prompt ? h("p", { class: "rt-prompt-text", dir: "auto" }, inert(one.prompt)) : h("p", { class: "rt-faint" }, "No rollout of it was kept, so its text is not known."),
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
@@ -40,6 +40,12 @@ export function onePrompt(one, now, width) {
 function firstSolved(one) {
   const steps = one.places.flatMap(place => place.visits.filter(visit => visit.solved > 0).map(visit => visit.step));
   return steps.length ? `, first at step ${number(Math.min(...steps))}` : one.solved === 0 ? ", never solved" : "";
+}
+
+// Its rollouts in the run and split that are looked at, against those of the other prompts.
+function explain(key, now) {
+  const where = `prompt_key = '${key.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
+  return button("explain", () => state.set({ page: "explain", where, against: "rest=1", step: null, steps: null, prompt: null }), { title: `What its rollouts in ${now.split} have that those of other prompts do not`, testid: "prompt-explain" });
 }
 
 function visits(place, one, now) {
