@@ -82,4 +82,4 @@ def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
     }, ""
 
 
-PAGE = Page(name="what_if", title="What if", key="i", functions=(what_if, rollout, image, population))
+PAGE = Page(name="what_if", title="What if", key="W", functions=(what_if, rollout, image, population))
