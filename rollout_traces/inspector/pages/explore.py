@@ -24,13 +24,15 @@ WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 def table(workspace: Workspace, request: Request) -> dict[str, Any]:
     """A page of rows with the chosen columns, and how many match."""
     store = workspace.store(request.project)
-    page = store.query(
+    wanted = request.names("columns") or default_columns(_rows(request))
+    ask = store.search if request.text("text") else store.query
+    page = ask(
         order_by=request.text("sort") or None,
         limit=PAGE_ROWS,
         after=request.text("after") or None,
+        columns=[*wanted, "group", "sample"],
         **_asked(request),
     )
-    wanted = request.names("columns") or default_columns(_rows(request))
     steps = store.steps(request.run, request.split)
     known = [info.n_rollouts for info in steps if info.n_rollouts is not None]
     return {
