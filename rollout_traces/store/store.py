@@ -86,6 +86,12 @@ class Store:
         """
         return self._index.rebuild(progress)
 
+    def index_anew(self) -> int:
+        """Removes the index's files and builds it again, so that nothing of what was deleted stays in it."""
+        self._index.start_over("rollouts were deleted")
+        self._finder.forget()
+        return self.refresh()
+
     @property
     def index_path(self) -> Path:
         """The index's folder."""
