@@ -67,6 +67,18 @@ def remove_traces(project: str, traces: Collection[str], ledger_rows: Mapping[st
             raise StoreError(f"project {project!r}: {path} cannot be written ({error}).") from error
         finally:
             connection.close()
+    _remove_session_files(project, {*traces, *ledger_rows})
+
+
+def _remove_session_files(project: str, traces: Collection[str]) -> None:
+    """Deletes the files in which Trackio writes each trace once more, for the Hub's viewer."""
+    from trackio.agent_sessions import trace_session_filename
+    from trackio.sqlite_storage import project_trace_sessions_dir
+
+    names = {trace_session_filename(trace_id) for trace_id in traces}
+    for path in Path(project_trace_sessions_dir(project)).rglob("*.jsonl"):
+        if path.name in names:
+            path.unlink(missing_ok=True)
 
 
 def shrink(project: str) -> bool:
