@@ -66,7 +66,8 @@ class TestColumns:
         self, trackio_dir: Path
     ) -> None:
         ledger = make_ledger([[1.0]], step=0, traced=(0,))
-        (record,) = records_of(ledger, (0,), {0: (("user", "q"), ("assistant", "word " * 1_000_000))})
+        (record,) = records_of(ledger, (0,))
+        record.messages[1]["content"] = "word " * 1_000_000
         record.metadata["note"] = "n" * 5_000_000
         write_traces({"rollout/trajectories": [record]}, step=0)
         store = open_store(PROJECT)

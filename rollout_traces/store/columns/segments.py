@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.kinds import Kind, type_of
+from rollout_traces.store.columns.kinds import Kind
 
 logger = logging.getLogger("rollout_traces")
 
@@ -150,8 +150,3 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
         if path.suffix in (SUFFIX, ".unfinished") and path.name not in kept:
             with suppress(OSError):
                 path.unlink()
-
-
-def empty_column(kind: Kind) -> pa.ChunkedArray:
-    """A column without rows."""
-    return pa.chunked_array([], type_of(kind))
