@@ -11,6 +11,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,10 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
     store = open_store(PROJECT)
     store.count(where="reward > 0.99 and source = math", rows="all")
     figures["open warm and first answer, ms"] = round((time.process_time() - started) * 1000, 1)
+    label_rollouts(store)
     asked: dict[str, Callable[[], Any]] = {
+        "filter by one of 10,000 labels": lambda: store.count(where="label = odd", rows="all"),
+        "count by label": lambda: store.facets("label", rows="all"),
         "filter": lambda: store.count(where="reward > 0.99 and source = math", rows="all"),
         "count by source": lambda: store.facets("source", rows="all"),
         "flags has": lambda: store.count(where="truncated", rows="all"),
@@ -71,6 +75,23 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
     figures["the table"]["append a live step"] = appended(store, n_steps)
     figures["rows in SQLite"] = in_sqlite(n_steps * STEP_ROWS)
     return figures
+
+
+def label_rollouts(store: Any, n: int = 10_000) -> None:
+    """Labels rollouts of all steps, half of them `odd`, as lines of the file that people's labels are in."""
+    if len(store.labels.now().entries) >= n:
+        return
+    uids = store.rollouts(columns=["uid"])["uid"].to_pylist()
+    store.labels.add("label", uids[0], "odd", "bench")
+    [first] = store.labels.of(uids[0])
+    lines = [
+        replace(
+            first, id=f"{at:016x}", rollout=uids[at * len(uids) // n], text="odd" if at % 2 else "good"
+        ).line()
+        for at in range(n)
+    ]
+    with store.labels.log.path.open("ab") as file:
+        file.write(b"".join(lines))
 
 
 def write_steps(steps: range) -> None:

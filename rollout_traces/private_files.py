@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -88,6 +90,49 @@ def why_not_believed(folder: Path, top: Path, files: Iterable[Path] = ()) -> str
         if reason is not None:
             return _sentence(path, reason)
     return None
+
+
+def why_replaceable(folder: Path) -> str | None:
+    """Why another user may put a folder of his in a folder's place, at any time; None when none can.
+
+    Who may write to a folder may rename what is in it, whoever that belongs to, unless the folder is sticky as
+    `/tmp` is. Every folder on the way is looked at, also where the way goes through links.
+
+    Args:
+        folder: the folder; it need not exist.
+
+    Returns:
+        One sentence that names the folder above it that others may write, and its mode.
+    """
+    whole = folder.absolute()
+    for path in dict.fromkeys((*whole.parents, *whole.resolve().parents)):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        if _others_may_write(found) and not found.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(found.st_mode)
+            return (
+                f"{path} may be written by others and is not sticky (mode {mode:04o}): they may put a folder of "
+                f"theirs in the place of {folder}. Expected `chmod go-w {path}`, or `chmod +t {path}`."
+            )
+    return None
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    """Whether anybody but the owner may write: the group that only this user is in does not count."""
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found.st_gid)
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is a user's private one: of his name, with nobody else in it. Root's counts too."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return gid == 0 or (group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name})
 
 
 def open_file(path: Path, flags: int) -> int:

@@ -16,8 +16,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
-    ("errors", "terminal_text", "transcript"),
-    ("private_files",),
+    ("errors", "terminal_text", "transcript", "encodable"),
+    ("private_files", "plain_values"),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -38,15 +38,11 @@ ORDER = (
     ("analysis",),
     ("export",),
     ("inspector",),
+    ("deploy",),
     ("doctor",),
     ("cli",),
 )
 """The folders along the way of the data. A module imports from its own pipeline and from those above it."""
-
-AGAINST_THE_FLOW = {
-    ("spool.record", "trace.sanitize"): "what makes a record's header storable makes a trace's metadata so",
-}
-"""Imports that turn back, and why they stay."""
 
 READING = ("store", "analysis", "export", "inspector")
 """The folders that read what is stored."""
@@ -66,6 +62,8 @@ READ_COMMANDS = (
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "encodable",
+    "plain_values",
     "private_files",
     "terminal_text",
     "transcript",
@@ -84,6 +82,11 @@ READS_MORE = {
     ("inspector.share.hiding", "steps.redact"): "a shared file hides as a run's hook does",
 }
 """Further imports of the reading side, and why."""
+
+TURNS_BACK = {
+    ("inspector.pages.share", "inspector.share"): "a page hands over what the pages show, itself among them",
+}
+"""Imports that close a circle, and why they stay."""
 
 MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share")
 
@@ -156,12 +159,24 @@ def sources() -> dict[str, ast.Module]:
     return trees
 
 
-def imports_of(name: str) -> Iterator[Import]:
-    """The imports of a module, except those for type checkers alone."""
-    pending: list[tuple[ast.AST, bool]] = [(sources()[name], False)]
+def imports_of(name: str, *, typing: bool = False) -> Iterator[Import]:
+    """The imports of a module, and the modules whose names it holds as text, as for `python -m`.
+
+    Args:
+        name: the module.
+        typing: imports for type checkers alone as well.
+    """
+    tree = sources()[name]
+    names_of_logs = {
+        id(argument)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "getLogger"
+        for argument in call.args
+    }
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
     while pending:
         node, deferred = pending.pop()
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING" and not typing:
             continue
         targets: list[str] = []
         if isinstance(node, ast.Import):
@@ -169,10 +184,31 @@ def imports_of(name: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name} (line {node.lineno}): a relative import. Write the whole name."
             targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and _is_module(node.value) and id(node) not in names_of_logs:
+            yield _import(name, node.value, node.lineno, True)
         for target in targets:
             yield _import(name, target, getattr(node, "lineno", 0), deferred)
         inside = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         pending.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _is_module(text: object) -> bool:
+    """True for the whole name of a module of ours."""
+    return (
+        isinstance(text, str) and text.startswith(f"{PACKAGE.name}.") and text.split(".", 1)[1] in sources()
+    )
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Sets of modules of which each leads to every other, by repeatedly leaving out what leads nowhere."""
+    while True:
+        ends = {name for name, targets in arrows.items() if not targets}
+        starts = set(arrows) - {target for targets in arrows.values() for target in targets}
+        if not ends | starts:
+            return [sorted(arrows)] if arrows else []
+        arrows = {
+            name: targets - ends - starts for name, targets in arrows.items() if name not in ends | starts
+        }
 
 
 def _import(importer: str, target: str, line: int, deferred: bool) -> Import:
@@ -223,7 +259,6 @@ class TestDirections:
             one
             for one in between_folders()
             if place_of(folder_of(one.importer)) <= place_of(folder_of(one.target))
-            and (one.importer, one.target) not in AGAINST_THE_FLOW
         ]
         assert not back, "\n".join(map(str, back))
 
@@ -246,10 +281,21 @@ class TestDirections:
         ]
         assert not others, "\n".join(map(str, others))
 
-    @pytest.mark.parametrize("exceptions", [AGAINST_THE_FLOW, READS_MORE], ids=["flow", "reading"])
-    def test_every_exception_is_still_needed(self, exceptions):
+    def test_every_exception_is_still_needed(self):
         met = {(one.importer, one.target) for one in between_folders()}
-        assert not set(exceptions) - met
+        assert not set(READS_MORE) - met
+
+    def test_no_two_modules_import_each_other_by_any_way(self):
+        """Imports for type checkers count: a type that is needed back belongs into a module of its own."""
+        arrows = {
+            name: {
+                one.target
+                for one in imports_of(name, typing=True)
+                if one.ours and one.target not in (name, "__init__") and (name, one.target) not in TURNS_BACK
+            }
+            for name in sources()
+        }
+        assert circles(arrows) == []
 
 
 class TestTorch:
@@ -331,3 +377,29 @@ class TestTheWalkItself:
     def test_imports_for_type_checkers_are_not(self, planted):
         code = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
         assert [one.target for one in planted("store.planted", code)] == ["typing.TYPE_CHECKING"]
+
+    def test_processes_that_are_started_by_module_name_are(self, planted):
+        code = (
+            'import subprocess\ndef go():\n    subprocess.run(["python", "-m", "rollout_traces.cli.show"])\n'
+        )
+        assert ("cli.show", True, True) in {
+            (one.target, one.ours, one.deferred) for one in planted("ledger.planted", code)
+        }
+
+    def test_names_of_logs_are_not(self, planted):
+        code = 'import logging\nlog = logging.getLogger("rollout_traces.cli.show")\n'
+        assert [one.target for one in planted("ledger.planted", code)] == ["logging"]
+
+    def test_a_circle_is(self):
+        assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+        assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+class TestNames:
+    def test_no_two_classes_have_one_name(self):
+        places: dict[str, list[str]] = {}
+        for module, tree in sources().items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(module)
+        assert {name: found for name, found in places.items() if len(found) > 1} == {}

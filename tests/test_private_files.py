@@ -15,9 +15,11 @@ from rollout_traces.private_files import (
     open_file,
     take_folder,
     why_not_believed,
+    why_replaceable,
     write_file,
 )
-from tests.other_user import give_away
+from rollout_traces.spool import run_folder
+from tests.other_user import NOBODY, give_away
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +109,49 @@ class TestBelieving:
 
     def test_says_that_a_folder_is_missing(self, tmp_path):
         assert "is missing" in (why_not_believed(tmp_path / "a", tmp_path / "a") or "")
+
+
+class TestTheFoldersAbove:
+    @pytest.mark.parametrize("above", ["shared", "shared/team"])
+    def test_one_that_others_may_write_is_named_with_its_mode_and_what_to_do(self, tmp_path, above):
+        make_folder(tmp_path / "shared" / "team")
+        (tmp_path / above).chmod(0o777)
+        reason = why_replaceable(tmp_path / "shared" / "team" / "rollout-traces") or ""
+        assert reason.startswith(f"{tmp_path / above} may be written by others and is not sticky (mode 0777)")
+        assert f"`chmod +t {tmp_path / above}`" in reason
+
+    def test_one_that_is_sticky_is_safe(self, tmp_path):
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o1777)
+        assert why_replaceable(tmp_path / "shared" / "rollout-traces") is None
+
+    def test_one_of_a_group_with_others_in_it_is_not_safe(self, tmp_path):
+        (tmp_path / "shared").mkdir()
+        os.chown(tmp_path / "shared", -1, NOBODY if os.geteuid() == 0 else os.getgid())
+        (tmp_path / "shared").chmod(0o770 if os.geteuid() == 0 else 0o777)
+        assert why_replaceable(tmp_path / "shared" / "rollout-traces") is not None
+
+    def test_a_link_is_looked_at_on_both_ways(self, tmp_path):
+        make_folder(tmp_path / "open" / "real")
+        (tmp_path / "link").symlink_to(tmp_path / "open" / "real")
+        (tmp_path / "open").chmod(0o777)
+        assert why_replaceable(tmp_path / "link" / "rollout-traces") is not None
+
+    def test_a_run_keeps_its_spool_where_nobody_can_replace_it(self, tmp_path, monkeypatch):
+        make_folder(tmp_path / "trackio")
+        monkeypatch.setattr(run_folder, "local_root", lambda: tmp_path / "own" / "spool")
+        assert run_folder.take_run_folder(tmp_path / "trackio", "p", "1").path.is_relative_to(
+            tmp_path / "trackio"
+        )
+        (tmp_path / "trackio").chmod(0o777)
+        taken = run_folder.take_run_folder(tmp_path / "trackio", "p", "2")
+        assert taken.path.is_relative_to(tmp_path / "own")
+
+    def test_what_lies_where_others_can_replace_it_is_not_believed(self, tmp_path, caplog):
+        folder = run_folder.take_run_folder(tmp_path, "p", "1")
+        folder.write_manifest(run_folder.RunManifest("p", "r", "1"))
+        root = run_folder.spool_root(tmp_path)
+        assert len(run_folder.run_folders(root)) == 1
+        tmp_path.chmod(0o777)
+        assert run_folder.run_folders(root) == []
+        assert "chmod +t" in caplog.text

@@ -23,8 +23,6 @@ FEWEST = 5
 SHARE_EFFECT = 0.1
 """A share has to rise by this much of all units."""
 LEVEL_SPREADS = 5.0
-LEVEL_EFFECT = 0.3
-"""A mean has to move by this part of what it was."""
 
 
 def changed_share(now: Counts, before: Sequence[Counts], *, sure: bool = True) -> float | None:
@@ -46,13 +44,16 @@ def changed_share(now: Counts, before: Sequence[Counts], *, sure: bool = True) -
     return limit if (now.lower() if sure else now.share) > limit else None
 
 
-def changed_level(now: float, before: Sequence[float], direction: Literal["up", "both"]) -> float | None:
+def changed_level(
+    now: float, before: Sequence[float], direction: Literal["up", "both"], effect: float
+) -> float | None:
     """Whether a mean moved.
 
     Args:
         now: the step's.
         before: those of the steps before, oldest first.
         direction: whether a fall counts.
+        effect: the part of what it was by which it has to move.
 
     Returns:
         What it passed; None where it did not.
@@ -64,7 +65,7 @@ def changed_level(now: float, before: Sequence[float], direction: Literal["up", 
     slope, start = _robust_line(at, values)
     expected = start + slope * len(before)
     spread = 1.4826 * float(np.median(np.abs(values - start - slope * at)))
-    away = max(LEVEL_SPREADS * spread, LEVEL_EFFECT * abs(float(np.median(values))))
+    away = max(LEVEL_SPREADS * spread, effect * abs(float(np.median(values))))
     if not math.isfinite(now) or not away:
         return None
     if now > expected + away:

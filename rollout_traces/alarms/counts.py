@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -44,7 +45,12 @@ class Counts:
 
     def as_plain(self) -> list[float]:
         """The fields in order; whole numbers as such."""
-        return [int(value) if value == int(value) else value for value in astuple(self)]
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> list[float]:
+        values = (self.n, self.n_groups, self.hits, self.hits_hits, self.hits_n, self.n_n)
+        return [int(value) if value == int(value) else value for value in values]
 
     @property
     def share(self) -> float:
@@ -73,13 +79,16 @@ class Grouped:
     Args:
         groups: int64 [B].
         n: [B] units of each row, a rollout each when None.
+
+    Attributes:
+        nothing: the counts of what no row has.
     """
 
     def __init__(self, groups: np.ndarray, n: np.ndarray | None = None) -> None:
         _, self._members = np.unique(groups, return_inverse=True)
         self._units = np.bincount(self._members, n).astype(np.float64)
         has_units = self._units > 0
-        self._nothing = Counts(
+        self.nothing = Counts(
             float(self._units.sum()), int(has_units.sum()), n_n=float((self._units**2).sum())
         )
 
@@ -90,10 +99,10 @@ class Grouped:
             hits: [B] of each row; bool, or how many of its units.
         """
         if not hits.any():
-            return self._nothing
+            return self.nothing
         x = np.bincount(self._members, hits.astype(np.float64))
         return replace(
-            self._nothing,
+            self.nothing,
             hits=float(x.sum()),
             hits_hits=float((x * x).sum()),
             hits_n=float((x * self._units).sum()),
@@ -102,7 +111,14 @@ class Grouped:
 
 def total(counts: Sequence[Counts]) -> Counts:
     """Their sum."""
-    return sum(counts, Counts())
+    return Counts(
+        sum(one.n for one in counts),
+        sum(one.n_groups for one in counts),
+        sum(one.hits for one in counts),
+        sum(one.hits_hits for one in counts),
+        sum(one.hits_n for one in counts),
+        sum(one.n_n for one in counts),
+    )
 
 
 def wilson_lower(p: float, n: float) -> float:

@@ -6,14 +6,17 @@ ledgers, use them, so that they agree. No file, no clock.
 A signal is judged at a step that has 20 rows of 5 groups or more, else on the last three steps pooled. It passes
 when the lower end of the share's 95 % interval, clustered by group, is above its limit; it opens when it passes at
 two of the last three steps judged. What a run did from its beginning is no incident: the limit is never below the
-share of the run's first 20 steps plus a tenth (or plus half of it, where that is more). A flag of severity `error`
-opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see `changes`.
+share of the run's first 20 steps plus a tenth (or plus half of it, where that is more); a flag without a limit of
+its own has that one. What grows while a run begins (`settles`) is judged after those steps. A flag of severity
+`error` opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see
+`changes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from rollout_traces.alarms.changes import ROLLING, changed_level, changed_share
@@ -88,7 +91,7 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class Event:
+class IncidentEvent:
     """What a step did to an incident."""
 
     what: Literal["opened", "reopened", "closed"]
@@ -115,6 +118,10 @@ class Track:
 
     def as_plain(self) -> list[Any]:
         """JSON-safe values; a run's state is stored with every step, so they are short."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> list[Any]:
         recent = [known.as_plain() for known in self.recent]
         return [self.n_first, self.first.as_plain(), recent, [int(one) for one in self.passes], self.quiet]
 
@@ -124,6 +131,9 @@ class Track:
         n_first, first, recent, passes, quiet = values
         known = [Level(*one) if len(one) == len(fields(Level)) else Counts(*one) for one in recent]
         return cls(n_first, Counts(*first), tuple(known), tuple(map(bool, passes)), quiet)
+
+
+_NO_TRACK = Track()
 
 
 @dataclass(frozen=True)
@@ -177,7 +187,7 @@ def over_steps(steps: Iterable[StepSignals], signals: Mapping[str, Signal]) -> A
 
 def advance(
     state: AlarmState, seen: StepSignals, signals: Mapping[str, Signal]
-) -> tuple[AlarmState, tuple[Event, ...]]:
+) -> tuple[AlarmState, tuple[IncidentEvent, ...]]:
     """Takes one step.
 
     Args:
@@ -188,10 +198,13 @@ def advance(
     Returns:
         The new state, and what opened, came back or closed.
     """
-    judged = {key: _judge(state, key, seen, signals[key[0]]) for key in _keys(seen) if key[0] in signals}
+    alike: dict[Hashable, _Verdict] = {}
+    judged = {
+        key: _judge(state, key, seen, signals[key[0]], alike) for key in _keys(seen) if key[0] in signals
+    }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
     incidents = list(state.incidents)
-    events: list[Event] = []
+    events: list[IncidentEvent] = []
     for key, verdict in sorted(judged.items(), key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
         at = _newest(incidents, key)
         known = incidents[at] if at is not None else None
@@ -202,15 +215,15 @@ def advance(
             if verdict.track.quiet >= QUIET:
                 incidents[at] = replace(incidents[at], closed=seen.step)
                 tracks[key] = replace(verdict.track, passes=(), quiet=0)
-                events.append(Event("closed", incidents[at]))
+                events.append(IncidentEvent("closed", incidents[at]))
         elif verdict.opens and not _is_told(key, incidents, judged, signals):
             if known is not None and at is not None and seen.step - (known.closed or 0) <= REOPENS_WITHIN:
                 back = replace(known, closed=None, reopened=(*known.reopened, seen.step))
                 incidents[at] = _still_open(back, verdict, seen.step, n_rows)
-                events.append(Event("reopened", incidents[at]))
+                events.append(IncidentEvent("reopened", incidents[at]))
             else:
                 incidents.append(_opened(key, signals[key[0]], verdict, seen.step, n_rows))
-                events.append(Event("opened", incidents[-1]))
+                events.append(IncidentEvent("opened", incidents[-1]))
             tracks[key] = replace(verdict.track, quiet=0)
     return AlarmState(tuple(incidents), tracks), tuple(events)
 
@@ -232,12 +245,24 @@ def _keys(seen: StepSignals) -> list[Key]:
     return [*seen.shares, *((name, EVERYWHERE) for name in seen.levels)]
 
 
-def _judge(state: AlarmState, key: Key, seen: StepSignals, signal: Signal) -> _Verdict:
-    track = state.tracks.get(key, Track())
+def _judge(
+    state: AlarmState, key: Key, seen: StepSignals, signal: Signal, alike: dict[Hashable, _Verdict]
+) -> _Verdict:
+    """What a step says of a signal.
+
+    Most signals of most steps are flags that no row has, with the same past: they are judged once, and their
+    tracks stay the same object.
+    """
+    track = state.tracks.get(key, _NO_TRACK)
     at = _newest(list(state.incidents), key)
     is_open = at is not None and state.incidents[at].closed is None
     if key in seen.shares:
-        return _judge_share(track, seen.shares[key], signal, seen.n_raised.get(key, 0), is_open)
+        counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
+        is_error = signal.severity == "error"
+        likeness = (id(track), id(counts), is_error, signal.limit, signal.changes, n_raised, is_open)
+        if likeness not in alike:
+            alike[likeness] = _judge_share(track, counts, signal, n_raised, is_open)
+        return alike[likeness]
     return _judge_level(track, seen.levels[key[0]], signal, is_open)
 
 
@@ -251,6 +276,7 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
     limit = limit_of(signal, usual)
     judged = counts if _is_enough(counts) else total([*past[-(POOLED - 1) :], counts])
     known = _is_enough(judged) and usual is not None
+    known = known and not (signal.settles and track.n_first < FIRST_STEPS)
     above = known and limit is not None and judged.lower() > limit
     change = changed_share(judged, past) if signal.changes and known else None
     passed = above or change is not None
@@ -280,7 +306,7 @@ def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _
     if not _is_enough(judged) or signal.changes is None:
         gathered = replace(track, recent=(*past, level)[-ROLLING:])
         return _Verdict(gathered, False, False, judged.mean, None, 0.0, is_level=True)
-    change = changed_level(judged.mean, [known.mean for known in past], signal.changes)
+    change = changed_level(judged.mean, [known.mean for known in past], signal.changes, signal.effect)
     passes = (*track.passes, change is not None)[-POOLED:]
     fresh = replace(
         track,
@@ -301,9 +327,9 @@ def limit_of(signal: Signal, usual: float | None) -> float | None:
         usual: its share in the run's first steps; None where that is unknown.
 
     Returns:
-        None where no share is abnormal by itself.
+        None where nothing is known to be abnormal.
     """
-    if usual is None or usual <= MARGIN:
+    if usual is None or (usual <= MARGIN and signal.limit is not None):
         return signal.limit
     risen = usual + max(MARGIN, MARGIN_OF * usual)
     return risen if signal.limit is None else max(signal.limit, risen)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rollout_traces.alarms.incidents import Event, Incident
+from rollout_traces.alarms.incidents import Incident, IncidentEvent
 from rollout_traces.alarms.signals import Signal
 from rollout_traces.flags.report import Alert
 
 
-def alerts_of(events: Iterable[Event], signals: Mapping[str, Signal], split: str) -> list[Alert]:
+def alerts_of(events: Iterable[IncidentEvent], signals: Mapping[str, Signal], split: str) -> list[Alert]:
     """One alert for each incident that opened; one that comes back or closes raises none.
 
     Args:

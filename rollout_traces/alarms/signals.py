@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,14 @@ TRUNCATED = "truncated"
 REWARD_FAILURE = "reward_failure"
 MISMATCH = "mismatch"
 ENTROPY = "entropy"
+DRAWN = ("random", "fixed_prompts", "panel")
+"""Reasons for which a row was kept that look at no outcome: at random, and prompts by their hash. They tell shares."""
+SETTLING = frozenset({"stale", "mixed_versions"})
+"""Flags that grow from nothing while a run fills its queue of rollouts: no version is older than the run itself."""
+LEVEL_EFFECT = 0.3
+"""A mean has to move by this part of what it was."""
+MISMATCH_EFFECT = 1.0
+"""The mismatch has to double: it is about half the mean square of d, so d itself grows by 1.4."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class Signal:
         limit: the share above which it is abnormal; None: only a change is.
         changes: whether a change against the steps before is looked for; `both` where a fall matters too.
         explained_by: signals whose open incident tells the same fact.
+        settles: it grows while the run begins, and is judged only after the run's first steps.
+        effect: the part of what it was by which a mean has to move.
     """
 
     name: str
@@ -43,6 +54,8 @@ class Signal:
     limit: float | None = None
     changes: Direction | None = None
     explained_by: tuple[str, ...] = ()
+    settles: bool = False
+    effect: float = LEVEL_EFFECT
 
 
 @dataclass(frozen=True)
@@ -78,12 +91,15 @@ class StepSignals:
         shares: (signal, source) -> its counts; the source is `EVERYWHERE` for all rows.
         levels: signal -> its mean over all rows.
         n_raised: (signal, source) -> all rows that carry it, kept ones that were not drawn at random included.
+        carriers: flag -> the rollouts that carry it, of all sources; of those read at random for a flag that
+            needs text.
     """
 
     step: int
     shares: Mapping[tuple[str, str], Counts]
     levels: Mapping[str, Level] = field(default_factory=dict)
     n_raised: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    carriers: Mapping[str, Counts] = field(default_factory=dict)
 
 
 def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
@@ -92,11 +108,19 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
     Args:
         parameters: `<flag>.alert_above` over the flags' own limits; None there: that flag opens no incident.
     """
-    errors = {name: 0.0 for name, spec in REGISTRY.items() if spec.severity == "error"}
-    silent = {name for name in REGISTRY if (parameters or {}).get(f"{name}.{ALERT_ABOVE}", 0.0) is None}
-    limits = {**errors, **alert_limits(parameters or {})}
-    limits = {name: limit for name, limit in limits.items() if name not in silent}
-    changing = {TOOL_ERROR, TRUNCATED} - silent
+    limits = {key: value for key, value in (parameters or {}).items() if key.endswith(f".{ALERT_ABOVE}")}
+    return dict(_watched(tuple(REGISTRY.values()), tuple(sorted(limits.items()))))
+
+
+@lru_cache(16)
+def _watched(
+    specs: tuple[FlagSpec, ...], declared: tuple[tuple[str, float | None], ...]
+) -> dict[str, Signal]:
+    parameters = dict(declared)
+    errors = {spec.name: 0.0 for spec in specs if spec.severity == "error"}
+    silent = {spec.name for spec in specs if parameters.get(f"{spec.name}.{ALERT_ABOVE}", 0.0) is None}
+    limits = {**errors, **alert_limits(parameters)}
+    changing = {TOOL_ERROR, TRUNCATED}
     signals = {
         spec.name: Signal(
             spec.name,
@@ -105,14 +129,16 @@ def watched(parameters: Mapping[str, Any] | None = None) -> dict[str, Signal]:
             limits.get(spec.name),
             "up" if spec.name in changing else None,
             spec.explained_by,
+            spec.name in SETTLING,
         )
-        for spec in REGISTRY.values()
+        for spec in specs
+        if spec.name not in silent
     }
     extra = (
         Signal(REWARD_FAILURE, "warn", "the reward function failed or timed out", None, "up"),
         Signal(
             MISMATCH, "warn", "mean e^d - d - 1 of the row, d = prox minus rollout logprob", None, "up",
-            ("logprob_mismatch",),
+            ("logprob_mismatch",), effect=MISMATCH_EFFECT,
         ),
         Signal(ENTROPY, "warn", "mean -log p of the sampled tokens, nats", None, "both"),
     )  # fmt: skip
@@ -129,7 +155,7 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
     """Counts a step's rows.
 
     A flag that is found without text is counted among all rows. One that needs text is known of kept rows
-    alone: it is counted among those drawn at random (all rows, where all were kept).
+    alone: it is counted among those drawn without a look at what came out (all rows, where all were kept).
 
     Args:
         ledger: all rollouts of the step and split.
@@ -138,17 +164,24 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
     seen = _Seen(ledger)
     shares: dict[tuple[str, str], Counts] = {}
     n_raised: dict[tuple[str, str], int] = {}
+    carriers: dict[str, Counts] = {}
     for source, rows in seen.sources.items():
         read = rows & seen.read
         of_all, of_read = Grouped(seen.groups[rows]), Grouped(seen.groups[read])
-        for name, hit in seen.flagged.items():
-            if _needs_text(name) and name != TOOL_ERROR and read.any():
-                shares[name, source] = of_read.count(hit[read])
-            elif not _needs_text(name):
-                shares[name, source] = of_all.count(hit[rows])
-            n_raised[name, source] = int((hit & rows).sum())
+        any_read = bool(read.any())
+        for name in REGISTRY:
+            hit = seen.flagged.get(name)
+            n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
+            if _needs_text(name) and not any_read:
+                continue
+            grouped, seen_rows = (of_read, read) if _needs_text(name) else (of_all, rows)
+            counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
+            if source == EVERYWHERE:
+                carriers[name] = counts
+            if name != TOOL_ERROR:
+                shares[name, source] = counts
         _add_others(shares, seen, source, rows)
-    return StepSignals(step, shares, _levels(seen), n_raised)
+    return StepSignals(step, shares, _levels(seen), n_raised, carriers)
 
 
 class _Seen:
@@ -162,14 +195,14 @@ class _Seen:
         self.ledger = ledger
         self.groups = ledger.get("group")
         kept = np.asarray([uid is not None for uid in ledger.get("trace_uid")], bool)
-        at_random = kept & (ledger.get("selected_by") == "random")
-        self.read = kept if kept.all() else at_random
+        drawn = np.isin(ledger.get("selected_by").astype(str), DRAWN)
+        self.read = kept if kept.all() else kept & drawn
         self.sources = _sources(ledger)
-        self.flagged = {name: np.zeros(ledger.n_rows, bool) for name in REGISTRY}
+        self.flagged: dict[str, np.ndarray] = {}
         for row, flags in enumerate(ledger.get("flags").tolist()):
             for name in unexplained(flags) if flags else ():
-                if name in self.flagged:
-                    self.flagged[name][row] = True
+                if name in REGISTRY:
+                    self.flagged.setdefault(name, np.zeros(ledger.n_rows, bool))[row] = True
 
 
 def _sources(ledger: Ledger) -> dict[str, np.ndarray]:

@@ -1,7 +1,9 @@
 """What a rollout wears: what is abnormal for its run. The other flags are said once, of the run or of the group.
 
 A flag is usual for a run, a property of it, when more than a tenth of the rollouts in its first 20 steps carry it.
-Rows wear it only while an incident of it is open that began after those steps: when it rose later. Flags of severity `error` are never usual.
+Several flags that are each below that can still mark every fifth row: the most frequent of them are usual as well,
+until the shares of the rest add up to no more than a twentieth. Rows wear what is usual only while an incident of it
+is open: when it rose. Flags of severity `error` are never usual.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from rollout_traces.alarms.counts import Counts
 from rollout_traces.alarms.incidents import FIRST_STEPS, MARGIN, MIN_GROUPS, MIN_ROWS, Incident
 from rollout_traces.alarms.signals import EVERYWHERE, StepSignals
 from rollout_traces.flags import REGISTRY
+
+WORN_BY = 0.05
+"""Flags that are not usual are carried by no more of a run's first rollouts than this, in sum."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +67,21 @@ def usual_flags(steps: Iterable[StepSignals]) -> dict[str, Usual]:
     until = 0
     for _, step in zip(range(FIRST_STEPS), steps, strict=False):
         until = step.step
-        for (name, source), seen in step.shares.items():
-            if source == EVERYWHERE and name in REGISTRY:
-                counts[name] = counts.get(name, Counts()) + seen
-    return {
-        name: Usual(name, seen.share, int(seen.n), until)
+        for name, seen in step.carriers.items():
+            counts[name] = counts.get(name, Counts()) + seen
+    known = {
+        name: seen
         for name, seen in counts.items()
-        if REGISTRY[name].severity != "error"
-        and seen.share > MARGIN
-        and seen.n >= MIN_ROWS
-        and seen.n_groups >= MIN_GROUPS
+        if REGISTRY[name].severity != "error" and seen.n >= MIN_ROWS and seen.n_groups >= MIN_GROUPS
     }
+    worn_by = sum(seen.share for name, seen in known.items() if not REGISTRY[name].of_group)
+    usual = {}
+    for name, seen in sorted(known.items(), key=lambda item: -item[1].share):
+        of_group = REGISTRY[name].of_group
+        if seen.share > MARGIN or (worn_by > WORN_BY and not of_group):
+            usual[name] = Usual(name, seen.share, int(seen.n), until)
+            worn_by -= 0.0 if of_group else seen.share
+    return usual
 
 
 def worn(
@@ -96,12 +105,7 @@ def worn(
     risen = {
         incident.signal
         for incident in incidents
-        if incident.covers(step)
-        and incident.source in (EVERYWHERE, source)
-        and (
-            incident.signal not in usual
-            or max((incident.opened, *incident.reopened)) > usual[incident.signal].until
-        )
+        if incident.covers(step) and incident.source in (EVERYWHERE, source)
     }
     wearing, as_usual, of_group = [], [], []
     for name in dict.fromkeys(flags):
@@ -119,14 +123,21 @@ def worn(
 
 
 def nested(flags: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Cause -> the flags of the same row that it explains."""
+    """Cause -> the flags of the same row that it explains, at first or second hand; a cause is explained by none."""
     found: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(flags):
-        spec = REGISTRY.get(name)
-        cause = next((known for known in (spec.explained_by if spec else ()) if known in flags), None)
-        if cause is not None:
+        cause, passed = _cause(name, flags), {name}
+        while cause is not None and cause not in passed and (further := _cause(cause, flags)) is not None:
+            passed.add(cause)
+            cause = further
+        if cause is not None and cause != name:
             found[cause] = (*found.get(cause, ()), name)
     return found
+
+
+def _cause(name: str, flags: Sequence[str]) -> str | None:
+    spec = REGISTRY.get(name)
+    return next((known for known in (spec.explained_by if spec else ()) if known in flags), None)
 
 
 def _rank(name: str) -> int:

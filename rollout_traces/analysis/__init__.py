@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
     from rollout_traces.analysis.evaluations import Flip, Flips, flips
-    from rollout_traces.analysis.explanation import Explanation, Finding, explain
+    from rollout_traces.analysis.explanation import Explanation, explain
+    from rollout_traces.analysis.finding import Finding
     from rollout_traces.analysis.prompts import PromptList, list_prompts, prompt_over_time
     from rollout_traces.analysis.seen import FirstSeen, first_seen
     from rollout_traces.analysis.selections import Selection
@@ -25,7 +26,7 @@ _WHERE = {
     "Event": "timeline",
     "events": "timeline",
     "Explanation": "explanation",
-    "Finding": "explanation",
+    "Finding": "finding",
     "explain": "explanation",
     "FirstSeen": "seen",
     "first_seen": "seen",

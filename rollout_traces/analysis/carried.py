@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollout_traces.analysis.finding import Finding
 from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.series import as_arrays
-
-if TYPE_CHECKING:
-    from rollout_traces.analysis.explanation import Finding
 
 FEW = 0.05
 """At most this part of the rollouts counts as few ..."""

@@ -6,6 +6,7 @@ nothing is decoded, hashed or looked at beyond that.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import sys
 import time
@@ -17,7 +18,8 @@ import numpy as np
 
 from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.part import MaskSource, Part, Rows, host_array
+from rollout_traces.capture.images import plain_images
+from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -25,6 +27,8 @@ from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
+MAX_HASHED = 1 << 24
+"""Prompt tokens of one hand-over that are hashed on the calling thread, about a tenth of a second."""
 LOOKED_AT = 1024
 """Tokens of a row that are looked at together for the first sampled one."""
 
@@ -47,7 +51,7 @@ class Captured:
     batch_id: str
     group_ids: np.ndarray
     n_rows: int
-    rows: tuple[Rows, ...]
+    rows: tuple[PaddedRows, ...]
     kept: np.ndarray
     sample_ids: list[Any] | None = None
 
@@ -102,7 +106,7 @@ class Capture:
         Returns:
             The record; it shares no memory with the trainer's tensors, and is valid until the next call.
         """
-        parts = [Part(batch) for batch in batches]
+        parts = [CapturedPart(batch) for batch in batches]
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
         group_ids = _group_ids(batches, groups or GroupNumbers())
         per_token = _bytes_per_token(batches)
@@ -123,8 +127,10 @@ class Capture:
             self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
         row_lists = _merge_lists(batches)
+        n_unknown = 0
         if not kept.all():
-            row_lists["prompt_keys"] = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
+            row_lists["prompt_keys"] = keys = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
+            n_unknown = sum(key is None for key in itertools.compress(keys, ~kept))
         batch_id = batch_id or secrets.token_hex(6)
         meta = record_meta(
             row_lists,
@@ -135,7 +141,7 @@ class Capture:
             train_version=next((int(b.train_version) for b in batches if b.train_version is not None), None),
             pad_id=next((int(b.pad_id) for b in batches if b.pad_id is not None), None),
             handed_over_at=time.time(),
-            notes=_notes(kept, budget),
+            notes=_notes(kept, budget, n_unknown),
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
@@ -147,7 +153,7 @@ class Capture:
         sample_ids = row_lists.get("sample_ids") if all(b.sample_ids is not None for b in batches) else None
         return Captured(buffers, batch_id, group_ids, len(lengths), rows, kept, sample_ids)
 
-    def _tokens(self, parts: Sequence[Part], N: int) -> MaskSource:
+    def _tokens(self, parts: Sequence[CapturedPart], N: int) -> MaskSource:
         ids = self._buffer.reserve("input_ids", np.int32, N)
         _gather(parts, "input_ids", ids, fill=0)
         self._mask(parts, "loss_mask", N)
@@ -165,7 +171,9 @@ class Capture:
                 self._float_track(parts, key, N)
         return "given" if mixed else sources[0] if sources else "loss_mask"
 
-    def _mixed_response_mask(self, parts: Sequence[Part], sources: Sequence[MaskSource], N: int) -> None:
+    def _mixed_response_mask(
+        self, parts: Sequence[CapturedPart], sources: Sequence[MaskSource], N: int
+    ) -> None:
         """The response mask where parts know it from different columns: each from its own."""
         bools = self._bools[:N]
         at = 0
@@ -180,12 +188,12 @@ class Capture:
             at += part.n_kept
         self._buffer.reserve("response_mask", np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _mask(self, parts: Sequence[Part], key: str, N: int) -> None:
+    def _mask(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         bools = self._bools[:N]
         _gather(parts, key, bools, fill=False)
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
-    def _float_track(self, parts: Sequence[Part], key: str, N: int) -> None:
+    def _float_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._floats[:N]
         _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
@@ -208,7 +216,7 @@ def capture(
     return batch_from_record(decode(b"".join(bytes(part) for part in captured.buffers)))
 
 
-def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
+def _keep(parts: Sequence[CapturedPart], kept: np.ndarray) -> None:
     at = 0
     for part in parts:
         n_rows = len(part.rows.lengths)
@@ -216,7 +224,7 @@ def _keep(parts: Sequence[Part], kept: np.ndarray) -> None:
         at += n_rows
 
 
-def _gather(parts: Sequence[Part], key: str, out: np.ndarray, fill: Any) -> None:
+def _gather(parts: Sequence[CapturedPart], key: str, out: np.ndarray, fill: Any) -> None:
     """Copies one per-token key of all parts into `out`; `fill` where a part does not have it."""
     at = 0
     for part in parts:
@@ -254,29 +262,41 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
     return fits[members]
 
 
-def _notes(kept: np.ndarray, budget: int) -> list[str]:
+def _notes(kept: np.ndarray, budget: int, n_unknown: int) -> list[str]:
     if kept.all():
         return []
-    return [
+    notes = [
         f"The tokens of {int((~kept).sum())} of {len(kept)} rollouts were left out: "
         f"there was room for {budget / 2**20:.4g} MB. Their scalars are here."
     ]
+    if n_unknown:
+        notes.append(
+            f"The prompts of {n_unknown} of them are unknown: at most {MAX_HASHED:,} prompt tokens are hashed."
+        )
+    return notes
 
 
-def _prompt_keys(parts: Sequence[Part], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
-    """Prompt keys, hashed here for rows whose tokens stay behind."""
+def _prompt_keys(parts: Sequence[CapturedPart], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
+    """Prompt keys, hashed here for rows whose tokens stay behind; None beyond `MAX_HASHED` tokens."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
-    at = 0
+    at, left = 0, MAX_HASHED
     for part in parts:
         rows = [row for row in range(part.batch.n_rows) if not kept[at + row] and keys[at + row] is None]
-        for row, key in zip(rows, _hash_prompts(part, rows), strict=True):
+        for row, (key, n_hashed) in zip(rows, _hash_prompts(part, rows), strict=False):
             keys[at + row] = key
+            left -= n_hashed
+            if left < 0:
+                return keys
         at += part.batch.n_rows
     return keys
 
 
-def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
-    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
+def _hash_prompts(part: CapturedPart, rows: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once.
+
+    Yields:
+        The hash, and how many tokens were hashed for it.
+    """
     if not rows:
         return
     ids_B_T = host_array(part.batch.input_ids, hidden=0)
@@ -285,12 +305,13 @@ def _hash_prompts(part: Part, rows: Sequence[int]) -> Iterator[str]:
     for row in rows:
         ids = part.rows.tokens_of(ids_B_T, row)
         prompt = ids[: _first_sampled(part.rows.tokens_of(values_B_T, row), is_sampled)]
-        if last is None or not np.array_equal(prompt, last):
+        is_new = last is None or not np.array_equal(prompt, last)
+        if is_new:
             last, key = prompt, hash_ids(prompt)
-        yield key
+        yield key, len(prompt) if is_new else 0
 
 
-def _sampled_where(part: Part) -> tuple[np.ndarray, np.ufunc]:
+def _sampled_where(part: CapturedPart) -> tuple[np.ndarray, np.ufunc]:
     """Values [B, T], and how they compare with 0 where the policy sampled the token."""
     if part.mask_source == "versions":
         return host_array(part.batch.versions), np.greater_equal
@@ -327,7 +348,7 @@ def plain_list(values: Any) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in values]
 
 
-def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
+def _float_columns(parts: Sequence[CapturedPart]) -> dict[str, np.ndarray]:
     """float64 [B] by the name it has in the record."""
     n_rows = [part.batch.n_rows for part in parts]
     found = {}
@@ -338,7 +359,7 @@ def _float_columns(parts: Sequence[Part]) -> dict[str, np.ndarray]:
     return found
 
 
-def _not_given(parts: Sequence[Part]) -> dict[str, list[int]]:
+def _not_given(parts: Sequence[CapturedPart]) -> dict[str, list[int]]:
     """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
     given = {
         "tracks": [{k: getattr(p.batch, k) for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
@@ -404,5 +425,5 @@ def _merge_lists(batches: Sequence[RolloutBatch]) -> dict[str, list[Any]]:
         for batch in batches:
             value = getattr(batch, key)
             column.extend([None] * batch.n_rows if value is None else plain_list(value))
-        merged[key] = column
+        merged[key] = plain_images(column) if key == "images" else column
     return merged

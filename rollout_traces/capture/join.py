@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.capture.host_copy import Captured, plain_list
-from rollout_traces.capture.part import Rows, find_rows, host_array
+from rollout_traces.capture.part import PaddedRows, find_rows, host_array
 from rollout_traces.errors import BatchError
 from rollout_traces.spool.record import Record
 from rollout_traces.transcript import FLOAT_TRACKS
@@ -58,7 +58,7 @@ def join_record(captured: Captured, columns: Mapping[str, Any]) -> Record:
 
 
 def _track(
-    key: str, parts: Sequence[np.ndarray], layout: Sequence[Rows], captured: Captured, order: np.ndarray
+    key: str, parts: Sequence[np.ndarray], layout: Sequence[PaddedRows], captured: Captured, order: np.ndarray
 ) -> np.ndarray:
     rows = [
         (part, rows, b) for part, rows in zip(parts, layout, strict=False) for b in range(len(rows.lengths))

@@ -16,7 +16,7 @@ MaskSource = Literal["given", "versions", "loss_mask"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PaddedRows:
     """Where the tokens of a padded part lie.
 
     Attributes:
@@ -51,7 +51,7 @@ class Rows:
         return found
 
 
-class Part:
+class CapturedPart:
     """One part of a hand-over and where its tokens lie."""
 
     def __init__(self, batch: RolloutBatch) -> None:
@@ -123,7 +123,7 @@ class Part:
         return found
 
 
-def find_rows(attention_mask: np.ndarray) -> Rows:
+def find_rows(attention_mask: np.ndarray) -> PaddedRows:
     """Where each row's tokens lie.
 
     Args:
@@ -137,7 +137,7 @@ def find_rows(attention_mask: np.ndarray) -> Rows:
     starts = mask.argmax(axis=1).tolist() if mask.shape[1] else lengths
     n_rises = np.count_nonzero(mask[:, 1:] > mask[:, :-1])
     contiguous = n_rises == sum(start > 0 for start in starts)
-    return Rows(starts, lengths, None if contiguous else mask.copy())
+    return PaddedRows(starts, lengths, None if contiguous else mask.copy())
 
 
 def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:
@@ -158,7 +158,7 @@ def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:
     return np.asarray(value)
 
 
-def _token_reward_sums(part: Part) -> np.ndarray:
+def _token_reward_sums(part: CapturedPart) -> np.ndarray:
     """[B] sums over each row; masked where a numpy mask hides any of the row's values."""
     given = part.batch.token_rewards
     values = host_array(given)

@@ -41,7 +41,7 @@ def export(
     Example: rollout-traces export good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
-    from rollout_traces.export import Query, export_partitioned
+    from rollout_traces.export import ExportQuery, export_partitioned
     from rollout_traces.export import export as write
 
     store = source.open()
@@ -60,7 +60,7 @@ def export(
         )
         typer.echo(f"{rows} rollouts: {out}")
         return
-    query = Query(**which.asked(), order_by=sort, limit=limit)
+    query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:

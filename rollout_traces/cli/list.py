@@ -10,7 +10,7 @@ from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
-    from rollout_traces.store import Page, Store
+    from rollout_traces.store import RowPage, Store
 
 SHOWN = (
     "step",
@@ -104,7 +104,7 @@ def _named(store: Store, which: options.Which, columns: str | None) -> list[str]
     return names
 
 
-def _rollouts(store: Store, page: Page, names: list[str], as_json: bool) -> None:
+def _rollouts(store: Store, page: RowPage, names: list[str], as_json: bool) -> None:
     if as_json:
         rows = [
             {name: _json_value(row[name]) for name in names} if names else row.as_dict() for row in page.rows
@@ -121,7 +121,7 @@ def _rollouts(store: Store, page: Page, names: list[str], as_json: bool) -> None
         typer.echo(f"more with --after {page.next}")
 
 
-def _has(page: Page, name: str) -> bool:
+def _has(page: RowPage, name: str) -> bool:
     return any(row[name] is not None for row in page.rows)
 
 

@@ -54,6 +54,9 @@ def show(
         typer.Option(help="A site that may show the page in a frame, https://name; repeatable."),
     ] = None,
     root_path: Annotated[str, typer.Option(help="The prefix under which a proxy serves the page.")] = "",
+    no_labels: Annotated[
+        bool, typer.Option("--no-labels", help="Whoever reads may not label rollouts or write notes.")
+    ] = False,
     no_trackio: Annotated[
         bool, typer.Option("--no-trackio", help="Do not serve Trackio's dashboard beside it.")
     ] = False,
@@ -64,6 +67,9 @@ def show(
         bool,
         typer.Option("--receive-logs", help="Take what runs log, with the token in TRACKIO_WRITE_TOKEN."),
     ] = False,
+    query_seconds: Annotated[
+        float, typer.Option(help="Seconds that one question of a page may take before it is stopped.")
+    ] = 30.0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
@@ -80,7 +86,13 @@ def show(
         from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
         from rollout_traces.inspector.workspace import Workspace
 
-        workspace = Workspace(server_url=server_url, space=space, projects=(project,) if project else ())
+        workspace = Workspace(
+            server_url=server_url,
+            space=space,
+            projects=(project,) if project else (),
+            query_seconds=query_seconds,
+            may_label=not no_labels,
+        )
         options = ServerOptions(
             host=host,
             port=free_port(host) if port is None else checked_port(host, port),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Protocol
 
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.cluster.connection import NodeAddress, NodeConnection
+from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.record import RecordError, decode, n_bytes_of
 from rollout_traces.spool.run_folder import RunFolder
@@ -25,14 +25,6 @@ MAX_BACKOFF = 30.0
 """Seconds between two attempts to connect, or to send what was refused, at most."""
 
 
-class Meeting(Protocol):
-    """Where a node asks for rank 0's address."""
-
-    def ask(self) -> int: ...
-
-    def wait_for_address(self) -> NodeAddress: ...
-
-
 class NodeForwarder:
     """Sends a node's spools to rank 0, on a thread.
 
@@ -42,7 +34,7 @@ class NodeForwarder:
         warnings: where what happens is counted.
     """
 
-    def __init__(self, folder: RunFolder, meeting: Meeting, warnings: Warnings) -> None:
+    def __init__(self, folder: RunFolder, meeting: NodeMeeting, warnings: Warnings) -> None:
         self._folder = folder
         self._meeting = meeting
         self._node = 0

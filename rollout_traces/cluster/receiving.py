@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.cluster.connection import NodeAddress, NodeConnection, NodeConnectionError, NodeListener
+from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
+from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name
 
@@ -20,16 +21,6 @@ LOOK_EVERY = 1.0
 """Seconds between two looks for another node that wants to connect."""
 MAX_UNKNOWN = 32
 """Connections that may be about to prove that they have the key; further ones are refused."""
-
-
-class Meeting(Protocol):
-    """Where rank 0 learns of other nodes and tells them its address."""
-
-    def n_asked(self) -> int: ...
-
-    def host(self) -> str: ...
-
-    def publish(self, address: NodeAddress) -> None: ...
 
 
 class NodeReceiver:
@@ -42,7 +33,7 @@ class NodeReceiver:
         warnings: where what happens is counted.
     """
 
-    def __init__(self, folder: RunFolder, meeting: Meeting, max_bytes: int, warnings: Warnings) -> None:
+    def __init__(self, folder: RunFolder, meeting: NodeMeeting, max_bytes: int, warnings: Warnings) -> None:
         self._folder = folder
         self._meeting = meeting
         self._max_bytes = max_bytes

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollout_traces.decode.markers import ROLE_ALIASES
+from rollout_traces.encodable import encodable
 from rollout_traces.transcript import Role, ToolCall, Turn
 
 _JSON_EDGES = slice(1, -1)
@@ -120,7 +121,7 @@ def text_of(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content.encode("utf-8", "replace").decode()
+        return encodable(content)
     if not isinstance(content, (list, tuple)):
         return str(content)
     pieces = []

@@ -23,6 +23,7 @@ from rollout_traces.decode.grammars import (
 )
 from rollout_traces.decode.spans import Span
 from rollout_traces.decode.template_markers import TemplateMarkers
+from rollout_traces.encodable import encodable
 from rollout_traces.transcript import ToolCall
 
 _JSON = json.JSONDecoder()
@@ -120,10 +121,10 @@ class Reader:
             except (ValueError, RecursionError):
                 value = None
             if self.dialect.tool_quoted and isinstance(value, str):
-                text = _encodable(value)
+                text = encodable(value)
             elif self.dialect.tool_field and isinstance(value, dict):
                 inner = value.get(self.dialect.tool_field, text)
-                text = _encodable(inner) if isinstance(inner, str) else json.dumps(inner)
+                text = encodable(inner) if isinstance(inner, str) else json.dumps(inner)
                 call_id = str(value.get("call_id") or value.get("id") or call_id)
             elif self.dialect.tool_field and (match := _BARE_RESULT.fullmatch(text)):
                 text, call_id = match["text"], match["id"] or call_id
@@ -201,11 +202,6 @@ def _calls(
     )
 
 
-def _encodable(text: str) -> str:
-    """Text without lone surrogates, which JSON may spell out."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def pair_results(bodies: Sequence[tuple[str, Body]]) -> list[tuple[str | None, str | None]]:
     """Pairs tool results with calls, by id where one is written, else by order.
 
@@ -216,10 +212,10 @@ def pair_results(bodies: Sequence[tuple[str, Body]]) -> list[tuple[str | None, s
         `(tool_call_id, tool name)` for every turn; Nones where it is no tool turn or has no call.
     """
     pairs: list[tuple[str | None, str | None]] = []
-    waiting = _Waiting(())
+    waiting = _WaitingCalls(())
     for role, body in bodies:
         if role == "assistant" and body.tool_calls:
-            waiting = _Waiting(body.tool_calls)
+            waiting = _WaitingCalls(body.tool_calls)
         if role != "tool":
             pairs.append((None, None))
             continue
@@ -230,7 +226,7 @@ def pair_results(bodies: Sequence[tuple[str, Body]]) -> list[tuple[str | None, s
     return pairs
 
 
-class _Waiting:
+class _WaitingCalls:
     """The calls of an assistant turn that have no result yet; each is handed out once."""
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:

@@ -26,7 +26,7 @@ _SLOT_PATTERNS = {NAME_SLOT: rb"[^\s<>\"{}\[\]|]{1,256}", ID_SLOT: rb"[^\s<>\"{}
 _SLOT_NAMES = {NAME_SLOT: "name", ID_SLOT: "id"}
 
 
-class Found(NamedTuple):
+class FoundMarker(NamedTuple):
     """A marker in a row's bytes.
 
     Attributes:
@@ -85,7 +85,7 @@ class Pattern:
     role: Role
     follows_closer: bool = False
 
-    def match(self, row: Row, at: int) -> Found | None:
+    def match(self, row: Row, at: int) -> FoundMarker | None:
         """The marker at a byte position, its special tokens being special tokens."""
         if self.slots:
             return self._match_slots(row, self.regex.match(row.data, at))
@@ -99,9 +99,9 @@ class Pattern:
             stop += len(self.after)
         elif self.after and _is_word(self.core[-1:]) and _is_word(row.data[stop : stop + 1]):
             return None
-        return Found(at, stop, self.role, before=self.before)
+        return FoundMarker(at, stop, self.role, before=self.before)
 
-    def find(self, row: Row, start: int, stop: int) -> Iterator[Found]:
+    def find(self, row: Row, start: int, stop: int) -> Iterator[FoundMarker]:
         """Every place between two byte positions where the marker stands."""
         for match in self.regex.finditer(row.data, start, stop):
             found = self._match_slots(row, match) if self.slots else self.match(row, match.start())
@@ -120,14 +120,14 @@ class Pattern:
             at -= len(self.before)
         return at
 
-    def _match_slots(self, row: Row, match: re.Match[bytes] | None) -> Found | None:
+    def _match_slots(self, row: Row, match: re.Match[bytes] | None) -> FoundMarker | None:
         if match is None:
             return None
         groups = match.groupdict()
         if any(match.start(name) not in row.specials for name in groups if name[0] == "s"):
             return None
         name, call_id = ((groups.get(slot) or b"").decode("utf-8", "replace") for slot in ("name", "id"))
-        return Found(match.start(), match.end(), self.role, name, call_id, self.before)
+        return FoundMarker(match.start(), match.end(), self.role, name, call_id, self.before)
 
 
 def _is_word(byte: bytes) -> bool:

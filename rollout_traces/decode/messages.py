@@ -21,6 +21,7 @@ from rollout_traces.decode.grammars import (
     parameters_by_tool,
     parse_assistant,
 )
+from rollout_traces.encodable import encodable
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Role, TokenTrack, ToolCall, Transcript, Turn
 
@@ -173,7 +174,7 @@ def _role(message: Mapping[str, Any]) -> Role:
 
 def _text(content: Any) -> str:
     if isinstance(content, str):
-        return content.encode("utf-8", "replace").decode() if not content.isascii() else content
+        return encodable(content)
     if content is None:
         return ""
     if isinstance(content, Sequence):

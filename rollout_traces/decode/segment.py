@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollout_traces.decode.markers import ROLE_ALIASES, Found, Markers, Pattern, Row
+from rollout_traces.decode.markers import ROLE_ALIASES, FoundMarker, Markers, Pattern, Row
 from rollout_traces.transcript import Role
 
 _WHITESPACE = b" \t\r\n"
@@ -75,7 +75,7 @@ def _closed_inside(ends: Sequence[int], one: Segment) -> bool:
     return first < len(ends) and ends[first] < one.body_stop
 
 
-def _is_stop_sign(row: Row, markers: Markers, before: Segment, found: Found, stop: int) -> bool:
+def _is_stop_sign(row: Row, markers: Markers, before: Segment, found: FoundMarker, stop: int) -> bool:
     """Whether an opener with nothing after it only ends the assistant's turn, as GLM's `<|user|>` does."""
     return (
         stop == len(row.data)
@@ -85,9 +85,9 @@ def _is_stop_sign(row: Row, markers: Markers, before: Segment, found: Found, sto
     )
 
 
-def _openers(row: Row, markers: Markers) -> list[Found]:
+def _openers(row: Row, markers: Markers) -> list[FoundMarker]:
     """Every opener that counts, in order, none inside another."""
-    candidates: list[Found] = []
+    candidates: list[FoundMarker] = []
     for at, token in row.specials.items():
         found = None
         for pattern in markers.anchored.get(token, ()):
@@ -100,7 +100,7 @@ def _openers(row: Row, markers: Markers) -> list[Found]:
     if markers.free:
         candidates.extend(_free_openers(row, markers))
         candidates.sort(key=lambda found: (found.start, -found.stop))
-    openers: list[Found] = []
+    openers: list[FoundMarker] = []
     for found in candidates:
         if openers and (found.start < openers[-1].stop or _joins(row, markers, openers[-1], found)):
             continue
@@ -108,8 +108,8 @@ def _openers(row: Row, markers: Markers) -> list[Found]:
     return openers
 
 
-def _free_openers(row: Row, markers: Markers) -> list[Found]:
-    found: list[Found] = []
+def _free_openers(row: Row, markers: Markers) -> list[FoundMarker]:
+    found: list[FoundMarker] = []
     for pattern in markers.free:
         strict = pattern.follows_closer and markers.anchored_closers
         found.extend(
@@ -131,7 +131,7 @@ def _follows_marker(row: Row, markers: Markers, at: int) -> bool:
     return any(markers.special_lengths.get(row.specials.get(at - n, -1)) == n for n in lengths)
 
 
-def _joins(row: Row, markers: Markers, before: Found, found: Found) -> bool:
+def _joins(row: Row, markers: Markers, before: FoundMarker, found: FoundMarker) -> bool:
     """Whether an assistant opener goes on with the assistant's turn in another channel."""
     return (
         found.role == before.role == "assistant"
@@ -140,13 +140,13 @@ def _joins(row: Row, markers: Markers, before: Found, found: Found) -> bool:
     )
 
 
-def _unknown_header(row: Row, markers: Markers, at: int, token: int) -> Found:
+def _unknown_header(row: Row, markers: Markers, at: int, token: int) -> FoundMarker:
     """A header with a role the template never wrote, or one that was cut off."""
     header = markers.header.match(row, at) if markers.header else None
     if header is None:
-        return Found(at, at + markers.special_lengths[token], "context")
+        return FoundMarker(at, at + markers.special_lengths[token], "context")
     role = ROLE_ALIASES.get(header.name.lower(), "context")
-    return Found(at, header.stop, role)
+    return FoundMarker(at, header.stop, role)
 
 
 def _leading(row: Row, markers: Markers, stop: int) -> list[Segment]:
@@ -180,7 +180,7 @@ def _handed_over(row: Row, markers: Markers, stop: int) -> list[Segment]:
     return []
 
 
-def _search(row: Row, pattern: Pattern, one: Segment) -> Found | None:
+def _search(row: Row, pattern: Pattern, one: Segment) -> FoundMarker | None:
     return next(pattern.find(row, one.body_start, one.stop), None)
 
 

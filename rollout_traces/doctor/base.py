@@ -14,7 +14,7 @@ Status = Literal["ok", "note", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """One thing that a check saw.
 
     Attributes:
@@ -47,7 +47,7 @@ class Examination:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-Check = Callable[[Examination], Iterable[Finding]]
+Check = Callable[[Examination], Iterable[CheckFinding]]
 CHECKS: dict[str, Check] = {}
 
 
@@ -63,18 +63,18 @@ def check(name: str) -> Callable[[Check], Check]:
     return register
 
 
-def examine(examination: Examination) -> dict[str, list[Finding]]:
+def examine(examination: Examination) -> dict[str, list[CheckFinding]]:
     """Runs every check; one that raises becomes a finding and does not stop the others.
 
     Returns:
         Heading -> findings, in the order of registration.
     """
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[str, list[CheckFinding]] = {}
     for name, function in CHECKS.items():
         try:
             findings[name] = list(function(examination))
         except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
             findings[name] = [
-                Finding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")
+                CheckFinding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")
             ]
     return findings

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 if TYPE_CHECKING:
     from rollout_traces.transcript import Transcript
@@ -93,23 +93,25 @@ def load_tokenizer(path: str) -> Any:
 
 
 @check("Tokenizer")
-def decoding(examination: Examination) -> Iterator[Finding]:
+def decoding(examination: Examination) -> Iterator[CheckFinding]:
     """Renders a sample conversation with the tokenizer's template, decodes it, and compares."""
     if examination.tokenizer is None:
-        yield Finding("tokenizer", "note", "not given", "--tokenizer PATH shows what its template teaches.")
+        yield CheckFinding(
+            "tokenizer", "note", "not given", "--tokenizer PATH shows what its template teaches."
+        )
         return
     try:
         tokenizer = load_tokenizer(examination.tokenizer)
     except (OSError, ValueError) as error:
         why = str(error).split("\n")[0]
-        yield Finding(
+        yield CheckFinding(
             "tokenizer", "fail", f"{examination.tokenizer}: {why}", "Expected a folder with a tokenizer.json."
         )
         return
     kwargs = examination.chat_template_kwargs
     sample = sample_conversation(tokenizer, kwargs) if tokenizer.chat_template else None
     if sample is None:
-        yield Finding(
+        yield CheckFinding(
             "chat template",
             "warn",
             "none that renders a conversation" if tokenizer.chat_template else "none",
@@ -117,16 +119,16 @@ def decoding(examination: Examination) -> Iterator[Finding]:
         )
         return
     source = sample.transcript.source
-    yield Finding("roles come from", "ok" if source == "template" else "warn", source)
+    yield CheckFinding("roles come from", "ok" if source == "template" else "warn", source)
     for refusal in sample.refused:
-        yield Finding("refused by the template", "note", refusal)
+        yield CheckFinding("refused by the template", "note", refusal)
     wanted = [_shape(message) for message in sample.messages]
     decoded = [_shape(message) for message in sample.transcript.messages()]
     missing = [part for part in wanted if part not in decoded]
     if not missing:
-        yield Finding("sample conversation", "ok", f"{sample.name}: decoded as it was rendered")
+        yield CheckFinding("sample conversation", "ok", f"{sample.name}: decoded as it was rendered")
     else:
-        yield Finding(
+        yield CheckFinding(
             "sample conversation",
             "warn",
             f"{sample.name}: {missing[0]} came back otherwise",

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rollout_traces.doctor.base import Finding
+from rollout_traces.doctor.base import CheckFinding
 from rollout_traces.sources.base import Found, ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import FoundRun, scan
@@ -15,7 +15,7 @@ SAMPLED = 200
 """Rollouts of a format's first file that are looked at."""
 
 
-def look_into(paths: Sequence[Path]) -> dict[str, list[Finding]]:
+def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
     """What an import of the paths would find.
 
     Args:
@@ -31,22 +31,22 @@ def look_into(paths: Sequence[Path]) -> dict[str, list[Finding]]:
     runs = scan(paths, problems)
     found = {f"Run {run.name}": list(_run(run, problems)) for run in runs}
     if problems.kept:
-        kept = [Finding(p.kind.replace("_", " "), "warn", str(p)) for p in problems.kept]
+        kept = [CheckFinding(p.kind.replace("_", " "), "warn", str(p)) for p in problems.kept]
         found["Not read"] = kept
     return found
 
 
-def _run(run: FoundRun, problems: Problems) -> Iterator[Finding]:
+def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
     steps = "steps are in the records" if run.steps is None else f"steps {run.steps[0]} to {run.steps[1]}"
-    yield Finding("where", "ok", f"{run.root}: {len(run.files)} files, {run.size / 1e6:.1f} MB, {steps}")
+    yield CheckFinding("where", "ok", f"{run.root}: {len(run.files)} files, {run.size / 1e6:.1f} MB, {steps}")
     for title, count in run.formats.items():
         first = next(found for found in run.files if found.format.title == title)
-        yield Finding(title, "ok", f"{count} files; {_sample(first, problems)}")
+        yield CheckFinding(title, "ok", f"{count} files; {_sample(first, problems)}")
     if run.lacks:
         advice = (
             "--tokenizer makes ids of text; they may differ from those trained on." if _no_ids(run) else ""
         )
-        yield Finding("not in the files", "note", "; ".join(run.lacks), advice)
+        yield CheckFinding("not in the files", "note", "; ".join(run.lacks), advice)
 
 
 def _no_ids(run: FoundRun) -> bool:

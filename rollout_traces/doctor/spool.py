@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 
 @check("Logging path")
-def spool(examination: Examination) -> Iterator[Finding]:
+def spool(examination: Examination) -> Iterator[CheckFinding]:
     """The spools of this node: where they lie, what waits in them, where their worker processes' logs are."""
     from rollout_traces.spool.mounts import is_network_mount
     from rollout_traces.worker.recovery import default_roots, find_left
 
     root = default_roots()[0]
-    yield Finding(
+    yield CheckFinding(
         "spool",
         "ok" if not is_network_mount(root) else "warn",
         str(root),
@@ -22,15 +22,15 @@ def spool(examination: Examination) -> Iterator[Finding]:
     )
     found = find_left(examination.project)
     if not found:
-        yield Finding("waiting", "ok", "nothing waits on this node")
+        yield CheckFinding("waiting", "ok", "nothing waits on this node")
     for left in found:
         counters = left.folder.status().get("counters", {})
         said = ", ".join(f"{name} {count}" for name, count in counters.items() if count)
         seen = f"{left.n_records} records wait; {said or 'not processed yet'}; log: {left.folder.log}"
         subject = f"{left.project}/{left.run_name}"
         if left.in_use:
-            yield Finding(subject, "ok", f"in use, {seen}")
+            yield CheckFinding(subject, "ok", f"in use, {seen}")
         elif left.n_records:
-            yield Finding(subject, "warn", f"left behind, {seen}", "rollout-traces recover")
+            yield CheckFinding(subject, "warn", f"left behind, {seen}", "rollout-traces recover")
         else:
-            yield Finding(subject, "note", f"left behind with nothing to store, {seen}")
+            yield CheckFinding(subject, "note", f"left behind with nothing to store, {seen}")

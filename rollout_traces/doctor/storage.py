@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 LOW_DISK_GB = 5
 NETWORK_FILE_SYSTEMS = {
@@ -25,30 +25,30 @@ NETWORK_FILE_SYSTEMS = {
 
 
 @check("Storage")
-def storage(examination: Examination) -> Iterator[Finding]:
+def storage(examination: Examination) -> Iterator[CheckFinding]:
     """The Trackio folder: writable, local, with room."""
     from trackio.utils import TRACKIO_DIR
 
     folder = Path(TRACKIO_DIR)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if os.access(existing, os.W_OK):
-        yield Finding("folder", "ok", str(folder))
+        yield CheckFinding("folder", "ok", str(folder))
     else:
-        yield Finding(
+        yield CheckFinding(
             "folder", "fail", f"{folder} cannot be written", "Set TRACKIO_DIR to a folder that can."
         )
     kind = file_system(existing)
     if kind in NETWORK_FILE_SYSTEMS:
-        yield Finding(
+        yield CheckFinding(
             "file system",
             "warn",
             f"{kind}, a network mount: SQLite is slow and can lock there",
             "Set TRACKIO_DIR to node-local storage and share with `trackio sync` or a server.",
         )
     else:
-        yield Finding("file system", "ok", kind)
+        yield CheckFinding("file system", "ok", kind)
     free = shutil.disk_usage(existing).free / 1e9
-    yield Finding(
+    yield CheckFinding(
         "free disk",
         "ok" if free >= LOW_DISK_GB else "warn",
         f"{free:.0f} GB",
@@ -57,13 +57,13 @@ def storage(examination: Examination) -> Iterator[Finding]:
     if examination.project:
         database = folder / f"{examination.project}.db"
         if database.exists():
-            yield Finding(
+            yield CheckFinding(
                 f"project {examination.project}",
                 "ok",
                 f"{database.stat().st_size / 1e6:.1f} MB in {database}",
             )
         else:
-            yield Finding(
+            yield CheckFinding(
                 f"project {examination.project}",
                 "note",
                 "not there yet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 if TYPE_CHECKING:
     from rollout_traces.store.switched_off import What
@@ -17,20 +17,20 @@ ADVICE = {
 
 
 @check("Flags")
-def flags(examination: Examination) -> Iterator[Finding]:
+def flags(examination: Examination) -> Iterator[CheckFinding]:
     """What the step summary of each run's latest step says of flags that are off."""
     yield from _findings(examination, "flags", "flags_off")
 
 
 @check("Metrics")
-def metrics(examination: Examination) -> Iterator[Finding]:
+def metrics(examination: Examination) -> Iterator[CheckFinding]:
     """What the step summary of each run's latest step says of metrics that are off."""
     yield from _findings(examination, "metrics", "metrics_off")
 
 
-def _findings(examination: Examination, name: str, what: What) -> Iterator[Finding]:
+def _findings(examination: Examination, name: str, what: What) -> Iterator[CheckFinding]:
     if not examination.project:
-        yield Finding(name, "note", "no project given", f"--project NAME shows which {name} are off.")
+        yield CheckFinding(name, "note", "no project given", f"--project NAME shows which {name} are off.")
         return
     from rollout_traces.errors import StoreError
     from rollout_traces.store import open_store
@@ -41,14 +41,14 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Findi
         store.refresh()
         found = list(switched_off(store, what))
     except StoreError as error:
-        yield Finding(name, "note", str(error))
+        yield CheckFinding(name, "note", str(error))
         return
     for item in found:
         subject = f"{item.run}, {item.split}"
         if item.text is None:
-            yield Finding(subject, "note", f"no step summary, so nothing is known of its {name}")
+            yield CheckFinding(subject, "note", f"no step summary, so nothing is known of its {name}")
         elif item.text:
             text = item.text.removeprefix("Flags that are off: ")
-            yield Finding(subject, "note", f"off, and what they lack: {text}", ADVICE[what])
+            yield CheckFinding(subject, "note", f"off, and what they lack: {text}", ADVICE[what])
         else:
-            yield Finding(subject, "ok", f"all {name} that were asked for are computed")
+            yield CheckFinding(subject, "ok", f"all {name} that were asked for are computed")

@@ -6,45 +6,45 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 CAP = "max_rollout_traces_per_step"
 
 
 @check("Trainers")
-def trainers(examination: Examination) -> Iterator[Finding]:
+def trainers(examination: Examination) -> Iterator[CheckFinding]:
     """Looks for every hook point of every trainer that is installed."""
     from rollout_traces.integrations.base import INTEGRATIONS
 
     found = [integration for integration in INTEGRATIONS if integration.version is not None]
     if not found:
         names = ", ".join(dict.fromkeys(integration.distribution for integration in INTEGRATIONS))
-        yield Finding(
+        yield CheckFinding(
             "trainers", "note", f"none of {names} is installed", "Your own loop needs none of them."
         )
     for integration in found:
         missing = integration.missing_hook_points()
         if missing:
-            yield Finding(
+            yield CheckFinding(
                 integration.name,
                 "warn",
                 f"{integration.version}: {'; '.join(missing)}",
                 f"Rollouts cannot be seen there. Tested with {integration.distribution} {integration.supported}.",
             )
         elif not integration.is_supported:
-            yield Finding(
+            yield CheckFinding(
                 integration.name,
                 "warn",
                 f"{integration.version} is not among the versions tested; every hook would bind",
                 f"Tested with {integration.distribution} {integration.supported}.",
             )
         else:
-            yield Finding(integration.name, "ok", f"{integration.version}, every hook binds")
+            yield CheckFinding(integration.name, "ok", f"{integration.version}, every hook binds")
     if any(integration.distribution == "verl" for integration in found):
         yield started_by_verl(examination.config)
 
 
-def started_by_verl(config: Path | None) -> Finding:
+def started_by_verl(config: Path | None) -> CheckFinding:
     """Which of verl's trainers its installed version starts, and by what.
 
     Args:
@@ -54,14 +54,14 @@ def started_by_verl(config: Path | None) -> Finding:
     default = _use_v1(_verl_defaults())
     use_v1, source = (default, "verl's default") if given is None else (given, str(config))
     if use_v1 is None:
-        return Finding(
+        return CheckFinding(
             "verl starts", "warn", "unknown: no trainer.use_v1 in its config", "Look at what main_ppo builds."
         )
     name, trainer = ("verl_v1", "verl.trainer.ppo.v1") if use_v1 else ("verl", "RayPPOTrainer")
     from rollout_traces.integrations.base import integration_named
 
     missing = integration_named(name).missing_hook_points()
-    return Finding(
+    return CheckFinding(
         "verl starts",
         "warn" if missing else "ok",
         f"{trainer} (trainer.use_v1 is {str(use_v1).lower()}: {source})"
@@ -88,19 +88,21 @@ def _use_v1(config: Path) -> bool | None:
 
 
 @check("Config")
-def config(examination: Examination) -> Iterator[Finding]:
+def config(examination: Examination) -> Iterator[CheckFinding]:
     """What a trainer's YAML config and the environment would log."""
     from rollout_traces.integrations.settings import HookSettings
     from rollout_traces.settings.environment import variable_of
+    from rollout_traces.settings.logger_options import secret_names
 
     given = HookSettings.from_environment().given()
     for name, value in given.items():
-        yield Finding("environment", "note", f"{variable_of(name)} is {value!r} and wins over a config")
+        shown = "set" if name in secret_names() else repr(value)
+        yield CheckFinding("environment", "note", f"{variable_of(name)} is {shown} and wins over a config")
     if examination.config is None:
-        yield Finding("config", "note", "not given", "--config PATH shows what it would log.")
+        yield CheckFinding("config", "note", "not given", "--config PATH shows what it would log.")
         return
     if not examination.config.is_file():
-        yield Finding(
+        yield CheckFinding(
             "config", "fail", f"{examination.config} is no file", "Expected a trainer's YAML config."
         )
         return
@@ -111,15 +113,15 @@ def config(examination: Examination) -> Iterator[Finding]:
     mode = trackio.get("mode", "disabled")
     cap = given.get(CAP, trackio.get(CAP, 0))
     if not isinstance(cap, int) or isinstance(cap, bool):
-        yield Finding(
+        yield CheckFinding(
             f"stats_logger.trackio.{CAP}", "fail", repr(cap), "Expected an int; 0 or less: no traces."
         )
     elif cap <= 0:
-        yield Finding("rollouts", "note", f"none: {CAP} is {cap}", "Set it to 32, say.")
+        yield CheckFinding("rollouts", "note", f"none: {CAP} is {cap}", "Set it to 32, say.")
     else:
-        yield Finding("rollouts", "ok", f"up to {cap} a step and split, and every row in the ledger")
+        yield CheckFinding("rollouts", "ok", f"up to {cap} a step and split, and every row in the ledger")
     if CAP in trackio:
-        yield Finding(
+        yield CheckFinding(
             "start",
             "note",
             "AReaL's own config does not know the key",
@@ -127,8 +129,8 @@ def config(examination: Examination) -> Iterator[Finding]:
         )
     kwargs = given.get("chat_template_kwargs", trackio.get("chat_template_kwargs"))
     if kwargs:
-        yield Finding("chat template", "ok", f"rendered with {kwargs!r}")
-    yield Finding(
+        yield CheckFinding("chat template", "ok", f"rendered with {kwargs!r}")
+    yield CheckFinding(
         "scalars",
         "ok" if mode != "disabled" else "note",
         f"mode {mode!r}, project {trackio.get('project')!r}",

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 
-from rollout_traces.doctor.base import Examination, Finding, check
+from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 OLDEST = {"trackio": (0, 43), "transformers": (4, 51), "numpy": (1, 26), "torch": (2, 1), "gradio": (6, 0)}
 """Oldest versions that the project is tested with."""
@@ -14,26 +14,26 @@ OPTIONAL = {"gradio": "pip install 'rollout-traces[inspector]' for `rollout-trac
 
 
 @check("Installed")
-def versions(examination: Examination) -> Iterator[Finding]:
+def versions(examination: Examination) -> Iterator[CheckFinding]:
     """Python and the packages that logging and looking need."""
-    yield Finding("python", "ok", platform.python_version())
-    yield Finding("rollout-traces", "ok", metadata.version("rollout-traces"))
+    yield CheckFinding("python", "ok", platform.python_version())
+    yield CheckFinding("rollout-traces", "ok", metadata.version("rollout-traces"))
     for name, oldest in OLDEST.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             advice = OPTIONAL.get(name, f"pip install '{name}>={_text(oldest)}'")
-            yield Finding(name, "note" if name in OPTIONAL else "fail", "not installed", advice)
+            yield CheckFinding(name, "note" if name in OPTIONAL else "fail", "not installed", advice)
             continue
         if _numbers(version) < oldest:
-            yield Finding(
+            yield CheckFinding(
                 name,
                 "warn",
                 f"{version}, tested from {_text(oldest)}",
                 f"pip install '{name}>={_text(oldest)}'",
             )
         else:
-            yield Finding(name, "ok", version)
+            yield CheckFinding(name, "ok", version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
-from rollout_traces.export.rows import Query, count, records
+from rollout_traces.export.rows import ExportQuery, count, records
 from rollout_traces.export.side_table import write_side_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "ExportManifest",
-    "Query",
+    "ExportQuery",
     "export",
     "export_partitioned",
     "ray_dataset",
@@ -34,7 +34,7 @@ FORMATS = ("jsonl", "parquet")
 def export(
     store: Store,
     path: Path | str,
-    query: Query = Query(),  # noqa: B008
+    query: ExportQuery = ExportQuery(),  # noqa: B008
     *,
     file_format: str | None = None,
     tokens: bool = False,

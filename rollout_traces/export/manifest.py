@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from rollout_traces.export.rows import Query
+    from rollout_traces.export.rows import ExportQuery
     from rollout_traces.store import RunInfo, Store
 
 SCHEMA_VERSION = 1
@@ -58,7 +58,7 @@ class ExportManifest:
 
 
 def describe(
-    store: Store, query: Query, path: Path, *, file_format: str, rows: int, matched: int
+    store: Store, query: ExportQuery, path: Path, *, file_format: str, rows: int, matched: int
 ) -> ExportManifest:
     """The manifest of a file that has just been written.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
@@ -19,7 +19,7 @@ TOKENS = ("input_ids", "loss_mask", "response_mask")
 
 
 @dataclass(frozen=True)
-class Query:
+class ExportQuery:
     """Which rollouts to export.
 
     Attributes:
@@ -43,13 +43,13 @@ class Query:
     limit: int | None = None
 
 
-def count(store: Store, query: Query) -> int:
+def count(store: Store, query: ExportQuery) -> int:
     """How many rows an export will have."""
     found = store.count(query.run, query.split, query.where, query.text, query.steps, query.rows)
     return found if query.limit is None else min(found, query.limit)
 
 
-def records(store: Store, query: Query, *, tokens: bool) -> Iterator[dict[str, Any]]:
+def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[str, Any]]:
     """The rows of a query: place, metadata, and for traced rollouts the conversation.
 
     Args:
@@ -85,12 +85,13 @@ def records(store: Store, query: Query, *, tokens: bool) -> Iterator[dict[str, A
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
     if row.id is None:
-        return record | row.as_dict()
+        return record | row.as_dict() | _labelled(store, row)
     try:
         stored = store.record(row.id)
     except StoreError as error:
         return record | row.as_dict() | {"unreadable": str(error)}
     record |= {k: v for k, v in stored.metadata.items() if k not in record}
+    record |= _labelled(store, row)
     record["messages"] = list(stored.messages)
     if tokens:
         try:
@@ -100,6 +101,16 @@ def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, A
         else:
             record |= _token_columns(transcript) if transcript is not None else {}
     return record
+
+
+def _labelled(store: Store, row: TraceRow) -> dict[str, Any]:
+    """The names of a row's labels, and every label and note with its place, author and time."""
+    entries = store.labels.of(str(row["uid"] or row.id))
+    if not entries:
+        return {}
+    names = dict.fromkeys(entry.text for entry in entries if entry.kind == "label")
+    kept = [{k: v for k, v in asdict(entry).items() if k != "rollout" and v is not None} for entry in entries]
+    return {"labels": list(names), "annotations": kept}
 
 
 def _token_columns(transcript: Transcript) -> dict[str, list[Any]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         check_parameters,
         current_parameters,
         make_flag,
+        parameters_of_run,
         population_flag,
         row_flag,
     )
@@ -41,6 +42,7 @@ _HOMES = {
     "flag_row": "detect",
     "make_flag": "registry",
     "off_flags": "detect",
+    "parameters_of_run": "registry",
     "population_flag": "registry",
     "row_flag": "registry",
 }
@@ -63,6 +65,7 @@ __all__ = [
     "flag_row",
     "make_flag",
     "off_flags",
+    "parameters_of_run",
     "population_flag",
     "row_flag",
 ]

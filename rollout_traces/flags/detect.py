@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from rollout_traces.flags.base import Flag, Population, TracedRow
@@ -14,7 +15,7 @@ from rollout_traces.flags.registry import (
     Detector,
     FlagSpec,
     can_run,
-    missing_inputs,
+    missing_among,
     present_inputs,
     thresholds_of,
 )
@@ -145,14 +146,18 @@ def off_flags(
     Returns:
         Flag name -> missing batch keys, `tokenizer`, or `<flag>.<parameter>`.
     """
-    missing = {
-        spec.name: missing_inputs(spec, batch, parameters=parameters, tokenizer=tokenizer)
-        for spec in wanted(batch.split, only, parameters or {})
-    }
+    present = present_inputs(batch, parameters or {}, tokenizer)
+    return dict(_off(tuple(wanted(batch.split, only, parameters or {})), present))
+
+
+@lru_cache(64)
+def _off(specs: tuple[FlagSpec, ...], present: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+    """A run's steps mostly have the same inputs: what is off is found out once."""
+    missing = {spec.name: missing_among(spec, present) for spec in specs}
     return {name: keys for name, keys in missing.items() if keys}
 
 
-def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, Any]) -> Iterator[FlagSpec]:
+def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, Any]) -> Sequence[FlagSpec]:
     """The flags to look for on a split, in order of registration.
 
     Args:
@@ -160,11 +165,18 @@ def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, An
         only: their names; None for all, of those on request the ones that a threshold is set of.
         parameters: thresholds by `<flag>.<parameter>`.
     """
-    requested = {key.partition(".")[0] for key in parameters}
-    for spec in list(REGISTRY.values()):
-        named = spec.name in only if only is not None else not spec.on_request or spec.name in requested
-        if named and split in spec.splits:
-            yield spec
+    requested = frozenset(key.partition(".")[0] for key in parameters)
+    return _wanted(tuple(REGISTRY.values()), split, None if only is None else frozenset(only), requested)
+
+
+@lru_cache(64)
+def _wanted(
+    specs: tuple[FlagSpec, ...], split: str, only: frozenset[str] | None, requested: frozenset[str]
+) -> tuple[FlagSpec, ...]:
+    def is_named(spec: FlagSpec) -> bool:
+        return spec.name in only if only is not None else not spec.on_request or spec.name in requested
+
+    return tuple(spec for spec in specs if split in spec.splits and is_named(spec))
 
 
 def _thresholds(spec: FlagSpec, form: Detector, seen: Population | TracedRow) -> dict[str, Any]:

@@ -12,14 +12,17 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags.base import Flag, Severity
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 
 PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]
 """`(population, **thresholds)` gives row -> flags for the rows that have any."""
@@ -46,7 +49,7 @@ class Parameter:
     meaning: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Detector:
     """One way to find a flag.
 
@@ -62,7 +65,7 @@ class Detector:
     parameters: tuple[Parameter, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlagSpec:
     """A registered flag.
 
@@ -195,9 +198,13 @@ def missing_inputs(
         parameters: thresholds by `<flag>.<parameter>`.
         tokenizer: the run's tokenizer.
     """
-    present = present_inputs(batch, parameters or {}, tokenizer)
+    return missing_among(spec, present_inputs(batch, parameters or {}, tokenizer))
+
+
+def missing_among(spec: FlagSpec, present: frozenset[str]) -> tuple[str, ...]:
+    """As `missing_inputs`, of what `present_inputs` found."""
     missing = [_missing(form, present) for form in (spec.population, spec.row) if form is not None]
-    return () if not all(missing) else tuple(dict.fromkeys(key for keys in missing for key in keys))
+    return () if not all(missing) else tuple(dict.fromkeys(itertools.chain.from_iterable(missing)))
 
 
 def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
@@ -228,6 +235,8 @@ def can_run(form: Detector | None, present: frozenset[str]) -> bool:
 
 def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments that a detector is called with: what was set, over its defaults."""
+    if not parameters:
+        return {}
     names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
     return {names[key]: value for key, value in parameters.items() if key in names}
 
@@ -246,7 +255,7 @@ def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
 
 def current_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Thresholds under today's names: `<flag>.least` is now `<flag>.min_tokens`, `.min_rollouts` or `.min_characters`."""
-    return {_current_name(key): value for key, value in parameters.items()}
+    return {_current_name(str(key)): value for key, value in parameters.items()}
 
 
 def _current_name(key: str) -> str:
@@ -255,6 +264,27 @@ def _current_name(key: str) -> str:
         return key
     renamed = [p.name for p in REGISTRY[name].parameters if p.name.startswith("min_")]
     return f"{name}.{renamed[0]}" if len(renamed) == 1 else key
+
+
+def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The thresholds that a run was judged with, as its stored config tells them.
+
+    Args:
+        config: the run's; what it holds under `rollout_traces.flag_parameters` is read.
+
+    Returns:
+        Those that this version knows: what is of another one, or no threshold, is left out.
+    """
+    own = (config or {}).get(CONFIG_KEY)
+    stored = own.get(FLAG_PARAMETERS) if isinstance(own, Mapping) else None
+    known = {}
+    for key, value in current_parameters(stored).items() if isinstance(stored, Mapping) else ():
+        try:
+            check_parameters({key: value})
+        except ConfigError:
+            continue
+        known[key] = value
+    return known
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -336,5 +366,6 @@ def _meaning(hint: Any) -> str:
     return cast(str, get_args(hint)[1]) if get_origin(hint) is Annotated else ""
 
 
+@lru_cache(4096)
 def _missing(form: Detector, present: frozenset[str]) -> tuple[str, ...]:
     return tuple(need for need in form.needs if present.isdisjoint(need.split(" or ")))

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from rollout_traces.alarms.worn import nested
+from rollout_traces.encodable import encodable
+from rollout_traces.inspector.image_places import placed
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
@@ -34,9 +37,15 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
-        `warnings`, `timings`.
+        `warnings`, `timings`; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
+    return placed(_payload(trace_id, record, details, severities), details)
+
+
+def _payload(
+    trace_id: str, record: TraceRecord, details: Mapping[str, Any], severities: Mapping[str, str]
+) -> dict[str, Any]:
     transcript = read_transcript(record)
     metadata = {key: _printable(value) for key, value in record.metadata.items()}
     common = {
@@ -44,7 +53,7 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
         "metadata": metadata,
         "flags": _flags(details.get("flags"), metadata.get("flags"), severities),
         "warnings": [
-            _clean(text)
+            encodable(text)
             for text in (
                 newer_schema(record.metadata),
                 TOKENS_FROM.get(str(record.metadata.get("ids_from"))),
@@ -82,7 +91,7 @@ def transcript_payload(transcript: Transcript, train_version: int | None) -> dic
         at = stop
     return {
         "turns": turns,
-        "raw": _clean(raw),
+        "raw": encodable(raw),
         "tokens": tokens_payload(transcript.tokens, units, train_version),
     }
 
@@ -136,19 +145,19 @@ def _turn(turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:
         "stop": turn.stop,
         "n_tokens": len(turn),
         "n_sampled": turn.n_sampled,
-        "content": _clean(turn.content),
-        "thinking": None if turn.thinking is None else _clean(turn.thinking),
-        "name": None if turn.name is None else _clean(turn.name),
+        "content": encodable(turn.content),
+        "thinking": None if turn.thinking is None else encodable(turn.thinking),
+        "name": None if turn.name is None else encodable(turn.name),
         "answers": answers,
         "versions": [list(run) for run in turn.versions],
-        "warnings": [_clean(text) for text in turn.warnings],
+        "warnings": [encodable(text) for text in turn.warnings],
         "tool_calls": [
             {
-                "id": _clean(call.id),
-                "name": _clean(call.name),
+                "id": encodable(call.id),
+                "name": encodable(call.name),
                 "parsed": call.parsed,
                 "arguments": _arguments(call.arguments),
-                "raw": _clean(call.raw),
+                "raw": encodable(call.raw),
             }
             for call in turn.tool_calls
         ],
@@ -167,11 +176,11 @@ def _turn_of_message(message: Mapping[str, Any]) -> dict[str, Any]:
         function = inner if isinstance(inner, Mapping) else call
         calls.append(
             {
-                "id": _clean(str(call.get("id") or "")),
-                "name": _clean(str(function.get("name") or "")),
+                "id": encodable(str(call.get("id") or "")),
+                "name": encodable(str(function.get("name") or "")),
                 "parsed": bool(function.get("name")),
                 "arguments": _arguments(function.get("arguments")),
-                "raw": _clean(str(function)),
+                "raw": encodable(str(function)),
             }
         )
     thinking = message.get("reasoning_content")
@@ -181,9 +190,9 @@ def _turn_of_message(message: Mapping[str, Any]) -> dict[str, Any]:
         "stop": 0,
         "n_tokens": None,
         "n_sampled": 0,
-        "content": _clean(_content_text(content)),
-        "thinking": _clean(thinking) if isinstance(thinking, str) and thinking else None,
-        "name": _clean(str(message["name"])) if message.get("name") else None,
+        "content": encodable(_content_text(content)),
+        "thinking": encodable(thinking) if isinstance(thinking, str) and thinking else None,
+        "name": encodable(str(message["name"])) if message.get("name") else None,
         "answers": None,
         "versions": [],
         "warnings": [],
@@ -212,21 +221,26 @@ def _arguments(arguments: Any) -> str:
         try:
             arguments = orjson.loads(arguments)
         except orjson.JSONDecodeError:
-            return _clean(arguments)
+            return encodable(arguments)
     if arguments is None:
         return ""
-    return _clean(orjson.dumps(arguments, option=orjson.OPT_INDENT_2, default=str).decode())
+    return encodable(orjson.dumps(arguments, option=orjson.OPT_INDENT_2, default=str).decode())
 
 
 def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dict[str, Any]]:
     known = [dict(flag) for flag in detailed or () if isinstance(flag, Mapping)]
     for flag in known:
-        flag["message"] = _clean(str(flag.get("message", "")))
+        flag["message"] = encodable(str(flag.get("message", "")))
         for key in ("turn", "start", "stop"):
             flag.setdefault(key, None)
     told = {flag["name"] for flag in known}
     bare = [name for name in (names if isinstance(names, list) else []) if name not in told]
-    return known + [
+    causes = {
+        child: cause
+        for cause, children in nested([*(str(name) for name in told), *map(str, bare)]).items()
+        for child in children
+    }
+    listed = known + [
         {
             "name": name,
             "severity": severities.get(name, "info"),
@@ -237,16 +251,8 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
         }
         for name in bare
     ]
+    return [{**flag, "cause": causes.get(str(flag.get("name")))} for flag in listed]
 
 
 def _printable(value: Any) -> Any:
-    return _clean(value) if isinstance(value, str) else value
-
-
-def _clean(text: str) -> str:
-    """A lone surrogate cannot travel as UTF-8; it takes the replacement character, of equal length."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
-    return text
+    return encodable(value) if isinstance(value, str) else value

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
+from rollout_traces.store.time_limit import QUERY_SECONDS
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
@@ -135,6 +136,8 @@ class Workspace:
         space: a Hugging Face Space that runs Trackio.
         folder: Trackio's folder; where Trackio itself looks by default.
         projects: show these alone, by name, or by the address of an export.
+        query_seconds: seconds that one call of a page may take.
+        may_label: whether whoever reads may also label and write notes.
     """
 
     def __init__(
@@ -144,7 +147,13 @@ class Workspace:
         space: str | None = None,
         folder: Path | None = None,
         projects: tuple[str, ...] = (),
+        query_seconds: float = QUERY_SECONDS,
+        may_label: bool = True,
     ) -> None:
+        if not query_seconds > 0:
+            raise ConfigError(f"query_seconds: seen {query_seconds}. Expected seconds above 0.")
+        self.query_seconds = query_seconds
+        self.may_label = may_label
         self.server_url = server_url
         self.space = space
         self.folder = folder
@@ -251,7 +260,8 @@ class Workspace:
         if now - self._looked.get(project, -FRESH_FOR) >= FRESH_FOR:
             self._looked[project] = now
             store.refresh()
-            shape = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            runs = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
+            shape = (runs, store.labels.now().stamp)
             if self._shapes.get(project) != shape:
                 self._shapes[project] = shape
                 self._versions[project] = self._versions.get(project, 0) + 1

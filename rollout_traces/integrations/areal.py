@@ -12,11 +12,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import secrets
 import sys
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -31,19 +35,33 @@ from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.typed_value import kind_of
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 
 CAP = "max_rollout_traces_per_step"
+THEIRS = ("project", "name", "space_id")
+"""Fields that upstream's `TrackioConfig` has: AReaL opens the run with them."""
+
+
+def _config_field(name: str, hint: Any) -> tuple[Any, Any]:
+    """An option's type as OmegaConf can check it, and its default."""
+    kind = kind_of(hint)
+    if kind in (dict, list):
+        return Any, None
+    plain = kind if kind in (int, float, bool, str) else Any
+    optional = types.NoneType in typing.get_args(hint)
+    return plain | None if optional else plain, default_of(name)
+
+
 CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
-    CAP: (int, 0),
-    "selection": (str, "portfolio"),
-    "private": (bool, True),
-    "server_url": (str | None, None),
-    "chat_template": (str | None, None),
-    "chat_template_kwargs": (dict[str, Any] | None, None),
+    name: _config_field(name, hint)
+    for name, hint in typing.get_type_hints(LoggerOptions).items()
+    if name not in THEIRS
 }
+"""Every option of a logger that is not `THEIRS`, with type and default."""
 JOIN_ADVANTAGES = "join_advantages"
 ADDED_FIELDS = {**CONFIG_FIELDS, JOIN_ADVANTAGES: (bool, False)}
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
@@ -94,7 +112,7 @@ def attach(
     if observer is not None:
         observer.hook.give(logger, HookSettings.from_environment().over(options))
     elif binds(integration, trainer):
-        observer = _Observer(trainer, logger, options)
+        observer = _ArealObserver(trainer, logger, options)
         if observer.hook.is_on:
             _hook(trainer, observer)
             trainer._rollout_traces = observer
@@ -106,7 +124,7 @@ def attach(
         observer.join_advantages()
 
 
-def _hook(trainer: Any, observer: _Observer) -> None:
+def _hook(trainer: Any, observer: _ArealObserver) -> None:
     actor, stats_logger = trainer.actor, trainer.stats_logger
     actor.prepare_batch = observer.after_prepare(actor.prepare_batch)
     if getattr(trainer, "eval_rollout", None) is not None:
@@ -194,7 +212,7 @@ class _Steps:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GivenPart:
     """A dict that was handed over: its place among those that are there, its rows, whether with tokens."""
 
     index: int
@@ -207,10 +225,10 @@ class _Handed:
     """A batch that was handed over."""
 
     handle: RolloutHandle
-    parts: Sequence[_Part]
+    parts: Sequence[_GivenPart]
 
 
-class _Observer:
+class _ArealObserver:
     """Sees a trainer's batches go by.
 
     Attributes:
@@ -226,7 +244,11 @@ class _Observer:
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, given: Mapping[str, Any]) -> None:
         trackio = getattr(trainer.config.stats_logger, "trackio", None)
-        from_config = {name: getattr(trackio, name, default) for name, (_, default) in CONFIG_FIELDS.items()}
+        from_config = {
+            name: value
+            for name, (_, default) in CONFIG_FIELDS.items()
+            if (value := getattr(trackio, name, default)) != default
+        }
         options = HookSettings.from_environment().over({**from_config, **given})
         self.trainer = trainer
         self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
@@ -326,12 +348,15 @@ class _Observer:
         """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
         if not batch or not self._writes():
             return None
-        batches, parts = [], []
-        for index, trajectory in enumerate(resolve(batch)):
+        call, parts = secrets.token_hex(4), []
+        places = [place for place, trajectory in enumerate(batch) if trajectory is not None]
+        batches: list[RolloutBatch] = []
+        for index, (place, trajectory) in enumerate(zip(places, resolve(batch), strict=True)):
             part = contained("areal")(batch_of)(trajectory)
             if part is not None:
-                batches.append(dataclasses.replace(part, train_version=self._version_trained(split)))
-                parts.append(_Part(index, part.n_rows, "input_ids" in trajectory))
+                part = dataclasses.replace(part, train_version=self._version_trained(split))
+                batches.append(part.as_group(ListElement(call, place)))
+                parts.append(_GivenPart(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None
         step = self.steps.log_step(self.trainer)
@@ -416,7 +441,7 @@ def _logged_here(*args: Any, **kwargs: Any) -> None:
     """In place of an AReaL's own `log_rollout_traces`: the same rollouts are logged here, once."""
 
 
-def _joined(part: _Part, made: Mapping[int, Mapping[str, Any]], key: str) -> Any:
+def _joined(part: _GivenPart, made: Mapping[int, Mapping[str, Any]], key: str) -> Any:
     """AReaL's left-rolled track back in the frame of `input_ids`, zero where nothing was trained."""
     import torch
 

@@ -38,6 +38,9 @@ def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> 
     result = {f"{prefix}_nonfinite": float(lost)} if lost else {}
     if not len(finite):
         return result
+    if len(finite) == 1:
+        value = float(finite[0])
+        return result | {f"{prefix}/{stat}": 0.0 if stat == "std" else value for stat in stats}
     quantiles = [stat for stat in stats if stat not in _FUNCTIONS]
     found = np.quantile(finite, [int(stat[1:]) / 100 for stat in quantiles]) if quantiles else ()
     by_quantile = dict(zip(quantiles, found, strict=True))

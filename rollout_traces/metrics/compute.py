@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,20 @@ from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_parts, under
 from rollout_traces.metrics.former_keys import with_former_keys
 from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, Key, missing_for
+from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.settings.key_filter import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")
 
 DEFAULT = "default"
-FULL = "full"
 MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
+MAX_KEYS_KEPT = 4096
+"""Keys of which a filter remembers whether they were asked for: names in the data make new ones."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
 PER_EPISODE = frozenset(
@@ -84,16 +87,17 @@ def rollout_metrics(
         split = view.batch.split
     elif len(splits := set(view.ledger.get("split").tolist())) == 1:
         split = splits.pop() or split
-    wanted = KeyFilter(keys)
+    wanted = key_filter(keys)
     result: dict[str, float] = {}
-    for spec in FAMILIES.values():
-        if wanted.may_want(spec):
+    off = families_off(wanted.families, view)
+    for spec in wanted.families:
+        if spec.name not in off:
             result |= _run(spec, view)
     if wanted.may_want_under("source"):
         result |= _by_source(view)
     if wanted.may_want_under("discarded"):
         result |= _of_discarded(view)
-    result = with_former_keys(result, FAMILIES.values())
+    result = with_former_keys(result, tuple(FAMILIES.values()))
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
 
@@ -118,9 +122,7 @@ def missing_inputs(
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
     view = step_view(batch, ledger, "rollout", settings, tool_use, None)
-    wanted = KeyFilter(keys)
-    reasons = {spec.name: missing_for(spec, view) for spec in FAMILIES.values() if wanted.may_want(spec)}
-    return {name: why for name, why in reasons.items() if why}
+    return dict(families_off(key_filter(keys).families, view))
 
 
 def check_keys(keys: str | Sequence[str]) -> None:
@@ -137,7 +139,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
     for name in names:
-        pattern = _without_split(name.removeprefix("!"))
+        pattern = _without_split(name).removeprefix("!")
         nested = pattern.startswith(("source/", "discarded/"))
         if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):
             continue
@@ -169,31 +171,35 @@ def step_view(
     return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
-class KeyFilter:
-    """Which keys were asked for.
+def key_filter(keys: str | Sequence[str]) -> WantedMetrics:
+    """The filter of some keys over the families that are registered; one that was made is used again."""
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    return _key_filter(names, tuple(FAMILIES.values()))
+
+
+class WantedMetrics:
+    """Which metrics were asked for.
 
     Args:
         keys: as for `rollout_metrics`.
+        families: those that are registered.
     """
 
-    def __init__(self, keys: str | Sequence[str]) -> None:
-        names = [keys] if isinstance(keys, str) else list(keys)
-        self._allow = [name for name in names if not name.startswith("!")] or [FULL]
-        self._deny = [name[1:] for name in names if name.startswith("!")]
-        self._default = _default_globs() if DEFAULT in self._allow else ()
+    def __init__(self, keys: Sequence[str], families: Sequence[Family]) -> None:
+        names = [_without_split(name) for name in keys]
+        self._asked = [name for name in names if not name.startswith("!")] or [FULL]
+        named = {FULL: ("*",), DEFAULT: _default_globs(families)}
+        self._is_wanted = lru_cache(MAX_KEYS_KEPT)(KeyFilter(names or [FULL], named, "metric_keys"))
+        self._wants_under = {part: self._may_want_under(part) for part in ("source", "discarded")}
+        self.families = tuple(spec for spec in families if self.may_want(spec))
 
     def __call__(self, key: str) -> bool:
         """Whether a key, without its split, was asked for."""
-        if any(self._matches(key, pattern) for pattern in self._deny):
-            return False
-        if FULL in self._allow or any(fnmatchcase(key, glob) for glob in self._default):
-            return True
-        return any(self._matches(key, pattern) for pattern in self._allow if pattern != DEFAULT)
+        return self._is_wanted(key)
 
     def may_want(self, spec: Family) -> bool:
         """Whether a family can give a key that was asked for."""
-        others = [pattern for pattern in self._allow if pattern != DEFAULT]
-        return bool(others) or any(key.default for key in spec.keys)
+        return any(name != DEFAULT for name in self._asked) or any(key.default for key in spec.keys)
 
     def may_want_under(self, part: str) -> bool:
         """Whether a key of a part of the step can have been asked for.
@@ -201,20 +207,23 @@ class KeyFilter:
         Args:
             part: `source` or `discarded`.
         """
-        asked = [
-            _without_split(pattern) for pattern in (*self._allow, *_PER_SOURCE_DEFAULT) if pattern != DEFAULT
-        ]
-        if DEFAULT not in self._allow:
-            asked = asked[: len(self._allow)]
+        return self._wants_under[part]
+
+    def _may_want_under(self, part: str) -> bool:
+        asked = [name for name in self._asked if name != DEFAULT]
+        if DEFAULT in self._asked:
+            asked += _PER_SOURCE_DEFAULT
         return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
 
-    @staticmethod
-    def _matches(key: str, pattern: str) -> bool:
-        return fnmatchcase(key, _without_split(pattern))
+
+@lru_cache(16)
+def _key_filter(names: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
+    return WantedMetrics(names, families)
 
 
 def _without_split(pattern: str) -> str:
-    return pattern.removeprefix("rollout/").removeprefix("eval-rollout/")
+    mark = "!" if pattern.startswith("!") else ""
+    return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
 def _globs(key: Key) -> tuple[str, ...]:
@@ -222,23 +231,21 @@ def _globs(key: Key) -> tuple[str, ...]:
     return (*as_globs(key.pattern), *as_globs(key.formerly)) if key.formerly else as_globs(key.pattern)
 
 
-def _default_globs() -> tuple[str, ...]:
-    declared = (
-        glob for spec in FAMILIES.values() for key in spec.keys if key.default for glob in _globs(key)
-    )
+def _default_globs(families: Sequence[Family]) -> tuple[str, ...]:
+    declared = (glob for spec in families for key in spec.keys if key.default for glob in _globs(key))
     return (*declared, *_PER_SOURCE_DEFAULT)
 
 
 def _run(spec: Family, view: StepView) -> dict[str, float]:
-    """One family's values; a family that fails costs its own keys and says so."""
-    if not view.ledger.n_rows or missing_for(spec, view):
+    """The values of a family that is on; a family that fails costs its own keys and says so."""
+    if not view.ledger.n_rows:
         return {}
     try:
         values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
     except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
         log.warning("metric family %s could not be computed: %r", spec.name, error)
         return {FAILED: 1.0}
-    return {key: float(value) for key, value in values.items() if np.isfinite(value)}
+    return {key: float(value) for key, value in values.items() if math.isfinite(value)}
 
 
 def _by_source(view: StepView) -> dict[str, float]:
@@ -261,7 +268,9 @@ def _of_discarded(view: StepView) -> dict[str, float]:
 
 def _ledger_metrics(view: StepView) -> dict[str, float]:
     result: dict[str, float] = {}
-    for spec in FAMILIES.values():
-        if spec.reads == "ledger" and spec.name not in _WHOLE_STEP_ONLY:
+    families = tuple(FAMILIES.values())
+    off = families_off(families, view)
+    for spec in families:
+        if spec.reads == "ledger" and spec.name not in _WHOLE_STEP_ONLY and spec.name not in off:
             result |= _run(spec, view)
     return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from rollout_traces.metrics.patterns import as_globs
 from rollout_traces.metrics.registry import Family
@@ -12,28 +13,37 @@ _NESTED = re.compile(r"(?:discarded/|source/[^/]+/)?")
 """What stands before the key of a part of the step."""
 
 
-def with_former_keys(values: Mapping[str, float], families: Iterable[Family]) -> dict[str, float]:
+def with_former_keys(values: Mapping[str, float], families: tuple[Family, ...]) -> dict[str, float]:
     """The values, and each renamed one once more under its former key.
 
     Args:
         values: by key, without the split.
         families: what declares the keys.
     """
-    renames = list(_renames(families))
     result = dict(values)
     for key, value in values.items():
-        nested = _NESTED.match(key)
-        start = nested.end() if nested else 0
-        for now, before in renames:
-            match = now.fullmatch(key, start)
-            if match:
-                result[key[:start] + before.format(*match.groups())] = value
-                break
+        before = _former_key(key, families)
+        if before is not None:
+            result[before] = value
     return result
 
 
-def _renames(families: Iterable[Family]) -> Iterator[tuple[re.Pattern[str], str]]:
+@lru_cache(4096)
+def _former_key(key: str, families: tuple[Family, ...]) -> str | None:
+    """What a key was called before; None where it has not changed."""
+    nested = _NESTED.match(key)
+    start = nested.end() if nested else 0
+    for now, before in _renames(families):
+        match = now.fullmatch(key, start)
+        if match:
+            return key[:start] + before.format(*match.groups())
+    return None
+
+
+@lru_cache(16)
+def _renames(families: tuple[Family, ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
     """A pattern of the key and the format of its former one, for each renamed key."""
+    found = []
     for spec in families:
         for key in spec.keys:
             if not key.formerly:
@@ -41,4 +51,5 @@ def _renames(families: Iterable[Family]) -> Iterator[tuple[re.Pattern[str], str]
             for now, before in zip(as_globs(key.pattern), as_globs(key.formerly), strict=True):
                 if now != before:
                     pattern = "(.+)".join(map(re.escape, now.split("*")))
-                    yield re.compile(pattern), "{}".join(before.split("*"))
+                    found.append((re.compile(pattern), "{}".join(before.split("*"))))
+    return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from rollout_traces.metrics.view import StepView
@@ -41,7 +42,7 @@ class Key:
     formerly: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """A registered family of metrics.
 
@@ -83,9 +84,27 @@ def family(
     return register
 
 
-def missing_for(spec: Family, view: StepView) -> tuple[str, ...]:
-    """Why a family is off: what it needs and the step does not have; empty when it is on."""
-    reasons = [need for need in spec.needs if not any(map(view.has, need.split(OR)))]
-    if spec.reads == "tokens" and view.batch is None:
-        reasons.append("the population's tokens")
-    return tuple(reasons)
+def families_off(families: tuple[Family, ...], view: StepView) -> Mapping[str, tuple[str, ...]]:
+    """The families that are off, by name, and what each needs and the step does not have."""
+    present = frozenset(filter(view.has, _names_needed(families)))
+    return _off(families, present, view.batch is not None)
+
+
+@lru_cache(16)
+def _names_needed(families: tuple[Family, ...]) -> tuple[str, ...]:
+    return tuple({name: None for spec in families for need in spec.needs for name in need.split(OR)})
+
+
+@lru_cache(64)
+def _off(
+    families: tuple[Family, ...], present: frozenset[str], has_tokens: bool
+) -> Mapping[str, tuple[str, ...]]:
+    """A run's steps mostly have the same inputs: what is off is found out once."""
+    off: dict[str, tuple[str, ...]] = {}
+    for spec in families:
+        missing = [need for need in spec.needs if present.isdisjoint(need.split(OR))]
+        if spec.reads == "tokens" and not has_tokens:
+            missing.append("the population's tokens")
+        if missing:
+            off[spec.name] = tuple(missing)
+    return off

@@ -58,6 +58,8 @@ def repetitions(
     """
     needed = int(filled * window) + 1
     long_rows = np.flatnonzero(sampled.segments.counts >= needed)
+    if not len(long_rows):
+        return {}
     window_R_W, at_R_W = _last_tokens(sampled, long_rows, window)
     found: dict[int, Repetition] = {}
     for period in range(1, min(longest_period, window - 1) + 1):

@@ -49,11 +49,28 @@ class StepView:
 
         `group_ids` are where some group has two rollouts.
         """
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._has(name)
+        return known
+
+    @cached_property
+    def _known(self) -> dict[str, bool]:
+        return {}
+
+    @cached_property
+    def _prefixes(self) -> set[str]:
+        """What stands before a slash in the ledger's columns."""
+        return {
+            name[:at] for name in self.ledger.columns for at, character in enumerate(name) if character == "/"
+        }
+
+    def _has(self, name: str) -> bool:
         if name == "group_ids":
             return bool((self.groups.sizes >= 2).any())
         if name in self.ledger.columns or getattr(self.settings, name, None) not in (None, (), {}):
             return True
-        if any(column.startswith(f"{name}/") for column in self.ledger.columns):
+        if name in self._prefixes:
             return True
         if name in ("tool_use", "group_scalars"):
             return bool(getattr(self, name))

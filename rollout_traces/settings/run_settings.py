@@ -11,6 +11,10 @@ from rollout_traces.errors import ConfigError
 
 CONFIG_KEY = "rollout_traces"
 """Where the settings stand in the run's config, as the mapping that `RunSettings.as_config` gives."""
+FLAG_PARAMETERS = "flag_parameters"
+"""Where the thresholds of flags stand among them, so that a reader judges as the run did."""
+WRITTEN_BESIDE = (FLAG_PARAMETERS, "tokenizer")
+"""What the logger writes among the settings that is none."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,10 @@ class RunSettings:
             raise ConfigError(
                 f"config[{CONFIG_KEY!r}]: seen {stored!r}. Expected a mapping of {', '.join(cls.__dataclass_fields__)}."
             )
-        return cls.create(**{**stored, **{name: value for name, value in given.items() if value is not None}})
+        settings = {key: value for key, value in stored.items() if key not in WRITTEN_BESIDE}
+        return cls.create(
+            **{**settings, **{name: value for name, value in given.items() if value is not None}}
+        )
 
     def as_config(self) -> dict[str, Any]:
         """Plain values for the run's config, without what was not declared."""

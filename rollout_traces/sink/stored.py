@@ -156,6 +156,7 @@ class Stored:
         spans = rows[0]["spans"] if rows else []
         spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
         state = read_details(TraceRecord((), {}, spans or [])).get("run_state")
+        state = orjson.loads(state) if isinstance(state, str) else state
         return state if isinstance(state, dict) else {}
 
     def totals(self) -> dict[str, float]:

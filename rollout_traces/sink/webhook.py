@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from rollout_traces.encodable import encodable
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags.report import Alert
 
@@ -155,7 +156,7 @@ def _is_address(url: str) -> bool:
 def payload(url: str, alert: Alert, project: str, run: str, step: int) -> bytes:
     """The JSON that an address takes."""
     host = urlsplit(url).hostname or ""
-    title, message, project, run = map(_encodable, (alert.title, alert.text, project, run))
+    title, message, project, run = map(encodable, (alert.title, alert.text, project, run))
     text = f"[{alert.level}] {project}/{run}: {title}. {message}"[:MAX_TEXT]
     if host == "hooks.slack.com":
         return orjson.dumps({"text": text})
@@ -163,11 +164,6 @@ def payload(url: str, alert: Alert, project: str, run: str, step: int) -> bytes:
         return orjson.dumps({"content": text, "allowed_mentions": {"parse": []}})
     fields = {"project": project, "run": run, "step": step, "level": alert.level, "title": title}
     return orjson.dumps({"text": text, "message": message, **fields})
-
-
-def _encodable(text: str) -> str:
-    """A text without lone surrogates, which a source's name may have."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

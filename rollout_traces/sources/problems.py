@@ -13,7 +13,7 @@ MAX_KEPT_PER_KIND = 20
 
 
 @dataclass(frozen=True)
-class Problem:
+class ImportProblem:
     """One thing that was not imported, or not as it was written.
 
     Attributes:
@@ -42,7 +42,7 @@ class Problems:
         counts: how many there were of each kind.
     """
 
-    kept: list[Problem] = field(default_factory=list)
+    kept: list[ImportProblem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, path: Path, kind: str, text: str, line: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Problems:
         """
         self.counts[kind] += 1
         if self.counts[kind] <= MAX_KEPT_PER_KIND and len(self.kept) < MAX_KEPT:
-            self.kept.append(Problem(path, line, kind, text))
+            self.kept.append(ImportProblem(path, line, kind, text))
 
     def once(self, path: Path, kind: str, text: str) -> None:
         """Notes a problem of a file unless the same was noted of it before."""

@@ -15,7 +15,7 @@ MAX_CHARACTERS = 32 << 20
 
 
 @dataclass
-class _Waiting:
+class _WaitingRows:
     rows: list[RolloutRow] = field(default_factory=list)
     n_tokens: int = 0
     n_characters: int = 0
@@ -49,7 +49,7 @@ class StepQueue:
     ) -> None:
         self._hand_over = hand_over
         self._close = close
-        self._open: dict[Key, _Waiting] = {}
+        self._open: dict[Key, _WaitingRows] = {}
         self._closed_to: dict[str, int] = {}
         self.late = 0
 
@@ -68,7 +68,7 @@ class StepQueue:
             self.close(key)
         if row.step <= self._closed_to.get(row.split, row.step - 1):
             self.late += 1
-        waiting = self._open.setdefault((row.step, row.split), _Waiting())
+        waiting = self._open.setdefault((row.step, row.split), _WaitingRows())
         waiting.add(row)
         if waiting.is_full:
             self._send((row.step, row.split))
@@ -93,5 +93,5 @@ class StepQueue:
     def _send(self, key: Key) -> None:
         waiting = self._open[key]
         if waiting.rows:
-            self._open[key] = _Waiting()
+            self._open[key] = _WaitingRows()
             self._hand_over(key, waiting.rows)

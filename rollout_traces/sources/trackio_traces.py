@@ -22,7 +22,7 @@ Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Writer:
+class TraceWriter:
     """A trainer that writes traces of its own.
 
     Attributes:
@@ -36,7 +36,7 @@ class Writer:
     row: Callable[[int, list[dict[str, Any]], Metadata], RolloutRow | None]
 
 
-def writer_of(key: str, metadata: Metadata) -> Writer | None:
+def writer_of(key: str, metadata: Metadata) -> TraceWriter | None:
     """Whose trace it is; None for ours and for those of tools that are not known.
 
     Args:
@@ -285,37 +285,37 @@ def _at(end: str, *fields: str) -> Callable[[str, Metadata], bool]:
     return lambda key, metadata: key.endswith(end) and all(field in metadata for field in fields)
 
 
-WRITERS: tuple[Writer, ...] = (
-    Writer("TRL", _at("rollouts", "group_id", "reward", "model_version"), _trl),
-    Writer("verl", lambda key, m: key.startswith("rollout_trace/") and "op" in m, _verl),
-    Writer(
+WRITERS: tuple[TraceWriter, ...] = (
+    TraceWriter("TRL", _at("rollouts", "group_id", "reward", "model_version"), _trl),
+    TraceWriter("verl", lambda key, m: key.startswith("rollout_trace/") and "op" in m, _verl),
+    TraceWriter(
         "verl",
         _at("val/generations", "score"),
         _scored(reward="score", source="source", sample_id="sample_index"),
     ),
-    Writer(
+    TraceWriter(
         "AReaL",
         _at("trajectories", "trajectory_index", "seqlen"),
         _scored(
             "trajectory_index", sample_id="sample_index", train_version="tail_version", step="global_step"
         ),
     ),
-    Writer(
+    TraceWriter(
         "slime",
         _at("trajectories", "rollout_id", "group_index"),
         _scored("group_index", stop_reason="status", sample_id="sample_index"),
     ),
-    Writer(
+    TraceWriter(
         "ROLL",
         _at("rollout/rlvr", "prompt_id"),
         _scored("prompt_id", "scores", source="domain", sample_id="sample_uuid"),
     ),
-    Writer(
+    TraceWriter(
         "ROLL",
         _at("agentic_rollouts", "traj_group_id"),
         _scored("traj_group_id", "episode_scores", episode="traj_id", sample_id="traj_id"),
     ),
-    Writer(
+    TraceWriter(
         "open-instruct",
         _at("train/rollouts", "prompt_idx"),
         _scored(
@@ -326,13 +326,13 @@ WRITERS: tuple[Writer, ...] = (
             train_version="model_step",
         ),
     ),
-    Writer(
+    TraceWriter(
         "SkyRL",
         _at("rollout/traces", "instance_id"),
         _scored("instance_id", stop_reason="stop_reason", sample_id="trajectory_id", step="step"),
     ),
-    Writer("Tunix", _at("rollout/traces", "num_generations"), _tunix),
-    Writer(
+    TraceWriter("Tunix", _at("rollout/traces", "num_generations"), _tunix),
+    TraceWriter(
         "Tunix",
         _at("agentic/trajectories", "trajectory_reward"),
         _scored(
@@ -343,6 +343,6 @@ WRITERS: tuple[Writer, ...] = (
             train_version="policy_version",
         ),
     ),
-    Writer("Inspect", _has("sample_id", "epoch", "eval_id"), _inspect),
+    TraceWriter("Inspect", _has("sample_id", "epoch", "eval_id"), _inspect),
 )
 """Trainers and what they write, as found in their sources; the first that claims a trace has it."""

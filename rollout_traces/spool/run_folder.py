@@ -24,7 +24,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -129,7 +129,10 @@ class RunFolder:
         private_files.take_folder(self.path, self.path.parents[2])
 
     def why_not_believed(self) -> str | None:
-        """Why another user may have written what it holds; None when only this user can have."""
+        """Why another user may have written what it holds, or may replace it; None when only this user can."""
+        replaceable = private_files.why_replaceable(self.path.parents[2])
+        if replaceable is not None:
+            return replaceable
         files = (self.path / "manifest.json", self.tokenizer, *self.path.glob("from-*"))
         return private_files.why_not_believed(self.path, self.path.parents[2], files)
 
@@ -231,14 +234,16 @@ def spool_root(trackio_folder: Path) -> Path:
 
 
 def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolder:
-    """Makes a run's folder for this user alone: where `spool_root` says, else where that is another user's.
+    """Makes a run's folder for this user alone: the first place of `spool_roots` that is not another user's.
+
+    A place that others may replace is taken where there is no better one.
 
     Raises:
         StoreError: every place is another user's.
         OSError: the folder cannot be made.
     """
     refused = []
-    for root in spool_roots(trackio_folder):
+    for root in _safest_first(spool_roots(trackio_folder)):
         folder = RunFolder.of(root, project, run_id)
         try:
             folder.take()
@@ -253,6 +258,15 @@ def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolde
 def spool_roots(trackio_folder: Path) -> list[Path]:
     """The places where spools of this node may be, the preferred one first."""
     return list(dict.fromkeys([spool_root(trackio_folder), local_root()]))
+
+
+def _safest_first(roots: Sequence[Path]) -> list[Path]:
+    """The places that nobody else may replace, then those that others may; each of these is named in a warning."""
+    reasons = {root: private_files.why_replaceable(root.parent) for root in roots}
+    for reason in reasons.values():
+        if reason is not None:
+            _warn_once(reason)
+    return sorted(roots, key=lambda root: reasons[root] is not None)
 
 
 def local_root() -> Path:

@@ -31,11 +31,11 @@ from rollout_traces.flags import (
 from rollout_traces.flags.base import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.selection import Selected
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.discarded import RunningTotals
-from rollout_traces.steps.loss_histogram import loss_histogram, pack
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_metadata import details_of, extra_metadata
@@ -110,10 +110,13 @@ class Judge:
         flags, ledger = self._flagged(step)
         chosen: list[Selected] = []
         prompts = state.prompts.get(step.key.split, {})
-        if not over_disk_limit and step.batch.n_rows:
+        readable = self.reader.readable(step.batch)
+        if not over_disk_limit and readable.any():
             chosen = choose_rows(step, ledger, self.options, stored, prompts, self.counters)
         judged, traces = self._traced(
-            step, JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer), chosen
+            step,
+            JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer),
+            [item for item in chosen if readable[item.row]],
         )
         if stored.is_summarised:
             return Judgement(traces, None, {}, {}, (), state, judged.ledger)
@@ -161,8 +164,7 @@ class Judge:
         self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
     ) -> tuple[JudgedRows, list[TraceRecord]]:
         batch = step.batch
-        readable = self.reader.readable(batch)
-        read = self.reader.read(batch, [item.row for item in chosen if readable[item.row]])
+        read = self.reader.read(batch, [item.row for item in chosen])
         chosen = [item for item in chosen if item.row in read]
         if not chosen:
             return judged, []
@@ -187,6 +189,7 @@ class Judge:
                 flags=flags[item.row],
                 extra=read[item.row][1](extra_metadata(batch, ledger, item.row)),
                 details=read[item.row][1](details_of(batch, item.row)),
+                images=self.reader.images(batch, item.row),
             )
             for item in chosen
         ]
@@ -229,7 +232,7 @@ class Judge:
         kept = {
             **self._contained("filtered_errors", dict[str, Any], details),
             **self._contained("histogram_errors", dict[str, Any], histogram),
-            RUN_STATE: state.as_plain(),
+            RUN_STATE: state.as_text(),
         }
         try:
             return step_summary_of(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from rollout_traces.alarms.incidents import AlarmState
 
 
@@ -25,9 +27,10 @@ class RunState:
     totals: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def as_plain(self) -> dict[str, Any]:
-        """What a step summary carries; totals and prompts are read from the store."""
-        return {"raised": sorted(self.raised), "alarms": {k: v.as_plain() for k, v in self.alarms.items()}}
+    def as_text(self) -> str:
+        """What a step summary carries, as JSON; totals and prompts are read from the store."""
+        alarms = {split: known.as_plain() for split, known in self.alarms.items()}
+        return orjson.dumps({"raised": sorted(self.raised), "alarms": alarms}).decode()
 
     @classmethod
     def resumed(
@@ -39,7 +42,7 @@ class RunState:
         """The state after a restart.
 
         Args:
-            stored: what `as_plain` gave at the newest stored step; empty when there is none.
+            stored: what `as_text` gave at the newest stored step, read; empty when there is none.
             totals: the newest stored totals.
             prompts: split -> prompt key -> stored traces of it.
         """

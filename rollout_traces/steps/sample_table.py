@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from rollout_traces.encodable import encodable
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.transcript import Transcript
@@ -176,5 +177,5 @@ def _finite(value: float) -> float | None:
 
 def _storable(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return encodable(value)
     return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.store.query.error import QueryError
-from rollout_traces.store.rows import Group, Histogram, Page, RunInfo, StepGroups, StepInfo, TraceRow
+from rollout_traces.store.rows import Group, Histogram, RowPage, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.source import Source
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Group",
     "Histogram",
-    "Page",
     "QueryError",
+    "RowPage",
     "RunInfo",
     "Source",
     "StepGroups",

@@ -17,7 +17,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names
-from rollout_traces.store.query.nodes import Scan, SortKey, Text
+from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
 from rollout_traces.store.scope import Scope, conjuncts
 from rollout_traces.store.source import Source
@@ -104,15 +104,15 @@ class Asking:
             QueryError: filter or sort cannot be understood.
         """
         query = scope.parsed()
-        plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | Scan)]
-        texts = [node for node in conjuncts(query.node) if isinstance(node, Text | Scan)]
+        plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | TextScan)]
+        texts = [node for node in conjuncts(query.node) if isinstance(node, Text | TextScan)]
         for node in texts:
             _check(node, scope.where)
         parts, columns = scope.place(self.rows.state)
         relations: dict[str, pa.Table] = {}
         used = dict.fromkeys(columns)
 
-        def compile_text(node: Text | Scan) -> Sql:
+        def compile_text(node: Text | TextScan) -> Sql:
             _check(node, scope.where)
             return self._text(node, relations, parts, used)
 
@@ -162,7 +162,7 @@ class Asking:
 
     def _searched(
         self,
-        texts: Sequence[Text | Scan],
+        texts: Sequence[Text | TextScan],
         relations: dict[str, pa.Table],
         parts: list[Sql],
         used: dict[str, None],
@@ -179,7 +179,7 @@ class Asking:
         return found
 
     def _text(
-        self, node: Text | Scan, relations: dict[str, pa.Table], parts: list[Sql], used: dict[str, None]
+        self, node: Text | TextScan, relations: dict[str, pa.Table], parts: list[Sql], used: dict[str, None]
     ) -> Sql:
         """The condition of a search inside a larger filter."""
         expression = search.expression_of(node)
@@ -194,7 +194,11 @@ class Asking:
         return Sql(f"coalesce(t.doc IN (SELECT doc FROM {name}), false)")
 
     def _read(
-        self, node: Text | Scan, relations: dict[str, pa.Table], parts: Sequence[Sql], used: dict[str, None]
+        self,
+        node: Text | TextScan,
+        relations: dict[str, pa.Table],
+        parts: Sequence[Sql],
+        used: dict[str, None],
     ) -> Sql:
         """Reads the texts of the rows that other conditions leave."""
         condition = Sql("t.doc IS NOT NULL")
@@ -224,13 +228,13 @@ class Asking:
         return frozenset(self._remember("flags seen", seen))
 
     @staticmethod
-    def _no_text(node: Text | Scan) -> Sql:
+    def _no_text(node: Text | TextScan) -> Sql:
         raise StoreError("text cannot be sorted by.")
 
 
-def _check(node: Text | Scan, where: str) -> None:
+def _check(node: Text | TextScan, where: str) -> None:
     """Points at a regular expression that is none, before any text is read."""
-    if isinstance(node, Scan) and node.how == "~":
+    if isinstance(node, TextScan) and node.how == "~":
         check_pattern(node.pattern, where, node.place)
 
 

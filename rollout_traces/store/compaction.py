@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.kinds import cast, common_kind, type_of
-from rollout_traces.store.columns.segments import Segment, alive_rows, read_columns, write_segment
+from rollout_traces.store.columns.segments import SegmentFile, alive_rows, read_columns, write_segment
 from rollout_traces.store.indexing import parts_of
 
 FAN = 16
@@ -36,7 +36,7 @@ def compact(connection: sqlite3.Connection, folder: Path) -> list[Path]:
     return gone
 
 
-def _due(segments: Sequence[Segment], dead: dict[int, int]) -> list[Segment]:
+def _due(segments: Sequence[SegmentFile], dead: dict[int, int]) -> list[SegmentFile]:
     """The first segments that should be rewritten together; none when all is well."""
     for segment in segments:
         if 2 * dead.get(segment.number, 0) > segment.n_rows:
@@ -55,7 +55,7 @@ def _dead_rows(connection: sqlite3.Connection) -> dict[int, int]:
     )
 
 
-def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[Segment]) -> None:
+def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFile]) -> None:
     kinds = {}
     for name in dict.fromkeys(name for segment in run for name in segment.kinds):
         kinds[name] = common_kind({segment.kinds[name] for segment in run if name in segment.kinds})

@@ -18,9 +18,9 @@ from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.index import Index
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.query.compiler import Compiler, Sql
-from rollout_traces.store.query.names import Column
+from rollout_traces.store.query.names import QueryColumn
 from rollout_traces.store.query.nodes import Place
-from rollout_traces.store.rows import Histogram, Page
+from rollout_traces.store.rows import Histogram, RowPage
 from rollout_traces.store.scope import Scope
 
 DEFAULT_ORDER = "-step, group, sample"
@@ -64,7 +64,7 @@ class Finder:
         limit: int,
         after: str | None,
         columns: Sequence[str] | None = None,
-    ) -> Page:
+    ) -> RowPage:
         """Some rows in order.
 
         Args:
@@ -81,7 +81,7 @@ class Finder:
         if not 1 <= limit <= MAX_LIMIT:
             raise StoreError(f"limit: {limit}, expected 1 to {MAX_LIMIT}. Page with `after`.")
 
-        def page(asking: Asking) -> Page:
+        def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             total = self._count(asking, asked)
             found = _page_of(asking, asked, limit + 1, after)
@@ -90,7 +90,7 @@ class Finder:
             rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
             keys = [name for name in found.column_names if name != POSITION]
             last = [found[name][-1].as_py() for name in keys] if found.num_rows else []
-            return Page(tuple(rows), total, cursor.encoded(last) if more else None)
+            return RowPage(tuple(rows), total, cursor.encoded(last) if more else None)
 
         return self.ask(page)
 
@@ -214,7 +214,7 @@ class Finder:
         return remember
 
 
-def named(asking: Asking, name: str) -> Column:
+def named(asking: Asking, name: str) -> QueryColumn:
     """The column of a name.
 
     Raises:
@@ -314,7 +314,7 @@ def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:
     return Histogram(edges, tuple(counts.tolist()), n - sum(map(len, known)))
 
 
-def _uncast(column: Column) -> str:
+def _uncast(column: QueryColumn) -> str:
     """A column's SQL, booleans left as they are."""
     return (
         column.sql.removeprefix("CAST(").removesuffix(" AS TINYINT)")

@@ -22,12 +22,13 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.segments import DamagedSegment, Segment, remove_unknown
+from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.columns.table import Cache, Rows, State
 from rollout_traces.store.compaction import compact
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.indexing import Writer, forget_all_but, read_batch
+from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch
+from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
 
@@ -63,6 +64,7 @@ class Index:
         self._connections = Connections(self._open)
         self._cache = Cache()
         self._rows: Rows | None = None
+        self.labels = LabelBook(source.labels_path())
         self._ensure()
 
     @contextmanager
@@ -120,10 +122,13 @@ class Index:
 
     def _rows_at(self, connection: sqlite3.Connection) -> Rows:
         rows = self._rows
+        labelled = self.labels.now()
         side = read_side_columns(self.side_folder(), SideColumns() if rows is None else rows.state.side)
-        if rows is None or rows.state.side is not side or rows.state.stamp[:2] != manifest.stamp(connection):
-            stamp = (*manifest.stamp(connection), hash(side.stamp))
-            state = replace(manifest.state(connection, self.segments), side=side, stamp=stamp)
+        same = rows is not None and rows.state.side is side and rows.state.labelled is labelled
+        if rows is None or not same or rows.state.stamp[:2] != manifest.stamp(connection):
+            stamp = (*manifest.stamp(connection), hash(side.stamp), labelled.stamp)
+            made = manifest.state(connection, self.segments)
+            state = replace(made, side=side, stamp=stamp, labelled=labelled)
             _say_hidden(state)
             for segment in state.segments:
                 if not segment.path.exists():
@@ -298,7 +303,7 @@ class Index:
                 watermark = meta(connection, "watermark", 0)
                 fresh = [read for read in batch if read.stored.rowid > watermark]
                 if fresh:
-                    Writer(connection, self.source, self.segments).add(fresh)
+                    IndexWriter(connection, self.source, self.segments).add(fresh)
                     set_meta(connection, "watermark", after)
                     set_meta(connection, "last_id", fresh[-1].stored.trace_id)
                     set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
@@ -330,7 +335,7 @@ class Index:
         self._damaged.clear()
         self._rows = None
 
-    def _rebuild_segment(self, connection: sqlite3.Connection, segment: Segment) -> None:
+    def _rebuild_segment(self, connection: sqlite3.Connection, segment: SegmentFile) -> None:
         logger.warning("rollout-traces: the segment %s is damaged; it is rebuilt.", segment.path)
         places = [
             place
@@ -339,7 +344,7 @@ class Index:
             )
         ]
         manifest.drop_segments(connection, [segment.number])
-        Writer(connection, self.source, self.segments).put_together(places)
+        IndexWriter(connection, self.source, self.segments).put_together(places)
 
     def _forget_deleted(self) -> None:
         """Drops what was deleted at the source, where rowids may have been given out again."""
@@ -360,7 +365,7 @@ class Index:
         there = self.source.trace_ids()
         with self._transaction() as connection:
             gone, places = forget_all_but(connection, there)
-            Writer(connection, self.source, self.segments).put_together(places)
+            IndexWriter(connection, self.source, self.segments).put_together(places)
             known = [src for (src,) in connection.execute("SELECT src FROM docs")]
             watermark = max(known, default=0)
             set_meta(connection, "watermark", watermark)

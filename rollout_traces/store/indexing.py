@@ -57,7 +57,7 @@ def read_batch(source: Source, after: int) -> list[Read]:
     return [_read(stored) for stored in source.traces(after)]
 
 
-class Writer:
+class IndexWriter:
     """Adds traces to the index on a connection whose transaction the caller holds.
 
     Args:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.kinds import Kind
-from rollout_traces.store.columns.schema import COMPUTED, INTERNAL
+from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED
 from rollout_traces.store.columns.table import Rows
 from rollout_traces.store.rows import TraceRow
 
@@ -26,6 +26,7 @@ def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
     """
     known = {name for segment in rows.state.segments for name in segment.kinds}
     known |= {"id", "split", "step", *COMPUTED, *rows.state.side_names}
+    known |= LABELLED.keys() if rows.state.labelled.entries else set()
     names = [name for name in rows.kinds if name in known and name not in INTERNAL]
     if wanted is None:
         return names

@@ -15,7 +15,7 @@ import orjson
 
 from rollout_traces.store.columns.attempts import superseded_from
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
-from rollout_traces.store.columns.segments import Segment
+from rollout_traces.store.columns.segments import SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
@@ -114,13 +114,13 @@ def state(connection: sqlite3.Connection, folder: Path) -> State:
     return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded_from(first))
 
 
-def segments(connection: sqlite3.Connection, folder: Path) -> list[Segment]:
+def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
     """The segments of the table, in order."""
     dead: dict[int, list[int]] = {}
     for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
         dead.setdefault(number, []).append(place)
     return [
-        Segment(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
+        SegmentFile(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
         for number, file, n_rows, kinds in connection.execute(
             "SELECT segment, file, n_rows, kinds FROM segments ORDER BY segment"
         ).fetchall()

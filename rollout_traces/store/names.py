@@ -24,6 +24,9 @@ MEANINGS = {
     "tool_names": "names of the tools that were called",
     "error_signatures": "what failed tool results say, digits and names replaced; known for traced rows",
     **{name: meaning for name, (_, meaning) in GROUP.items()},
+    "labels": "labels that people put on it, on one of its turns or on some of its tokens",
+    "notes": "notes that people wrote on it, a line each",
+    "labelled_by": "who labelled it or wrote a note",
     "unreadable": "1 when its stored JSON is damaged, or its fields are not those of the trainer that wrote it",
     "written_by": "the trainer that wrote the trace, where it was not rollout-traces and its trainer is known",
 }

@@ -12,8 +12,13 @@ from rollout_traces.settings.names import check_name, file_stem
 DATABASE_SUFFIX = ".db"
 INDEX_FOLDER = "rollout-index"
 """Beside the projects; Trackio takes only `*.db` in its folder for a project."""
+LABELS_FOLDER = "rollout-labels"
+"""Beside the projects as well, and never removed with an index."""
+LABELS_SUFFIX = ".jsonl"
 SIDE_FOLDER = "rollout-columns"
 """Beside the projects: side tables of each, which no index can make again."""
+MARKS_FOLDER = "rollout-marks"
+"""Beside the projects: what readers said of each project's incidents."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
 """How the names of file systems begin that are reached over a network."""
 
@@ -57,6 +62,28 @@ def local_index_path(database: Path) -> Path:
     return beside if usable else cached_index_path(str(database.resolve()))
 
 
+def local_labels_path(database: Path) -> Path:
+    """The file of a project's labels: beside its database, or in the user's data where it cannot be kept there."""
+    folder = database.parent / LABELS_FOLDER
+    there = folder if folder.exists() else database.parent
+    foreign = folder.exists() and why_not_believed(folder, folder) is not None
+    if not foreign and is_own(there) and os.access(there, os.W_OK):
+        return folder / f"{database.stem}{LABELS_SUFFIX}"
+    return own_labels_path(str(database.resolve()))
+
+
+def own_labels_path(address: str) -> Path:
+    """The file of labels on what lives elsewhere, in the user's data: labels are no cache.
+
+    Args:
+        address: what tells it from all others (a URL and project, a path).
+    """
+    data = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "rollout-traces" / "labels"
+    return data / (
+        hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20] + LABELS_SUFFIX
+    )
+
+
 def cached_index_path(address: str) -> Path:
     """The index's folder of what lives elsewhere, in the user's cache.
 
@@ -65,6 +92,18 @@ def cached_index_path(address: str) -> Path:
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
     return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def marks_path(database: Path) -> Path:
+    """The file of what readers said of a project's incidents: beside its database, or in the cache."""
+    if is_own(database.parent) and os.access(database.parent, os.W_OK):
+        return database.parent / MARKS_FOLDER / f"{database.stem}.jsonl"
+    return cached_marks_path(cached_index_path(str(database.resolve())))
+
+
+def cached_marks_path(index: Path) -> Path:
+    """The same of a project that lives elsewhere: beside its index, which can be made again, never in it."""
+    return index.with_name(f"{index.name}-marks.jsonl")
 
 
 def is_own(path: Path) -> bool:

@@ -90,7 +90,7 @@ class TraceRow:
 
 
 @dataclass(frozen=True)
-class Page:
+class RowPage:
     """Some rows of a query's result.
 
     Attributes:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.engine import Engine, check_select
-
-if TYPE_CHECKING:
-    from rollout_traces.store.store import Store
 
 MOST_MEMORY = 2 << 30
 """Bytes of address space that a statement may take beyond what its process has when it starts."""
@@ -31,11 +28,16 @@ STARTING = 30.0
 """Seconds that the process itself may take."""
 
 
-def run_apart(store: Store, query: str, parameters: Sequence[Any], timeout: float) -> pa.Table:
-    """Runs one SELECT over the store's relations in a process of its own.
+def run_apart(
+    relations_of: Callable[[str], Mapping[str, pa.Table]],
+    query: str,
+    parameters: Sequence[Any],
+    timeout: float,
+) -> pa.Table:
+    """Runs one SELECT over relations in a process of its own.
 
     Args:
-        store: the store.
+        relations_of: gives the relations that a statement reads, by name.
         query: the statement.
         parameters: its parameters, plain values.
         timeout: seconds after which it is stopped.
@@ -47,13 +49,13 @@ def run_apart(store: Store, query: str, parameters: Sequence[Any], timeout: floa
         raise StoreError(f"sql: timeout {timeout}, expected seconds above 0.")
     check_select(query)
     with tempfile.TemporaryDirectory(prefix="rollout-traces-sql-") as folder:
-        relations = store.table().relations(query)
+        relations = relations_of(query)
         for name, table in relations.items():
             with (
                 pa.OSFile(str(Path(folder) / name), "wb") as file,
                 pa.ipc.new_file(file, table.schema) as writer,
             ):
-                writer.write_table(table)
+                writer.write_table(table.unify_dictionaries())
         asked = {"query": query, "parameters": list(parameters), "timeout": timeout, "names": list(relations)}
         (Path(folder) / "asked.json").write_bytes(orjson.dumps(asked))
         try:

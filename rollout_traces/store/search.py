@@ -11,9 +11,10 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.query.nodes import Scan, Text
+from rollout_traces.store.query.nodes import Text, TextScan
 from rollout_traces.store.reading import SIGNS, conversation_text, part_text, spaced
 from rollout_traces.store.source import Source
+from rollout_traces.store.time_limit import check_time, stopping
 
 CONTEXT = 60
 """Characters of a snippet on either side of what was found."""
@@ -41,7 +42,7 @@ def match_expression(phrase: str) -> str | None:
     return f'"{quoted}"' + (" *" if goes_on else "")
 
 
-def expression_of(node: Text | Scan) -> str | None:
+def expression_of(node: Text | TextScan) -> str | None:
     """The full-text expression of a search; None when the texts themselves must be read."""
     return match_expression(node.phrase) if isinstance(node, Text) else None
 
@@ -53,12 +54,13 @@ def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
         connection: the index.
         expression: one or several of `match_expression`, joined by AND.
     """
-    cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
-    return np.fromiter((doc for (doc,) in cursor), np.int64)
+    with stopping(connection):
+        cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
+        return np.fromiter((doc for (doc,) in cursor), np.int64)
 
 
 def scan(
-    connection: sqlite3.Connection, source: Source, node: Text | Scan, docs: np.ndarray, engine: Engine
+    connection: sqlite3.Connection, source: Source, node: Text | TextScan, docs: np.ndarray, engine: Engine
 ) -> np.ndarray:
     """Looks for a piece of text or a regular expression in some conversations.
 
@@ -78,19 +80,21 @@ def scan(
             (orjson.dumps(docs.tolist()).decode(),),
         ).fetchall()
     )
-    part = node.part if isinstance(node, Scan) else "text"
-    if isinstance(node, Scan) and node.how == "~":
+    part = node.part if isinstance(node, TextScan) else "text"
+    if isinstance(node, TextScan) and node.how == "~":
         return _matching(source, node, part, of_src, engine)
-    needle = (node.pattern if isinstance(node, Scan) else node.phrase).lower()
-    found = [
-        of_src[rowid]
-        for rowid, messages in source.messages(list(of_src), needle)
-        if needle in part_text(messages, part).lower()
-    ]
+    needle = (node.pattern if isinstance(node, TextScan) else node.phrase).lower()
+    found = []
+    for rowid, messages in source.messages(list(of_src), needle):
+        check_time()
+        if needle in part_text(messages, part).lower():
+            found.append(of_src[rowid])
     return np.array(found, np.int64)
 
 
-def _matching(source: Source, node: Scan, part: str, of_src: dict[int, int], engine: Engine) -> np.ndarray:
+def _matching(
+    source: Source, node: TextScan, part: str, of_src: dict[int, int], engine: Engine
+) -> np.ndarray:
     found: list[int] = []
     rowids = list(of_src)
     for at in range(0, len(rowids), source.page):

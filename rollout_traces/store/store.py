@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
+from rollout_traces.encodable import encodable
+from rollout_traces.errors import StoreError
 from rollout_traces.store import search, steps
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
@@ -16,11 +18,12 @@ from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
-from rollout_traces.store.rows import ColumnInfo, Histogram, Page, RunInfo, StepGroups, StepInfo
+from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, StepGroups, StepInfo
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
 from rollout_traces.store.table import Table
+from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,17 +31,13 @@ if TYPE_CHECKING:
     from rollout_traces.ledger.columns import Ledger
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
+    from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
 Steps = tuple[int | None, int | None]
 Answer = TypeVar("Answer")
 EVERYTHING: Steps = (None, None)
-
-
-def storable(text: str) -> str:
-    """Text without lone surrogates, which no database takes."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class Store:
@@ -96,6 +95,45 @@ class Store:
     def index_path(self) -> Path:
         """The index's folder."""
         return self._index.folder
+
+    @property
+    def labels(self) -> LabelBook:
+        """Labels and notes on the project's rollouts."""
+        return self._index.labels
+
+    def label(
+        self,
+        rollout: str,
+        text: str,
+        author: str,
+        *,
+        kind: Literal["label", "note"] = "label",
+        turn: int | None = None,
+        tokens: tuple[int, int] | None = None,
+    ) -> Entry:
+        """Puts a label or a note on a traced rollout, one of its turns or a range of its tokens.
+
+        Args:
+            rollout: its uid or trace id, or the beginning of either.
+            text: the label or the note.
+            author: who writes it.
+            kind: `label` or `note`.
+            turn: on this turn alone.
+            tokens: on these tokens alone: the first and the one behind the last.
+
+        Raises:
+            StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
+        """
+        from rollout_traces.store.labels.places import checked_place
+
+        trace_id = self.find(rollout)
+        if turn is not None or tokens is not None:
+            checked_place(self.transcript(trace_id), turn, tokens)
+        return self.labels.add(kind, self.uid(trace_id), text, author, turn=turn, tokens=tokens)
+
+    def uid(self, trace_id: str) -> str:
+        """What a rollout's labels are kept under: its uid; its trace id where it has none."""
+        return str(self.record(trace_id).metadata.get("uid") or trace_id)
 
     @property
     def side_folder(self) -> str:
@@ -173,7 +211,7 @@ class Store:
         steps: Steps = EVERYTHING,
         rows: Which = "traces",
         columns: Sequence[str] | None = None,
-    ) -> Page:
+    ) -> RowPage:
         """Rollouts that satisfy a filter, in order, page by page.
 
         Args:
@@ -199,7 +237,7 @@ class Store:
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.page(scope, order_by, limit, after, columns)
 
-    def search(self, text: str, run: str | None = None, **asked: Any) -> Page:
+    def search(self, text: str, run: str | None = None, **asked: Any) -> RowPage:
         """Rollouts whose conversation holds words or "quoted phrases", with the place in `snippet`.
 
         Args:
@@ -211,7 +249,7 @@ class Store:
             A page of `query`, each row with a `snippet` of text around the first thing found.
         """
         page = self.query(run=run, text=text, **asked)
-        phrases = [node.phrase for node in Scope(text=storable(text)).searches()]
+        phrases = [node.phrase for node in Scope(text=encodable(text)).searches()]
         found = self.source.messages_of([row.id for row in page.rows if row.id])
         rows = tuple(
             type(row)(
@@ -227,7 +265,7 @@ class Store:
             )
             for row in page.rows
         )
-        return Page(rows, page.total, page.next)
+        return RowPage(rows, page.total, page.next)
 
     def count(
         self,
@@ -331,7 +369,7 @@ class Store:
             StoreError: there is none, or there are several.
         """
         with self._index.snapshot() as connection:
-            return find_trace(connection, storable(wanted))
+            return find_trace(connection, encodable(wanted))
 
     def record(self, trace_id: str) -> TraceRecord:
         """One whole trace.
@@ -344,7 +382,7 @@ class Store:
         """
         from rollout_traces.trace.conversion import TraceRecord
 
-        stored = self.source.trace(storable(trace_id))
+        stored = self.source.trace(encodable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
             messages, metadata, spans = (
                 orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
@@ -376,6 +414,23 @@ class Store:
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its details"):
             return read_details(record)
+
+    def image(self, trace_id: str, number: int) -> bytes:
+        """An image of a rollout.
+
+        Args:
+            trace_id: its trace's id.
+            number: which of its images, from 0.
+
+        Raises:
+            StoreError: there is none, or its file cannot be read.
+        """
+        images = self.details(trace_id).get(IMAGES_KEY)
+        named = images[number] if isinstance(images, list) and 0 <= number < len(images) else None
+        path = named.get("file_path") if isinstance(named, dict) else None
+        if not isinstance(path, str):
+            raise StoreError(f"trace {trace_id!r} has no image {number}.")
+        return self.source.media(path)
 
     def ledger(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
@@ -439,7 +494,7 @@ class Store:
         ids = None if runs is None else tuple(self._run_id(run) for run in runs)
         between = (steps, steps) if isinstance(steps, int) else steps
         scope = Scope(
-            steps=between, where=storable(where), text=storable(text or ""), rows="all",
+            steps=between, where=encodable(where), text=encodable(text or ""), rows="all",
             run_ids=ids, splits=None if splits is None else tuple(splits),
         )  # fmt: skip
         return self._finder.table(scope, columns, limit, order_by)
@@ -447,6 +502,19 @@ class Store:
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
         return Table(self._finder, self._engine, self._scalars, self.runs)
+
+    def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
+        """A filter of the query language as a condition for `table().sql`, and its parameters.
+
+        Args:
+            where: the filter; an empty one holds for every row.
+
+        Raises:
+            QueryError: it cannot be understood.
+        """
+        from rollout_traces.store.conditions import sql_condition
+
+        return self._finder.ask(lambda asking: sql_condition(asking, where))
 
     def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
         """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
@@ -464,7 +532,7 @@ class Store:
         """
         from rollout_traces.store.sandbox import run_apart
 
-        return run_apart(self, query, parameters, timeout)
+        return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
 
     def metrics_table(self) -> pa.Table:
         """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
@@ -507,7 +575,7 @@ class Store:
         rows: Which,
     ) -> Scope:
         run_id = None if run is None else self._run_id(run)
-        return Scope(run_id, split, steps_between, storable(where), storable(text or ""), rows)
+        return Scope(run_id, split, steps_between, encodable(where), encodable(text or ""), rows)
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

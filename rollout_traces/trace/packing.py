@@ -18,8 +18,8 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
 from rollout_traces.ledger.declared import damaged_as
+from rollout_traces.plain_values import plain
 from rollout_traces.trace.declared import check_pieces, check_runs, check_tokens, check_transcript_head
-from rollout_traces.trace.sanitize import plain
 from rollout_traces.transcript import INT_TRACKS, SCHEMA_VERSION, TokenTrack, ToolCall, Transcript, Turn
 
 _FLOAT16_MAX = float(np.finfo(np.float16).max)

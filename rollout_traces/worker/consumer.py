@@ -29,6 +29,8 @@ CONFIRM_EVERY = 0.25
 """Seconds between two looks at the store while something waits to be seen there."""
 MAX_UNCONFIRMED = 1000
 """Traces and scalars that may be logged and not yet seen in the store."""
+PAUSES = (0.02, 0.2)
+"""Seconds between two looks at an empty spool: the first, and the longest."""
 TURN = 0.5
 """Seconds of processing after which the store is looked at again."""
 MAX_BACKOFF = 30.0
@@ -116,6 +118,22 @@ class SpoolConsumer:
     def n_waiting(self) -> int:
         """Records that are not seen in the store yet."""
         return sum(len(reader.names()) for reader in self._readers())
+
+    def run_until(self, is_over: Callable[[], bool], after_turn: Callable[[], None] = lambda: None) -> None:
+        """Processes until it is over.
+
+        Args:
+            is_over: asked after every turn.
+            after_turn: called after every turn.
+        """
+        pause = PAUSES[0]
+        while not is_over():
+            if self.turn():
+                pause = PAUSES[0]
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, PAUSES[1])
+            after_turn()
 
     def turn(self) -> bool:
         """Does what there is to do now.

@@ -27,7 +27,6 @@ from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
-from rollout_traces.worker.runner import run_loop
 
 log = logging.getLogger("rollout_traces.worker.main")
 
@@ -112,7 +111,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
             publish.now,
         )
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
-        run_loop(loop, lambda: is_over(folder, loop), publish)
+        loop.run_until(lambda: is_over(folder, loop), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
         if sink.webhook is not None:
             sink.webhook.close()

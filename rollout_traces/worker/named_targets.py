@@ -85,7 +85,7 @@ class NamedTargets:
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Path, NamedTargets]:
     """A run's folder, and what may be sent from it."""
-    parser = argparse.ArgumentParser(prog="rollout_traces.worker.main")
+    parser = argparse.ArgumentParser(prog="python -m rollout_traces.worker.main")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--remote", action="append", default=[])
     parser.add_argument("--all-rows-folder", action="append", default=[])

@@ -1,4 +1,4 @@
-"""Where the worker runs: a process of its own beside the trainer, or a thread inside it."""
+"""Runs the worker: in a separate process, or in a thread of the trainer's process."""
 
 from __future__ import annotations
 
@@ -19,30 +19,10 @@ from rollout_traces.worker.named_targets import NamedTargets
 
 log = logging.getLogger("rollout_traces")
 
-PAUSES = (0.02, 0.2)
-"""Seconds between two looks at an empty spool: the first, and the longest."""
 MAX_STARTS = 3
 """Workers that may fail to start before a thread takes over."""
 UNHURT = 10.0
 """Seconds after which a worker that died had started well."""
-
-
-def run_loop(loop: SpoolConsumer, is_over: Callable[[], bool], publish: Callable[[], None]) -> None:
-    """Processes until it is over.
-
-    Args:
-        loop: the loop.
-        is_over: asked after every turn.
-        publish: called after every turn, to say how far it is.
-    """
-    pause = PAUSES[0]
-    while not is_over():
-        if loop.turn():
-            pause = PAUSES[0]
-        else:
-            time.sleep(pause)
-            pause = min(pause * 1.5, PAUSES[1])
-        publish()
 
 
 def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
@@ -91,7 +71,7 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            run_loop(self._open_loop(), self._stopped.is_set, lambda: None)
+            self._open_loop().run_until(self._stopped.is_set)
         except Exception as error:
             self.failure = error
             self._counters["worker_deaths"] += 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from rollout_traces.alarms.incidents import Incident
-from rollout_traces.alarms.signals import signals_of
+from rollout_traces.alarms.incidents import Incident, over_steps
+from rollout_traces.alarms.signals import signals_of, watched
 from rollout_traces.alarms.worn import usual_flags, worn
-from tests.alarms.steps import ledger
+from tests.alarms.steps import GROUPS, SIZE, ledger
 
 
 def usual_of(flags, n_steps=20, **options):
@@ -21,6 +22,21 @@ class TestUsual:
         usual = usual_of({"template_drift": 1.0, "stale": 0.3, "repetition": 0.05})
         assert set(usual) == {"template_drift", "stale"}
         assert usual["stale"].share == pytest.approx(0.3, abs=0.05)
+
+    def test_is_the_most_frequent_of_many_that_together_mark_more_than_a_twentieth(self):
+        usual = usual_of({"tool_error": 0.07, "thinking_unclosed": 0.04, "repetition": 0.015, "loop": 0.01})
+        assert set(usual) == {"tool_error", "thinking_unclosed"}
+        assert usual_of({"thinking_unclosed": 0.03, "repetition": 0.01}) == {}
+
+    def test_counts_rollouts_whose_tools_failed_and_no_calls(self):
+        calls = np.full(GROUPS * SIZE, 10)
+        errors = np.arange(GROUPS * SIZE) % 2
+        steps = []
+        for step in range(20):
+            one = ledger(seed=step, n_tool_calls=calls, n_tool_errors=errors)
+            one.columns["flags"][:] = [("tool_error",) if n else () for n in errors]
+            steps.append(signals_of(one, step))
+        assert usual_flags(steps)["tool_error"].share == 0.5
 
     def test_is_no_error(self):
         assert usual_of({"mask_leak": 1.0}) == {}
@@ -46,12 +62,17 @@ class TestWorn:
         for step in (39, 61):
             assert worn(("stale",), step, None, usual, [rose]).usual == ("stale",)
 
-    def test_leaves_out_what_began_while_the_run_did(self):
-        steps = [signals_of(ledger({"stale": 0.4 * (step >= 5)}, seed=step), step) for step in range(20)]
-        warmed_up = Incident("stale", "", "warn", 8, 60, 0.4, 0.4, 0.25)
-        assert worn(("stale",), 50, None, usual_flags(steps), [warmed_up]).usual == ("stale",)
-        came_back = dataclasses.replace(warmed_up, reopened=(45,))
-        assert worn(("stale",), 50, None, usual_flags(steps), [came_back]).names == ("stale",)
+    def test_leaves_out_staleness_that_grew_while_the_run_began(self):
+        steps = [signals_of(ledger({"stale": 0.4 * (step >= 5)}, seed=step), step) for step in range(60)]
+        incidents = over_steps(steps, watched()).incidents
+        assert incidents == ()
+        assert worn(("stale",), 50, None, usual_flags(steps), incidents).usual == ("stale",)
+
+    def test_wears_a_rise_within_the_first_steps(self):
+        steps = [signals_of(ledger({"truncated": 0.9 * (step >= 8)}, seed=step), step) for step in range(30)]
+        usual, incidents = usual_flags(steps), over_steps(steps, watched()).incidents
+        assert "truncated" in usual
+        assert worn(("truncated",), 15, None, usual, incidents).names == ("truncated",)
 
     def test_wears_a_rise_of_its_own_source_alone(self):
         usual = usual_of({"stale": 0.3})

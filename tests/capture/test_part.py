@@ -7,15 +7,15 @@ import pytest
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.capture.part import Part
+from rollout_traces.capture.part import CapturedPart
 
 IDS = np.asarray([[5, 6, 7, 8], [5, 9, 0, 0]])
 ATTENDED = np.asarray([[1, 1, 1, 1], [1, 1, 0, 0]])
 LOSS = np.asarray([[0, 0, 1, 1], [0, 1, 0, 0]])
 
 
-def part(versions, loss_mask=LOSS) -> Part:
-    return Part(
+def part(versions, loss_mask=LOSS) -> CapturedPart:
+    return CapturedPart(
         RolloutBatch(
             input_ids=IDS, attention_mask=ATTENDED, loss_mask=loss_mask, versions=np.asarray(versions)
         )

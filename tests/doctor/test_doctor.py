@@ -8,7 +8,7 @@ import orjson
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
-from rollout_traces.doctor import CHECKS, Examination, Finding, examine
+from rollout_traces.doctor import CHECKS, CheckFinding, Examination, examine
 from rollout_traces.doctor.storage import file_system
 from tests.generator import tiny_tokenizer
 
@@ -22,7 +22,7 @@ class TestExamine:
     def test_a_check_that_raises_becomes_a_finding(self, monkeypatch):
         def broken(examination):
             raise RuntimeError("no")
-            yield Finding("x", "ok", "y")
+            yield CheckFinding("x", "ok", "y")
 
         monkeypatch.setitem(CHECKS, "Broken", broken)
         [finding] = examine(Examination())["Broken"]

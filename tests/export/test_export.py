@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.export import FORMATS, Query, export
+from rollout_traces.export import FORMATS, ExportQuery, export
 from rollout_traces.store import QueryError, Store, open_store
 from tests.store.conftest import shared_folder, store
 from tests.store.projects import PROJECT, conversation, database, make_ledger, store_values, write_step
@@ -30,7 +30,7 @@ class TestEveryFormat:
         self, store: Store, tmp_path: Path, file_format: str
     ) -> None:
         path = tmp_path / f"out.{file_format}"
-        export(store, path, Query(split="rollout"))
+        export(store, path, ExportQuery(split="rollout"))
         rows = read(path)
         assert [row["uid"] for row in rows] == [f"b{step}-{row}" for step in range(3) for row in (0, 1, 4)]
         assert rows[1]["flags"] == ["truncated", "repetition"] and rows[0]["component/format"] == 1.0
@@ -39,7 +39,7 @@ class TestEveryFormat:
 
     def test_tokens_on_request(self, store: Store, tmp_path: Path, file_format: str) -> None:
         path = tmp_path / f"out.{file_format}"
-        export(store, path, Query(where="uid = 'b0-0'"), tokens=True)
+        export(store, path, ExportQuery(where="uid = 'b0-0'"), tokens=True)
         (row,) = read(path)
         track = store.transcript(row["id"]).tokens  # type: ignore[union-attr]
         assert row["input_ids"] == track.input_ids.tolist()
@@ -48,20 +48,20 @@ class TestEveryFormat:
 
     def test_every_rollout_of_the_ledger(self, store: Store, tmp_path: Path, file_format: str) -> None:
         path = tmp_path / f"out.{file_format}"
-        export(store, path, Query(rows="all", steps=(1, 1)))
+        export(store, path, ExportQuery(rows="all", steps=(1, 1)))
         rows = read(path)
         assert len(rows) == 8 and [row["id"] is not None for row in rows].count(True) == 3
         assert rows[3].get("reward") is None
 
     def test_a_limit_and_a_sort(self, store: Store, tmp_path: Path, file_format: str) -> None:
         path = tmp_path / f"out.{file_format}"
-        manifest = export(store, path, Query(order_by="reward, -step", limit=3))
+        manifest = export(store, path, ExportQuery(order_by="reward, -step", limit=3))
         assert [row["uid"] for row in read(path)] == ["b2-1", "b1-1", "b0-1"]
         assert (manifest.rows, manifest.matched) == (3, 10)
 
     def test_nothing_found_is_an_empty_file(self, store: Store, tmp_path: Path, file_format: str) -> None:
         path = tmp_path / f"out.{file_format}"
-        assert export(store, path, Query(where="reward > 99")).rows == 0
+        assert export(store, path, ExportQuery(where="reward > 99")).rows == 0
         assert read(path) == []
 
     def test_values_that_differ_in_kind_do_not_stop_it(
@@ -96,7 +96,7 @@ class TestEveryFormat:
 class TestManifest:
     def test_it_says_what_the_file_is(self, store: Store, tmp_path: Path) -> None:
         path = tmp_path / "out.jsonl"
-        query = Query(run="run-001", where="reward > 0", text="cannot")
+        query = ExportQuery(run="run-001", where="reward > 0", text="cannot")
         manifest = export(store, path, query)
         stored = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
         assert stored["sha256"] == manifest.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -126,7 +126,7 @@ class TestUnfinished:
 
     def test_a_bad_query_writes_nothing(self, store: Store, tmp_path: Path) -> None:
         with pytest.raises(QueryError):
-            export(store, tmp_path / "out.jsonl", Query(where="rewrd"))
+            export(store, tmp_path / "out.jsonl", ExportQuery(where="rewrd"))
         assert not list(tmp_path.glob("*out*"))
 
     def test_an_export_that_fails_keeps_the_file_that_was_there(self, store: Store, tmp_path: Path) -> None:

@@ -34,6 +34,39 @@ at once; any other share when the lower end of its 95 % interval, clustered by g
 three steps. An incident raises one Trackio alert, and closes after five quiet steps; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
 
 Precision comes before recall: on healthy data no flag of severity `error` may fire.
+
+## What is abnormal for a run
+
+Stored flags are observations. What a list of rollouts shows, and what raises an alert, is computed from them for the
+run, with its own thresholds (`flag_parameters` are stored in its config):
+
+- **Worn by rows**: flags of severity `error` always. Any other flag unless it is *usual*: carried by more than a tenth
+  of the rollouts in the run's first 20 steps. Where the flags that are left are together carried by more than a
+  twentieth, the most frequent of them are usual too, until they are not. A flag that needs text is counted among kept
+  rollouts that were drawn without a look at what came out (at random, or prompts by their hash). What is usual is said
+  once, with its share; while an incident of it is open, its rows wear it.
+- **Nested**: a flag that another one of the row explains is shown under it (`truncated` explains unclosed thinking,
+  calls that cannot be parsed, empty completions and missing end markers; `mask_leak` explains shifted edges).
+- **Of the group**: `tied_group`, `duplicate_completions` and `noise_amplified_group` are drawn at the group.
+
+An **incident** is one open thing per flag and source:
+
+| what | opens when |
+| --- | --- |
+| a flag of severity `error` | at once, from one rollout |
+| any other flag | the lower end of the 95 % interval of its share (ratio estimator with groups as clusters, Student's t; not above Wilson's) is above its limit at two of the last three steps judged |
+| tool errors a call, truncation, reward failures | likewise above the 95 % quantile of the shares of the 20 steps before, and a tenth of all (or half of what was usual, where that is more) above their mean |
+| mismatch (mean k3 of the rollouts), upwards | at two of three steps it is 5 robust standard deviations off the line through the 20 steps before (Theil-Sen; 1.4826 MAD), and twice what it was |
+| entropy (mean -log p), up or down | likewise, and by 0.3 of what it was |
+
+A flag's limit is the one of the tables below; where the first 20 steps had more than a tenth, or the flag has none, it
+is the share of those steps plus a tenth (or half of it, where that is more). A step is judged that has 20 rollouts of
+5 groups; smaller ones are pooled over three. `stale` and `mixed_versions` grow while a run fills its queue, and are
+judged after its first 20 steps. An incident closes after five quiet steps that have its source, and comes back as the
+same one within 50 steps. One whose cause is open is not opened. `<flag>.alert_above` set to None: never.
+
+Measured on healthy runs of 100 steps by `python -m tests.alarms.healthy_runs` (real conversations, three tokenizers)
+and `pytest -s tests/stories/test_quiet.py` (ten kinds of run).
 """
 
 OWN = """## Thresholds and flags of one's own

@@ -9,18 +9,25 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.errors import StoreError
+from rollout_traces.flags import parameters_of_run
+from rollout_traces.inspector import payload
+from rollout_traces.inspector.pages.compare import compare
+from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident, run_alarms
+from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.settings.run_settings import RunSettings
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 
 STEPS, LEAKS_FROM = 8, 6
 
 
-def log_run(project: str) -> None:
+def log_run(project: str, **thresholds: object) -> None:
     """A run that is stale from its first step on, and whose masks leak from step `LEAKS_FROM` on."""
     import rollout_traces as rt
 
@@ -31,7 +38,7 @@ def log_run(project: str) -> None:
         tokenizer,
         max_rollout_traces_per_step=48,
         selection="all",
-        flag_parameters={"stale.limit": 10},
+        flag_parameters={"stale.limit": 10, **thresholds},
         worker="thread",
     )
     for step in range(1, STEPS + 1):
@@ -50,6 +57,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with pytest.MonkeyPatch.context() as patch:
         use_trackio_home(patch, folder)
         log_run("alarms")
+        log_run("lenient", **{"mask_leak.alert_above": 0.9})
         opened = Workspace(folder=Path(folder))
         yield opened
         opened.close()
@@ -93,6 +101,23 @@ def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
     assert not any(each["signal"] == "stale" for each in found)
 
 
+def test_a_run_is_judged_by_the_thresholds_that_are_stored_with_it(workspace: Workspace):
+    config = workspace.store("lenient").config("run")
+    assert parameters_of_run(config) == {"stale.limit": 10, "mask_leak.alert_above": 0.9}
+    assert RunSettings.declared(config) == RunSettings.from_config(config)
+    assert not any(
+        each.signal == "mask_leak" for each in run_alarms(workspace, asked(project="lenient")).incidents
+    )
+    assert any(each.signal == "mask_leak" for each in run_alarms(workspace, asked()).incidents)
+
+
+def test_thresholds_of_another_version_or_that_are_none_are_left_out():
+    stored = {"stale.limit": 3, "stale.limt": 1, "no_such_flag.share": 1, "truncated.alert_above": "high"}
+    assert parameters_of_run({"rollout_traces": {"flag_parameters": stored}}) == {"stale.limit": 3}
+    for damaged in (None, {}, {"rollout_traces": 1}, {"rollout_traces": {"flag_parameters": [1]}}):
+        assert parameters_of_run(damaged) == {}
+
+
 def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     run_alarms(workspace, asked())
     monkeypatch.setattr(workspace.store("alarms"), "ledger", None)
@@ -103,6 +128,68 @@ def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPat
 def test_a_split_without_rollouts_has_none(workspace: Workspace):
     report = run_report(workspace, asked(split="nothing"))
     assert report["incidents"] == report["usual"] == []
+
+
+def test_the_bar_lists_open_incidents_and_keeps_what_is_said_of_them(workspace: Workspace):
+    [leak] = [each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "mask_leak"]
+    assert (leak["opened"], leak["muted"], leak["acknowledged"]) == (LEAKS_FROM, False, None)
+    after = mark_incident(workspace, asked(incident=leak["name"], what="acknowledge"))["incidents"]
+    assert next(each for each in after if each["name"] == leak["name"])["acknowledged"]
+    mark_incident(workspace, asked(incident=leak["name"], what="mute"))
+    assert all(
+        each["muted"]
+        for each in incident_bar(workspace, asked())["incidents"]
+        if each["name"] == leak["name"]
+    )
+    for what in ("recall", "unmute"):
+        mark_incident(workspace, asked(incident=leak["name"], what=what))
+    assert leak in incident_bar(workspace, asked())["incidents"]
+    kept = workspace.store("alarms").source.marks_path()
+    assert kept.parent.name == "rollout-marks" and kept.stat().st_size < 2000
+
+
+def test_an_incident_that_is_none_is_not_marked(workspace: Workspace):
+    with pytest.raises(StoreError, match="no incident 'stale@1'"):
+        mark_incident(workspace, asked(incident="stale@1", what="mute"))
+
+
+def test_group_and_compare_show_what_rows_wear(workspace: Workspace):
+    answer = group(workspace, asked(step=LEAKS_FROM, group=0))
+    wearing = {member["id"]: member for member in answer["members"]}
+    listed = {card["id"]: card["flags"] for card in cards(samples(workspace, asked(step=LEAKS_FROM)))}
+    assert {key: member["flags"] for key, member in wearing.items()} == {key: listed[key] for key in wearing}
+    assert answer["usual"] and all("stale" in member["usual_flags"] for member in wearing.values())
+    pair = compare(workspace, asked(step=LEAKS_FROM, group=0))
+    for side in pair["sides"]:
+        assert {flag["name"] for flag in side["flags"]} == set(listed[side["id"]])
+        assert "stale" in side["usual_flags"]
+    assert {card["id"]: card["flags"] for card in pair["candidates"]}.items() <= listed.items()
+
+
+def test_an_opened_rollout_nests_flags_under_their_causes():
+    details = [{"name": "truncated", "severity": "warn"}, {"name": "no_end_marker", "severity": "warn"}]
+    listed = payload._flags(details, ["thinking_unclosed", "stale"], {})
+    assert {flag["name"]: flag["cause"] for flag in listed} == {
+        "truncated": None, "no_end_marker": "truncated", "thinking_unclosed": "truncated", "stale": None,
+    }  # fmt: skip
+
+
+@pytest.mark.browser
+def test_the_bar_says_what_is_open_and_is_muted_and_called_back(visit):
+    visit.open(tab="rollouts", project="demo", run="run-a")
+    bar = visit.get("incident-bar")
+    expect(bar).to_contain_text("since step 1")
+    first = visit.get("bar-signal").inner_text()
+    while bar.is_visible():
+        visit.get("bar-acknowledge").click()
+        visit.page.wait_for_timeout(300)
+    visit.get("incidents-aside").click()
+    expect(bar).to_contain_text(first)
+    visit.picture("incidents")
+    while visit.get("bar-recall").count():
+        visit.get("bar-recall").first.click()
+        visit.page.wait_for_timeout(300)
+    expect(visit.get("bar-acknowledge")).to_be_visible()
 
 
 @pytest.mark.browser
@@ -122,3 +209,9 @@ def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
     expect(visit.get("population")).to_contain_text("usual in this run")
     visit.open(tab="health", project="demo", run="run-a")
     expect(visit.get("usual-flags")).to_contain_text("%")
+
+
+def test_a_projects_card_names_what_is_open_in_its_newest_run(workspace):
+    found = project(workspace, Request({"project": "alarms"}))["incidents"]
+    assert found[0]["severity"] == "error"
+    assert "mask" in found[0]["sentence"]

@@ -41,7 +41,7 @@ class TestTrl:
 
     def test_left_padded_prompts_and_right_padded_completions_join(self):
         output = self.scored(tool_mask=torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]))
-        _, rows = rows_of(trl.batches_from(trl.Scored(output)))
+        _, rows = rows_of(trl.batches_from(trl.ScoredCompletions(output)))
         assert rows == [
             ([5, 6, 7, 8, 9, 2], [0, 0, 1, 0, 1, 1], [0, 0, 1, 0, 1, 1]),
             ([4, 5, 6, 7, 2], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1]),
@@ -49,12 +49,12 @@ class TestTrl:
 
     def test_a_completion_that_trl_masked_because_it_was_cut_keeps_its_tokens(self):
         output = self.scored(completion_mask=torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]]))
-        scored = trl.Scored(output, completion_lengths=[4, 2], sampled=[[1, 0, 1, 1], [1, 1]])
+        scored = trl.ScoredCompletions(output, completion_lengths=[4, 2], sampled=[[1, 0, 1, 1], [1, 1]])
         _, rows = rows_of(trl.batches_from(scored))
         assert rows[0] == ([5, 6, 7, 8, 9, 2], [0] * 6, [0, 0, 1, 0, 1, 1])
 
     def test_rewards_are_the_weighted_sum_and_those_that_gave_none_are_left_out(self):
-        scored = trl.Scored(
+        scored = trl.ScoredCompletions(
             self.scored(),
             rewards={"correct": [1.0, float("nan")], "short": [0.5, float("nan")]},
             reward_weights=[1.0, 0.5],
@@ -70,7 +70,7 @@ class TestTrl:
         output = self.scored(
             old_per_token_logps=torch.full((2, 4), -0.5), sampling_per_token_logps=torch.full((2, 4), -0.25)
         )
-        host, _ = rows_of(trl.batches_from(trl.Scored(output)))
+        host, _ = rows_of(trl.batches_from(trl.ScoredCompletions(output)))
         assert host.tracks["logprobs"][2] == -0.25
         assert host.tracks["prox_logprobs"][2] == -0.5
         assert np.isnan(host.tracks["logprobs"][0])
@@ -86,7 +86,7 @@ class TestTrl:
             state=SimpleNamespace(global_step=3),
             _pending_extra_logs={"note": ["a", "b", "c", "d"], "of_other_rows": ["a"]},
         )
-        observer = trl._Observer(trainer, None, {})
+        observer = trl._TrlObserver(trainer, None, {})
         rewards_B_F = torch.stack([torch.arange(8.0), torch.arange(8.0) * 10], dim=1)
         texts = [f"p{rank}-{i}" for i in range(4)]
         calculate = observer.remember_rewards(lambda inputs, prompts, completions, ids: rewards_B_F)
@@ -115,7 +115,7 @@ class TestTrl:
         columns = observer._scored(rows, {}, (4, "rollout")).columns
         assert columns == {"answer": ["4"] * 4, "note": ["a", "b", "c", "d"]}
         [batch] = trl.batches_from(
-            trl.Scored(self.scored(), columns={"note": ["a", "b"], "images": [[], []]})
+            trl.ScoredCompletions(self.scored(), columns={"note": ["a", "b"], "images": [[], []]})
         )
         assert batch.extras == [{"note": "a"}, {"note": "b"}]
 
@@ -126,7 +126,7 @@ class TestTrl:
 
     def test_a_missing_key_is_named(self):
         with pytest.raises(BatchError, match="TRL's batch: key 'completion_mask' is missing"):
-            trl.batches_from(trl.Scored({"prompt_ids": 1, "prompt_mask": 1, "completion_ids": 1}))
+            trl.batches_from(trl.ScoredCompletions({"prompt_ids": 1, "prompt_mask": 1, "completion_ids": 1}))
 
 
 class TestAreal:
@@ -140,10 +140,10 @@ class TestAreal:
             **more,
         }
 
-    def test_each_dict_is_a_group_and_dropped_trajectories_are_passed_over(self):
+    def test_each_dict_is_a_group_and_a_dropped_one_does_not_shift_those_after_it(self):
         batches = areal.batches_from([self.trajectory(), None, self.trajectory()])
         host, rows = rows_of(batches)
-        assert host.group_ids.tolist() == [0, 0, 1, 1]
+        assert host.group_ids.tolist() == [0, 0, 2, 2]
         assert rows[1] == ([5, 8], [0, 1], [0, 1])
 
     def test_padding_whose_versions_are_zero_is_not_taken_for_sampled(self):

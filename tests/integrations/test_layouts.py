@@ -53,7 +53,7 @@ def in_trl() -> list:
         "sampling_per_token_logps": torch.tensor(logprobs),
     }
     rewards = {"right": [row["reward"] for row in ROWS]}
-    return trl.batches_from(trl.Scored(output, rewards=rewards, global_step=VERSION))
+    return trl.batches_from(trl.ScoredCompletions(output, rewards=rewards, global_step=VERSION))
 
 
 def in_verl() -> list:
@@ -73,7 +73,7 @@ def in_verl() -> list:
     data = SimpleNamespace(
         batch=tensors, non_tensor_batch={"min_global_steps": steps, "max_global_steps": steps}
     )
-    return verl_integration.batches_from(verl_integration.Scored(data))
+    return verl_integration.batches_from(verl_integration.ScoredDataProto(data))
 
 
 def in_verl_v1() -> list:

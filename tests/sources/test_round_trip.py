@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.export import Query, export
+from rollout_traces.export import ExportQuery, export
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
@@ -41,7 +41,7 @@ def equal(one: np.ndarray, other: np.ndarray) -> bool:
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_traces_with_tokens_come_back_equal(original, tmp_path, suffix):
     path = tmp_path / "out" / f"rollouts.{suffix}"
-    export(original, path, Query(), tokens=True)
+    export(original, path, ExportQuery(), tokens=True)
     report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
     assert (report.rows, report.problems.counts, report.runs[0].rows_re_encoded) == (32, {}, 0)
     copy = rt.open_store(project="copy")
@@ -61,7 +61,7 @@ def test_traces_with_tokens_come_back_equal(original, tmp_path, suffix):
 
 def test_rows_of_a_ledger_keep_the_numbers_that_their_tokens_told(original, tmp_path):
     path = tmp_path / "out" / "ledger.jsonl"
-    export(original, path, Query(rows="ledger"))
+    export(original, path, ExportQuery(rows="ledger"))
     import_rollouts(path, "copy", worker="thread")
     before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
     for name in ("reward", "n_prompt", "n_sampled", "mean_logprob", "version_min", "prompt_key", "group"):
@@ -73,7 +73,7 @@ def test_the_runs_of_one_file_stay_apart(original, tmp_path):
     logger.log_rollouts(rt.RolloutBatch.from_messages([[{"role": "user", "content": "q"}]]), step=1)
     assert logger.finish()
     path = tmp_path / "out" / "both.jsonl"
-    export(rt.open_store(project="original"), path, Query())
+    export(rt.open_store(project="original"), path, ExportQuery())
     import_rollouts(path, "copy", worker="thread")
     assert {run.name for run in rt.open_store(project="copy").runs()} == {"r1", "r2"}
 

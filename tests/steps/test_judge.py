@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import orjson
 import pytest
 
 from rollout_traces.packed_batch import PackedBatch, StepKey
@@ -137,7 +138,7 @@ class TestTheRunState:
     def test_is_carried_by_the_summary_and_read_back_after_a_restart(self):
         first = judge(self.leaking())
         assert first.summary is not None
-        stored = read_details(first.summary)[RUN_STATE]
+        stored = orjson.loads(read_details(first.summary)[RUN_STATE])
         resumed = RunState.resumed(stored, first.state.totals, {})
         second = judge(self.leaking(), key=KEY._replace(step=2), state=resumed)
         assert not [alert for alert in second.alerts if "mask_leak" in alert.title]

@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags import Flag
+from rollout_traces.plain_values import MAX_TEXT, plain
 from rollout_traces.trace.conversion import (
     METADATA,
     read_details,
@@ -14,7 +15,6 @@ from rollout_traces.trace.conversion import (
     rollout_trace,
     step_summary_trace,
 )
-from rollout_traces.trace.sanitize import MAX_TEXT, plain
 from tests.builders import make_transcript
 from tests.ledger.test_columns import make_ledger
 from tests.trace.test_packing import assert_same

@@ -14,9 +14,9 @@ from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
-from rollout_traces.decode.grammars.json_value import encodable
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
+from rollout_traces.encodable import encodable_joined
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r"\s{0,8}([^\s<{\[]{1,200})\s*(?=<)")
@@ -55,8 +55,8 @@ class Glm45:
             if end < 0 or (_CLOSE in value and _OPEN in value):
                 scan.charge(max(pos, end) - start)
                 return Malformed("a value is not closed", start, name, _CLOSE)
-            word = encodable(key.group(1).strip())
-            arguments[word] = typed(encodable(value), schemas.get(word))
+            word = encodable_joined(key.group(1).strip())
+            arguments[word] = typed(encodable_joined(value), schemas.get(word))
             pos = scan.skip_space(end + len(_VALUE_CLOSE))
         if not scan.text.startswith(_CLOSE, pos):
             scan.charge(pos - start)

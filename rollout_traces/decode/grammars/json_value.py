@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars.scan import Scan
+from rollout_traces.encodable import encodable_joined
 
 _INT64_DIGITS = 18
 _NAME_WITHIN = 400
@@ -152,17 +153,8 @@ def plain_data(value: Any) -> Any:
 
 def _without_surrogates(value: Any) -> Any:
     try:
-        cleaned = json.loads(encodable(json.dumps(value, ensure_ascii=False)))
+        cleaned = json.loads(encodable_joined(json.dumps(value, ensure_ascii=False)))
         orjson.dumps(cleaned)
     except (orjson.JSONEncodeError, RecursionError, ValueError, TypeError):
         return None
     return cleaned
-
-
-def encodable(text: str) -> str:
-    """The text with pairs of surrogates joined and lone ones replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.json_value import encodable, integer_or_text
+from rollout_traces.decode.grammars.json_value import integer_or_text
+from rollout_traces.encodable import encodable_joined
 
 MAX_DEPTH = 64
 
@@ -97,14 +98,14 @@ def read_string(text: str, pos: int, notation: Notation) -> Literal | LiteralErr
             close = text.find(quote, inside)
             if close < 0:
                 return LiteralError("a string is not closed", len(text))
-            return Literal(encodable(text[inside:close]), close + len(quote))
+            return Literal(encodable_joined(text[inside:close]), close + len(quote))
     quote = text[pos : pos + 1]
     if not quote or quote not in notation.quotes:
         return None
     inner = re.compile(rf"[^\\{quote}]*(?:\\.[^\\{quote}]*)*{quote}", re.DOTALL).match(text, pos + 1)
     if inner is None:
         return LiteralError("a string is not closed", len(text))
-    return Literal(encodable(_ESCAPE.sub(_unescape, text[pos + 1 : inner.end() - 1])), inner.end())
+    return Literal(encodable_joined(_ESCAPE.sub(_unescape, text[pos + 1 : inner.end() - 1])), inner.end())
 
 
 def skip(text: str, pos: int) -> int:
@@ -143,7 +144,7 @@ def _key(text: str, pos: int, notation: Notation) -> Literal | LiteralError:
         return string
     bare = _BARE_KEY.match(text, pos)
     return (
-        Literal(encodable(bare.group().rstrip()), bare.end())
+        Literal(encodable_joined(bare.group().rstrip()), bare.end())
         if bare
         else LiteralError("a key is missing", pos)
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
-from rollout_traces.decode.grammars.json_value import encodable
 from rollout_traces.decode.grammars.literal import PYTHON, LiteralError, read_literal
 from rollout_traces.decode.grammars.scan import Scan
+from rollout_traces.encodable import encodable_joined
 
 _NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}")
 _KEYWORD = re.compile(r"([A-Za-z_]\w{0,200})\s{0,8}=(?!=)")
@@ -128,7 +128,7 @@ def _argument(scan: Scan, pos: int, raw_strings: bool) -> tuple[Any, int] | Lite
     if raw_strings and scan.text.startswith("'", pos):
         end = scan.search(_RAW_END, pos + 1)
         if end >= 0:
-            return encodable(scan.text[pos + 1 : end]), end + 1
+            return encodable_joined(scan.text[pos + 1 : end]), end + 1
     literal = read_literal(scan.text, pos, PYTHON)
     return literal if isinstance(literal, LiteralError) else (literal.value, literal.stop)
 

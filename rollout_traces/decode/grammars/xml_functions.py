@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
-from rollout_traces.decode.grammars.json_value import encodable
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
+from rollout_traces.encodable import encodable_joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class XmlFunctions:
             value = scan.text[parameter.end() : max(end, parameter.end())]
             if end < 0 or (self.function_end in value and self.wrapper[1] in value):
                 return Malformed("a parameter is not closed", function.end(), name, closer, max(pos, end))
-            key = encodable(parameter.group(1).strip())
+            key = encodable_joined(parameter.group(1).strip())
             arguments[key] = self._value(value, parameter, schemas.get(key))
             pos = scan.skip_space(end + len(self.parameter_end))
         if not scan.text.startswith(self.function_end, pos):
@@ -129,7 +129,7 @@ class XmlFunctions:
     def _value(self, text: str, parameter: re.Match[str], schema: Any) -> Any:
         if self.padding:
             text = text.removeprefix(self.padding).removesuffix(self.padding)
-        text = encodable(text)
+        text = encodable_joined(text)
         written = parameter.groupdict().get("string")
         if written == "true":
             return text

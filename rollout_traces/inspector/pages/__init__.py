@@ -5,13 +5,18 @@ from __future__ import annotations
 from rollout_traces.inspector.pages import (
     compare,
     episodes,
+    explain,
     explore,
+    flips,
     group,
     health,
     projects,
+    prompts,
     rollouts,
     run,
+    runs,
     shell,
+    what_if,
 )
 from rollout_traces.inspector.pages.base import Page
 
@@ -24,7 +29,12 @@ PAGES: tuple[Page, ...] = (
     explore.PAGE,
     health.PAGE,
     group.PAGE,
+    explain.PAGE,
+    prompts.PAGE,
+    flips.PAGE,
+    runs.PAGE,
     episodes.PAGE,
+    what_if.PAGE,
 )
 """In the order of the tabs; the frame first."""
 

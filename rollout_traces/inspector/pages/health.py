@@ -12,7 +12,7 @@ from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.breakdown import BY, breakdown
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
 from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
-from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, Measure
+from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, StepMeasure
 from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.ledger.columns import NULL_INT, Ledger
@@ -132,7 +132,7 @@ def _question(what: str, name: str) -> tuple[str, str]:
         return f"discard_reason = {quoted}", ""
     if what == "ties":
         return "flags has 'tied_group'", ""
-    measure: Measure | None = next((m for m in MEASURES if m.key == name), None)
+    measure: StepMeasure | None = next((m for m in MEASURES if m.key == name), None)
     if measure is None:
         raise StoreError(f"measure: no {name!r}. Measures: {', '.join(m.key for m in MEASURES)}.")
     return measure.where, measure.order

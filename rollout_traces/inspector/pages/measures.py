@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Measure:
+class StepMeasure:
     """One metric of a step, and where to look when it stands out.
 
     Attributes:
@@ -38,45 +38,45 @@ FLAGGED = "flags/any_share"
 """Not a metric of the step but counted from its rows: rollouts with a flag that is found without text."""
 
 MEASURES = (
-    Measure(
+    StepMeasure(
         "reward/mean",
         "Reward, mean",
         "mean reward of all rollouts whose reward function did not fail",
         order="reward",
         unit="number",
     ),
-    Measure(
+    StepMeasure(
         FLAGGED,
         "Flagged",
         "share of all rollouts with a flag that is found without text, so that it does not move with the cap",
         "flags is not null",
     ),
-    Measure(
+    StepMeasure(
         "group/tie_share",
         "Tied groups",
         "share of groups of two or more whose rewards are all equal",
         "flags has 'tied_group'",
     ),
-    Measure(
+    StepMeasure(
         "group/wasted_token_share",
         "Tokens in tied groups",
         "share of sampled tokens that lie in tied groups",
         "flags has 'tied_group'",
         "-n_sampled",
     ),
-    Measure(
+    StepMeasure(
         "discarded/share",
         "Discarded",
         "share of rollouts left out of training",
         "discard_reason is not null",
     ),
-    Measure(
+    StepMeasure(
         "stop/length_share",
         "Truncated",
         "share of rollouts cut by length, among those with a stop reason",
         "stop_reason = 'length'",
     ),
-    Measure(
+    StepMeasure(
         "staleness/mean",
         "Staleness, mean",
         "mean over sampled tokens of the version being trained minus the token's",
@@ -84,14 +84,14 @@ MEASURES = (
         "-staleness_max",
         "number",
     ),
-    Measure(
+    StepMeasure(
         "staleness/mixed_share",
         "Mixed versions",
         "share of rollouts sampled by more than one version",
         "staleness_max > 0",
         "-staleness_max",
     ),
-    Measure(
+    StepMeasure(
         "mismatch/k3",
         "Train against rollout, k3",
         "mean over sampled tokens of e^d − d − 1, d = prox minus rollout logprob",
@@ -99,7 +99,7 @@ MEASURES = (
         "-mismatch_k3",
         "number",
     ),
-    Measure(
+    StepMeasure(
         "mismatch/abs_max",
         "Largest mismatch of a token",
         "largest |prox − rollout logprob| of the step, nats",
@@ -107,14 +107,14 @@ MEASURES = (
         "-mismatch_k3",
         "number",
     ),
-    Measure(
+    StepMeasure(
         "update/top3_share",
         "Update in three rollouts",
         "share of the step's update that its three heaviest rollouts carry",
         "update_share is not null",
         "-update_share",
     ),
-    Measure(
+    StepMeasure(
         "tools/errors_per_call",
         "Tool errors a call",
         "failed tool results per call, over all rollouts, or over those kept at random where not all were decoded",
@@ -122,7 +122,7 @@ MEASURES = (
         "-n_tool_errors",
         otherwise="tools/errors_per_call_of_random",
     ),
-    Measure(
+    StepMeasure(
         "reward/failed_share",
         "Rewards that failed",
         "share of rollouts whose reward timed out or failed",

@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
 
 
 @dataclass(frozen=True)
-class Phrase:
+class ShownPhrase:
     """A phrase that one side uses more.
 
     Attributes:
@@ -32,7 +32,7 @@ class Phrase:
 
 def telling_phrases(
     winners: Sequence[str], losers: Sequence[str]
-) -> tuple[tuple[Phrase, ...], tuple[Phrase, ...]]:
+) -> tuple[tuple[ShownPhrase, ...], tuple[ShownPhrase, ...]]:
     """The phrases whose shares differ most: those of the winners, those of the losers.
 
     Args:
@@ -47,7 +47,7 @@ def telling_phrases(
         return (), ()
     told_by = [Counter(phrase for text in side for phrase in _phrases(text)) for side in (winners, losers)]
     phrases = [
-        Phrase(phrase, told_by[0][phrase] / len(winners), told_by[1][phrase] / len(losers))
+        ShownPhrase(phrase, told_by[0][phrase] / len(winners), told_by[1][phrase] / len(losers))
         for phrase in told_by[0].keys() | told_by[1].keys()
     ]
     return (
@@ -66,12 +66,12 @@ def _phrases(text: str) -> set[str]:
     }
 
 
-def _largest(phrases: Iterable[Phrase], by: Callable[[Phrase], float]) -> tuple[Phrase, ...]:
+def _largest(phrases: Iterable[ShownPhrase], by: Callable[[ShownPhrase], float]) -> tuple[ShownPhrase, ...]:
     ranked = sorted(
         (phrase for phrase in phrases if by(phrase) >= 0.5),
         key=lambda phrase: (-by(phrase), -len(phrase.text), phrase.text),
     )
-    kept: list[Phrase] = []
+    kept: list[ShownPhrase] = []
     for phrase in ranked:
         if not any(_within(phrase.text, other.text) or _within(other.text, phrase.text) for other in kept):
             kept.append(phrase)

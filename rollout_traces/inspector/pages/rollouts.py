@@ -15,14 +15,17 @@ from rollout_traces.inspector.pages.figures import (
     chosen_by,
     chosen_over_steps,
     flag_severities,
+    run_progress,
     split_series,
 )
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
+from rollout_traces.inspector.pages.images import image
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
+from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Group, StepGroups, Store, TraceRow
-from rollout_traces.store import Page as Rows
+from rollout_traces.store import RowPage as Rows
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000
@@ -79,13 +82,15 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
     record = store.record(trace_id)
     payload = rollout_payload(trace_id, record, flag_severities())
     names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
+    payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
     payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
     return payload
 
 
 def metrics(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Names of the run's scalars, and those asked for (the usual ones when none) over the steps."""
-    return split_series(workspace, request, request.names("names"))
+    found = split_series(workspace, request, request.names("names"))
+    return found | {"progress": run_progress(workspace, request)}
 
 
 def find_sample(store: Store, request: Request) -> str:
@@ -201,7 +206,8 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "snippet": known.get("snippet"),
-        "flags": list(known.get("flags") or ()) if worn is None else list(worn.names),
+        **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
+        "labels": list(known.get("labels") or ()),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),
@@ -209,4 +215,9 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="rollouts", title="Rollouts", key="1", functions=(samples, rollout, metrics, around, share))
+PAGE = Page(
+    name="rollouts",
+    title="Rollouts",
+    key="1",
+    functions=(samples, rollout, metrics, around, image, share, labels, annotate),
+)

@@ -13,9 +13,10 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import around
 from rollout_traces.inspector.pages.compare import compare, population
+from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
-from rollout_traces.inspector.pages.run import run_explain, run_report
+from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.payload import packed
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -139,10 +140,10 @@ def _group(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]
 def _explained(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]:
     place = {"project": wanted.project, "run": store.run(wanted.run).name, "split": wanted.split}
     start: dict[str, Any] = {"page": "run"}
-    held: dict[str, Any] = {"run": run_report(workspace, Request(place))}
+    held: dict[str, Any] = {"run": {**run_report(workspace, Request(place)), "settings": None}}
     ids: list[str] = []
     if wanted.step is not None:
-        answer = run_explain(workspace, Request({**place, "step": wanted.step}))
+        answer = explain(workspace, Request({**place, "step": wanted.step}))
         start |= {"step": wanted.step, "explain": 1}
         held["explanation"] = _without_phrases(answer) if wanted.patterns else answer
         ids = _examples(held["explanation"])[:MOST_EXAMPLES]
@@ -175,7 +176,12 @@ def _examples(answer: Mapping[str, Any]) -> list[str]:
 def _read(workspace: Workspace, store: Store, project: str, ids: Sequence[str]) -> list[dict[str, Any]]:
     if len(ids) > MOST_ROLLOUTS:
         raise StoreError(f"{len(ids)} rollouts; one file holds at most {MOST_ROLLOUTS}. Name fewer.")
-    return [rollout(workspace, Request({**_place(store, project, i), "id": i})) for i in ids]
+    return [_shown(rollout(workspace, Request({**_place(store, project, i), "id": i}))) for i in ids]
+
+
+def _shown(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout with its own labels; those of others are not told, and none can be added."""
+    return {**payload, "labels": {**payload["labels"], "names": [], "may_label": False}}
 
 
 def _around(workspace: Workspace, held: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import numpy as np
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.payload import packed, utf16_positions
 from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.plain_values import plain
 from rollout_traces.steps.redact import HIDDEN, Redaction
-from rollout_traces.store import Group, Page, StepGroups, Store, TraceRow
+from rollout_traces.store import Group, RowPage, StepGroups, Store, TraceRow
 from rollout_traces.trace.conversion import DETAILS_KEY, TRACK_KEY, TraceRecord, read_details, read_transcript
 from rollout_traces.trace.packing import pack_transcript
-from rollout_traces.trace.sanitize import plain
 
 CUT = ("prompt", "reply", "snippet")
 """Columns that hold the beginning of a text: a pattern may find nothing in a part of what it is to hide."""
@@ -112,10 +112,10 @@ class _HidingStore:
         """One whole trace."""
         return self._hiding.record(self._beneath.record(trace_id))
 
-    def query(self, *asked: Any, **named: Any) -> Page:
+    def query(self, *asked: Any, **named: Any) -> RowPage:
         """Rows of a query."""
         page = self._beneath.query(*asked, **named)
-        return Page(tuple(map(_without_cut, page.rows)), page.total, page.next)
+        return RowPage(tuple(map(_without_cut, page.rows)), page.total, page.next)
 
     def groups(self, run: str, split: str, step: int) -> StepGroups:
         """The groups of a step."""

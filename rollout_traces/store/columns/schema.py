@@ -28,6 +28,8 @@ COMPUTED: Mapping[str, Kind] = {
     "late": "bool",
 }
 """Not stored in this form, and known of every row."""
+LABELLED: Mapping[str, Kind] = {"labels": "tags", "notes": "text", "labelled_by": "tags"}
+"""From the file of labels; known of the rows that somebody labelled."""
 INTERNAL = frozenset({"row", "place", "run_no", "doc", "position", "late_part", "from_ledger"})
 """What the store needs, and a query of the filter language cannot name."""
 ALWAYS: Mapping[str, Kind] = {
@@ -116,4 +118,4 @@ def stored_name(name: str) -> str | None:
 
 MOST_NAME = 200
 """Characters of a column's name that count."""
-_RESERVED = frozenset({*PLACE, *TRACE, *COMPUTED, *INTERNAL})
+_RESERVED = frozenset({*PLACE, *TRACE, *COMPUTED, *LABELLED, *INTERNAL})

@@ -28,7 +28,7 @@ UNIQUE = frozenset({"uid", "id", "trace_uid", "prompt", "reply", "timestamp", "a
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentFile:
     """One file of rows.
 
     Attributes:
@@ -54,7 +54,7 @@ class DamagedSegment(StoreError):
         why: what went wrong.
     """
 
-    def __init__(self, segment: Segment, why: object) -> None:
+    def __init__(self, segment: SegmentFile, why: object) -> None:
         self.segment = segment
         super().__init__(f"{segment.path}: damaged ({why}); it is rebuilt at the next refresh.")
 
@@ -89,7 +89,7 @@ def write_segment(folder: Path, table: pa.Table) -> Path:
     return path
 
 
-def read_column(segment: Segment, name: str, row_groups: Sequence[int] | None = None) -> pa.ChunkedArray:
+def read_column(segment: SegmentFile, name: str, row_groups: Sequence[int] | None = None) -> pa.ChunkedArray:
     """One column of a segment; nulls where the segment does not have it.
 
     Args:
@@ -105,7 +105,7 @@ def read_column(segment: Segment, name: str, row_groups: Sequence[int] | None = 
 
 
 def read_columns(
-    segment: Segment, names: Sequence[str], row_groups: Sequence[int] | None = None
+    segment: SegmentFile, names: Sequence[str], row_groups: Sequence[int] | None = None
 ) -> dict[str, pa.ChunkedArray]:
     """Several columns of a segment, see `read_column`."""
     here = [name for name in names if name in segment.kinds]
@@ -135,7 +135,7 @@ def _footer(path: Path) -> pq.FileMetaData:
     return pq.read_metadata(path)
 
 
-def alive_rows(segment: Segment) -> np.ndarray | None:
+def alive_rows(segment: SegmentFile) -> np.ndarray | None:
     """Which rows of a segment were not replaced, bool [n_rows]; None for all of them."""
     if not segment.dead:
         return None

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from rollout_traces.store.columns import attempts
 from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
-from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, PLACE, TRACE
-from rollout_traces.store.columns.segments import ROW_GROUP, Segment, alive_rows, read_columns
+from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, LABELLED, PLACE, TRACE
+from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, alive_rows, read_columns
 from rollout_traces.store.columns.side import SideColumns
+from rollout_traces.store.labels.book import Labelled
 
 MOST_KEPT = 1 << 30
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
@@ -40,13 +41,15 @@ class State:
         segments: the segments, in order of arrival.
         runs: run number -> (id, name).
         superseded: see `attempts.superseded_from`.
+        labelled: labels and notes.
         side: columns of side tables.
     """
 
     stamp: tuple[int, ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[SegmentFile, ...]
     runs: Mapping[int, tuple[str, str]]
     superseded: attempts.First = field(default_factory=dict)
+    labelled: Labelled = field(default_factory=Labelled)
     side: SideColumns = field(default_factory=SideColumns)
 
     @property
@@ -65,7 +68,7 @@ class State:
         for segment in self.segments:
             for name, kind in segment.kinds.items():
                 found.setdefault(name, set()).add(kind)
-        fixed = {**PLACE, **TRACE, "from_ledger": "bool", **COMPUTED, POSITION: "int"}
+        fixed = {**PLACE, **TRACE, "from_ledger": "bool", **COMPUTED, **LABELLED, POSITION: "int"}
         known = {name: common_kind(kinds) for name, kinds in found.items()}
         return {**ALWAYS, **known, **fixed}
 
@@ -150,7 +153,9 @@ class Rows:
                 table = table.append_column(name, column)
         return table.select(list(names))
 
-    def _take_from(self, segment: Segment, inside: np.ndarray, names: Sequence[str]) -> dict[str, pa.Array]:
+    def _take_from(
+        self, segment: SegmentFile, inside: np.ndarray, names: Sequence[str]
+    ) -> dict[str, pa.Array]:
         alive = self._alive[segment.number]
         raw = inside if alive is None else np.flatnonzero(alive)[inside]
         kept = {name: column for name in names if (column := self._cache.known(segment, name)) is not None}
@@ -200,6 +205,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "late": ("late_part",),
     "superseded": ("run_no", "split", "attempt", "step"),
     POSITION: (),
+    **dict.fromkeys(LABELLED, ("uid", "id")),
 }
 """What computed columns are computed from."""
 
@@ -208,6 +214,8 @@ def _computed(name: str, stored: Mapping[str, Any], state: State, positions: np.
     n = len(positions)
     if name == POSITION:
         return pa.array(positions)
+    if name in LABELLED:
+        return state.labelled.column(name, stored["uid"], stored["id"])
     if name in state.side_names:
         return state.side.of(stored["id"], name)
     if name in ("run", "run_id"):
@@ -243,7 +251,7 @@ class Cache:
         self._alive: dict[tuple[str, frozenset[int]], np.ndarray | None] = {}
         self._lock = threading.RLock()
 
-    def alive(self, segment: Segment) -> np.ndarray | None:
+    def alive(self, segment: SegmentFile) -> np.ndarray | None:
         """See `alive_rows`."""
         key = (segment.path.name, segment.dead)
         with self._lock:
@@ -252,13 +260,13 @@ class Cache:
                 self._alive[key] = alive_rows(segment)
             return self._alive[key]
 
-    def known(self, segment: Segment, name: str) -> pa.ChunkedArray | None:
+    def known(self, segment: SegmentFile, name: str) -> pa.ChunkedArray | None:
         """A column of a segment's living rows, where it is in memory."""
         with self._lock:
             return self._kept.get((segment.path.name, segment.dead, name))
 
     def columns(
-        self, segment: Segment, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
+        self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
     ) -> dict[str, pa.ChunkedArray]:
         """Columns of a segment's living rows."""
         with self._lock:
@@ -275,7 +283,7 @@ class Cache:
             self._shrink(len(names))
             return found
 
-    def forget(self, segments: Sequence[Segment]) -> None:
+    def forget(self, segments: Sequence[SegmentFile]) -> None:
         """Lets go of what belongs to other segments than these."""
         kept = {(segment.path.name, segment.dead) for segment in segments}
         with self._lock:

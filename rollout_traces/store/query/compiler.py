@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from rollout_traces.store.query.error import QueryError
-from rollout_traces.store.query.names import Column, Names
+from rollout_traces.store.query.names import Names, QueryColumn
 from rollout_traces.store.query.nodes import (
     All,
     Any,
@@ -26,11 +26,11 @@ from rollout_traces.store.query.nodes import (
     Node,
     Not,
     Place,
-    Scan,
     SortKey,
     Term,
     Test,
     Text,
+    TextScan,
     Value,
 )
 
@@ -87,7 +87,7 @@ class Compiler:
 
     names: Names
     source: str
-    compile_text: Callable[[Text | Scan], Sql]
+    compile_text: Callable[[Text | TextScan], Sql]
     used: dict[str, None] = field(default_factory=dict)
 
     def filter(self, node: Node) -> Sql:
@@ -101,7 +101,7 @@ class Compiler:
         if isinstance(node, Not):
             inner = self.filter(node.part)
             return Sql(f"NOT coalesce({inner.text}, false)", inner.parameters)
-        if isinstance(node, Text | Scan):
+        if isinstance(node, Text | TextScan):
             return self.compile_text(node)
         return self._test(node)
 
@@ -119,7 +119,7 @@ class Compiler:
             found.append((value.sql, key.descending))
         return found
 
-    def column(self, name: str, place: Place) -> Column:
+    def column(self, name: str, place: Place) -> QueryColumn:
         """The column of that name.
 
         Raises:
@@ -203,7 +203,7 @@ class Compiler:
 
     def _matches(self, node: Matches) -> Sql:
         if isinstance(node.term, Name) and node.term.name in ("prompt", "reply") and node.how != "like":
-            return self.compile_text(Scan(node.pattern, node.how, node.term.name, node.place))  # type: ignore[arg-type]
+            return self.compile_text(TextScan(node.pattern, node.how, node.term.name, node.place))  # type: ignore[arg-type]
         value = self._value(node.term)
         if value.kind == "number":
             self._refuse(

@@ -21,7 +21,13 @@ _KINDS: Mapping[Kind, ColumnKind] = {
     "tags": "tags",
     "mixed": "mixed",
 }
-ALIASES = {"tool": "tool_names", "tools": "tool_names", "error": "error_signatures"}
+ALIASES = {
+    "tool": "tool_names",
+    "tools": "tool_names",
+    "error": "error_signatures",
+    "label": "labels",
+    "note": "notes",
+}
 """Shorter names that people type."""
 GROUP = {
     "group.mean": ("group_mean", "mean reward of the rollout's group"),
@@ -37,7 +43,7 @@ ANSWER = ("answer", "parsed_answer")
 
 
 @dataclass(frozen=True)
-class Column:
+class QueryColumn:
     """A column that a query can name.
 
     Attributes:
@@ -67,19 +73,19 @@ class Names:
     registered: Collection[str] = field(default_factory=frozenset)
     seen: Callable[[], Collection[str]] = frozenset
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> QueryColumn | None:
         """The column of a name, None where there is none."""
         if name in GROUP:
-            return Column(name, "number", f"g.{GROUP[name][0]}", (name,))
+            return QueryColumn(name, "number", f"g.{GROUP[name][0]}", (name,))
         if name == "answer":
             both = ", ".join(f"t.{quoted(each)}" for each in ANSWER)
-            return Column(name, "text", f"coalesce({both})", ANSWER)
+            return QueryColumn(name, "text", f"coalesce({both})", ANSWER)
         name = name if name in self.kinds else ALIASES.get(name, name)
         kind = self.kinds.get(name)
         if kind is None or name in INTERNAL:
             return None
         sql = f"t.{quoted(name)}"
-        return Column(name, _KINDS[kind], f"CAST({sql} AS TINYINT)" if kind == "bool" else sql, (name,))
+        return QueryColumn(name, _KINDS[kind], f"CAST({sql} AS TINYINT)" if kind == "bool" else sql, (name,))
 
     def is_flag(self, name: str) -> bool:
         """Whether there is a flag of that name."""

@@ -150,7 +150,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Scan:
+class TextScan:
     """`text contains 'piece'` or `text ~ 'expression'`: the texts themselves are read.
 
     Attributes:
@@ -188,7 +188,7 @@ class Any:
 
 
 Test = Bare | Compare | IsNull | IsEmpty | Between | In | Has | Matches
-Node = Test | Text | Scan | Not | All | Any
+Node = Test | Text | TextScan | Not | All | Any
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ from rollout_traces.store.query.nodes import (
     Not,
     Place,
     Query,
-    Scan,
     SortKey,
     Term,
     Text,
+    TextScan,
 )
 
 MAX_DEPTH = 100
@@ -184,9 +184,9 @@ class _Parser:
     def _search(self) -> Node:
         place = _place(self.token)
         if self._take("contains"):
-            return Scan(self._string("a text in quotes to search for"), "contains", "text", place)
+            return TextScan(self._string("a text in quotes to search for"), "contains", "text", place)
         if self._take("~"):
-            return Scan(self._string("a regular expression in quotes"), "~", "text", place)
+            return TextScan(self._string("a regular expression in quotes"), "~", "text", place)
         return Text(self._string("a text in quotes to search for"), place)
 
     def _tested(self, term: Term) -> Node:

@@ -3,6 +3,8 @@
 
 import { decode } from "../../lib/tracks.js";
 import { quantile } from "../../lib/colour.js";
+import { ofRollout } from "../what_if/cells.js";
+import { tokenOf } from "../what_if/rules.js";
 import { each, meanOf } from "./values.js";
 
 const symmetric = values => {
@@ -11,6 +13,8 @@ const symmetric = values => {
 };
 
 export const QUADRANTS = ["pushed down, sure", "pushed down, unsure", "pushed up, sure", "pushed up, unsure"];
+
+export const FATES = ["passes", "masked", "truncated"];
 
 export const CREDIT = [
   {
@@ -76,5 +80,10 @@ export const CREDIT = [
       return Float32Array.from(tokens.get("ids"), (id, i) => (mask[i] ? share.get(id) ?? NaN : NaN));
     },
     domain: () => [0, 1],
+  },
+  {
+    key: "what_if", label: "What if", kind: "bands", needs: ["turns", "rules"], names: FATES, derived: true,
+    meaning: "What the rules of the page What if would do to the token.",
+    values: (tokens, { turns }) => ofRollout(tokens, turns, tokens.rules, tokenOf(tokens)).lost.map(lost => (Number.isNaN(lost) ? NaN : lost >= 1 ? 1 : lost > 0 ? 2 : 0)),
   },
 ];

@@ -2,8 +2,8 @@
 // and the table of the docs are made from it.
 //
 // needs: what has to be there, tracks of the rollout by name, or of what is around it: "turns" (the rollout's),
-// "group" (what its group's kept rollouts do to each token id), "step" (means over the step's rollouts) and
-// "train_version". What the rollout lacks is not offered; group and step are asked for when it is chosen.
+// "group" (what its group's kept rollouts do to each token id), "step" (means over the step's rollouts),
+// "rules" (those of the page What if) and "train_version". What the rollout lacks is not offered; group and step are asked for when it is chosen.
 // kind: "mask" (on or off), "bands" (a few whole numbers, named by `names`), "sequential" (from nothing to much)
 // or "diverging" (below and above a middle). values(tokens, around) gives a Float32Array, NaN = no value there;
 // `around` holds {turns, group, step}. derived: the card of a token shows it beside the tracks.
@@ -109,6 +109,7 @@ const HAS = {
   turns: () => true,
   group: tokens => tokens.inGroup !== false,
   step: () => true,
+  rules: tokens => Boolean(tokens.rules),
   train_version: tokens => tokens.trainVersion !== null && tokens.trainVersion !== undefined,
 };
 
@@ -134,7 +135,7 @@ export function paint(overlay, tokens, beside = [], around = {}) {
   }
   if (overlay.kind === "bands") {
     const known = [...new Set(all.filter(Number.isFinite))].sort((a, b) => a - b);
-    const bands = new Map(known.map((value, at) => [value, at % 8]));
+    const bands = new Map(known.map((value, at) => [value, overlay.names ? value : at % 8]));
     const classOf = i => (Number.isNaN(values[i]) ? "m0" : `b${bands.get(values[i])}`);
     return { overlay, values, bands, classOf, domain: known.length ? [known[0], known[known.length - 1]] : [0, 0] };
   }

@@ -47,7 +47,7 @@ export function selectedSentence(m, group) {
 const OPENED = "rt-header-open";
 const SHOWN_FLAGS = 3;
 
-// actions: {showFlag(flag)}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
+// actions: {showFlag(flag), labels: a node}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
   const title = [m.step === undefined ? null : `Step ${number(m.step)}`, m.group === undefined ? null : `group ${number(m.group)}`, m.sample === undefined ? null : `sample ${number(m.sample)}`].filter(Boolean).join(" · ");
@@ -60,6 +60,7 @@ export function rolloutHeader(rollout, actions) {
       h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null)),
     details(rollout),
     flagLines(rollout.flags, actions.showFlag),
+    actions.labels,
     rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))));
 }
 
@@ -153,8 +154,8 @@ function flagLine(entry, show) {
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
   return h("button", {
-    type: "button", class: `rt-strip rt-strip-${entry.severity}`, testid: "flag", dataset: { flag: entry.name },
-    title: `${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
+    type: "button", class: `rt-strip rt-strip-${entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
+    title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
     onclick: () => { show(entry.flags[next % count]); next += 1; },
   }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
   turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);

@@ -9,6 +9,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { mount as mountCompare } from "../compare/script.js";
 import { mount as mountGroup } from "../group/script.js";
+import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { mount as mountRun } from "../run/script.js";
 import { lookPatch, readingKeys } from "../transcript/keys.js";
@@ -39,7 +40,9 @@ const server = {
   population: async () => (held.population ? answer(held.population) : refuse(NOT_HERE)),
   prompt_history: async () => answer({ steps: [] }),
   run_report: async () => answer(held.run),
-  run_explain: async asked => (held.explanation && asked.step === held.explanation.step ? answer(held.explanation) : refuse(`What changed at step ${asked.step} is not in this file.`)),
+  figures: async () => refuse("Figures are computed again where the run is, not in this file."),
+  diagnosis_figures: async () => refuse("Figures are computed again where the run is, not in this file."),
+  explain: async asked => (held.explanation && asked.step === held.explanation.steps[0] ? answer(held.explanation) : refuse(`What changed at step ${asked.step} is not in this file.`)),
 };
 
 function compared({ a, b }) {
@@ -69,7 +72,7 @@ function mountRollouts(root) {
   const show = (rollout, now) => {
     view?.forget();
     view = new TranscriptView(rollout, { scroller: middle, onChange: change, around: what => around(what, rollout) }, look(now));
-    replace(middle, rolloutHeader(rollout, { showFlag: flag => view.showFlag(flag) }), view.root);
+    replace(middle, rolloutHeader(rollout, { labels: new Labels(rollout, null).root, showFlag: flag => view.showFlag(flag) }), view.root);
     middle.scrollTop = 0;
     if (now.token !== undefined) view.goTo(Number(now.token));
     performance.mark("rt-rollout-shown");

@@ -2,13 +2,15 @@
 
 Every loss token of a row that was used falls into a cell: the log ratios of the new and of the prox against the
 rollout logprob, the sign of its advantage, its staleness, its source and its turn. A cell holds how many tokens
-it has and how much they update, |A| x loss weight (1 where none is given). Where a step has more cells than fit, turns are merged
-first, then sources, then staleness, then neighbouring bins of the log ratios.
+it has and how much they update, |A| x loss weight (1 where none is given). The bins end at the thresholds that are
+commonly used (ratios of 0.5, 0.8, 1.2, 1.28, 2, 3, 5), so that rules with these are answered exactly. Where a step has
+more cells than fit, neighbouring bins are merged first, then turns, then sources, then staleness.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +23,14 @@ from rollout_traces.packed_batch import PackedBatch
 
 MAX_BYTES = 10_000
 """Bytes of a packed histogram at most."""
-EDGES = (-1.0, -0.5, -0.25, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+EDGES = tuple(
+    sorted(
+        [math.log(r) for r in (0.2, 0.5, 0.8, 0.9, 1.0, 1.1, 1.2, 1.28, 2, 3, 5)] + [-0.05, -0.02, 0.02, 0.05]
+    )
+)
 """Edges of the bins of a log ratio, nats; the first and the last bin are open, and -1 is unknown."""
-COARSE_EDGES = (-0.5, -0.2, 0.0, 0.2, 0.5)
+MEDIUM_EDGES = tuple(math.log(r) for r in (0.2, 0.5, 0.8, 1.0, 1.2, 1.28, 2, 3, 5))
+COARSE_EDGES = tuple(math.log(r) for r in (0.5, 0.8, 1.2, 2))
 MAX_SOURCES = 8
 MAX_STALENESS = 3
 MAX_TURN = 3
@@ -166,19 +173,26 @@ def _within_limit(
     sources: tuple[str, ...],
 ) -> LossHistogram:
     """The histogram with as many dimensions as fit."""
-    found: LossHistogram | None = None
-    for edges in (EDGES, COARSE_EDGES):
-        binned = {name: _bins(values, edges) for name, values in ratios.items()}
-        for n_merged in range(len(_MERGED_FIRST) + 1):
-            kept = {
-                name: np.full_like(values, -1) if name in _MERGED_FIRST[:n_merged] else values
-                for name, values in cells.items()
-            }
-            found = _count({**binned, **kept}, weight, used, edges, sources)
+    binned = {name: _bins(values, EDGES) for name, values in ratios.items()}
+    whole = _count({**binned, **cells}, weight, used, sources)
+    for n_merged in range(len(_MERGED_FIRST) + 1):
+        for edges in (EDGES, MEDIUM_EDGES, COARSE_EDGES):
+            found = _merged(whole, edges, _MERGED_FIRST[:n_merged])
             if len(pack(found)["packed"]) <= MAX_BYTES - 1000:
                 return found
-    assert found is not None
     return found
+
+
+def _merged(whole: LossHistogram, edges: tuple[float, ...], without: Sequence[str]) -> LossHistogram:
+    """The histogram with fewer edges, all of them among those it has, and without some dimensions."""
+    bin_of = np.searchsorted(edges, [-np.inf, *whole.edges], side="right")
+    cells = {
+        name: np.where(values < 0, -1, bin_of[values]) if name in ("new", "prox") else values
+        for name, values in whole.cells.items()
+    }
+    cells |= {name: np.full_like(cells[name], -1) for name in without}
+    named, tokens, weight = _summed(cells, whole.tokens, whole.weight)
+    return LossHistogram(edges, whole.sources, named, tokens, weight)
 
 
 def _bins(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
@@ -186,19 +200,26 @@ def _bins(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
 
 
 def _count(
-    cells: Mapping[str, np.ndarray],
-    weight: np.ndarray,
-    used: np.ndarray,
-    edges: tuple[float, ...],
-    sources: tuple[str, ...],
+    cells: Mapping[str, np.ndarray], weight: np.ndarray, used: np.ndarray, sources: tuple[str, ...]
 ) -> LossHistogram:
-    code = np.zeros(int(used.sum()), np.int64)
+    named, tokens, summed = _summed(
+        {name: values[used] for name, values in cells.items()}, np.ones(int(used.sum())), weight[used]
+    )
+    return LossHistogram(EDGES, sources, named, tokens, summed)
+
+
+def _summed(
+    cells: Mapping[str, np.ndarray], tokens: np.ndarray, weight: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Equal cells as one: dimension -> int64 [C], tokens int64 [C], weight float64 [C]."""
+    code = np.zeros(len(tokens), np.int64)
     for name in DIMENSIONS:
-        code = code * 32 + (cells[name][used] + 1)
-    codes, inverse, tokens = np.unique(code, return_inverse=True, return_counts=True)
-    summed = np.bincount(inverse, weights=weight[used], minlength=len(codes))
+        code = code * 32 + (cells[name] + 1)
+    codes, inverse = np.unique(code, return_inverse=True)
     named: dict[str, np.ndarray] = {}
+    left = codes
     for name in reversed(DIMENSIONS):
-        named[name] = codes % 32 - 1
-        codes = codes // 32
-    return LossHistogram(edges, sources, {name: named[name] for name in DIMENSIONS}, tokens, summed)
+        named[name] = left % 32 - 1
+        left = left // 32
+    counts, summed = (np.bincount(inverse, weights=of, minlength=len(codes)) for of in (tokens, weight))
+    return {name: named[name] for name in DIMENSIONS}, counts.astype(np.int64), summed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from rollout_traces.steps.loss_histogram import EDGES, MAX_BYTES, loss_histogram, pack, unpack
+from rollout_traces.ledger.loss_histogram import EDGES, MAX_BYTES, loss_histogram, pack, unpack
 from tests.steps.test_open_step import rows_of
 
 
@@ -35,12 +37,12 @@ def test_every_loss_token_is_in_one_cell():
 def test_a_clipping_rule_at_an_edge_is_answered_exactly():
     batch = step_of()
     found = loss_histogram(batch)
-    limit = 0.25
-    cut = found.cells["new"] > EDGES.index(limit)
+    limit = math.log(1.28)
+    cut = found.cells["new"] > found.edges.index(limit)
     positive = found.cells["sign"] == 1
     d = (batch.tracks["new_logprobs"] - batch.tracks["logprobs"].astype(np.float64))[batch.loss_mask]
     a = batch.tracks["advantages"][batch.loss_mask]
-    assert found.edges == EDGES
+    assert limit in EDGES
     assert found.tokens[cut & positive].sum() == ((d >= limit) & (a > 0)).sum()
 
 
@@ -59,6 +61,13 @@ def test_it_fits_and_comes_back_from_json():
     np.testing.assert_allclose(again.weight, found.weight, rtol=1e-6)
     for name, cells in found.cells.items():
         np.testing.assert_array_equal(again.cells[name], cells)
+
+
+def test_bins_are_merged_before_turns_and_sources():
+    found = loss_histogram(step_of(256, 400, sources=[f"source {row % 3}" for row in range(256)]))
+    assert len(found.edges) < len(EDGES)
+    assert set(found.edges) < set(EDGES)
+    assert len(set(found.cells["source"].tolist())) == 3
 
 
 def test_without_logprobs_to_compare_there_is_none():

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rollout_traces.encodable import encodable
 from rollout_traces.errors import text_of
 
 MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""
 MAX_DEPTH = 20
 _INT64 = 2**63
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -32,7 +31,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         str, int, float, bool, None, or lists and dicts of them with string keys.
     """
     if isinstance(value, str):
-        return _text(value)
+        return encodable(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, np.integer)):
@@ -42,16 +41,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.bool_):
         return bool(value)
     if depth >= MAX_DEPTH:
-        return _text(text_of(value))
+        return encodable(text_of(value))
     if isinstance(value, (dict, Mapping)):  # dict first: the test for any mapping is slow
-        return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
+        return {encodable(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, depth + 1) for item in value]
     if hasattr(value, "tolist"):
         return plain(value.tolist(), depth + 1)
     if isinstance(value, (bytes, bytearray)):
-        return _text(bytes(value).decode("utf-8", "replace"))
-    return _text(text_of(value))
+        return encodable(bytes(value).decode("utf-8", "replace"))
+    return encodable(text_of(value))
 
 
 def cut(text: str) -> str:
@@ -59,7 +58,3 @@ def cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}\n[cut: {len(text) - MAX_TEXT} of {len(text)} characters left out]"
-
-
-def _text(text: str) -> str:
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

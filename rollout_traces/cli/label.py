@@ -1,0 +1,106 @@
+"""`rollout-traces label`: labels and notes on rollouts."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+    from rollout_traces.store.labels import Entry
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("label")(options.expanded(label))
+
+
+def label(
+    rollouts: Annotated[
+        list[str] | None, typer.Argument(help="Rollouts: uid or trace id, or the beginning of either.")
+    ] = None,
+    *,
+    source: options.From,
+    names: Annotated[
+        list[str] | None, typer.Option("--as", "-a", help="A label to put on; repeatable.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="A note to write.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A label to take off; repeatable.")] = None,
+    turn: Annotated[int | None, typer.Option(help="On this turn alone, counted from 0.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="On these tokens alone, FIRST:END.")] = None,
+    author: Annotated[str | None, typer.Option(help="Who you are; your login by default.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Label rollouts or write notes on them; without a change, list what is labelled.
+
+    Example: rollout-traces label -p gsm8k f015d31ca8e3-12 --as reward-hack --note "answers before it reads"
+    """
+    if (names or note or remove) and not rollouts:
+        raise typer.BadParameter("which rollouts? Name them by uid or trace id.")
+    store = source.open()
+    between = parse_range(tokens)
+    who = author or _login()
+    for rollout in rollouts or ():
+        for name in names or ():
+            store.label(rollout, name, who, turn=turn, tokens=between)
+        if note is not None:
+            store.label(rollout, note, who, kind="note", turn=turn, tokens=between)
+        for name in remove or ():
+            _remove(store, rollout, name, who)
+    _print(store, rollouts or [], as_json)
+
+
+def parse_range(text: str | None) -> tuple[int, int] | None:
+    """`12:30` as the first token and the one behind the last.
+
+    Raises:
+        typer.BadParameter: it is something else.
+    """
+    if text is None:
+        return None
+    first, _, end = text.partition(":")
+    try:
+        return int(first), int(end)
+    except ValueError:
+        raise typer.BadParameter(f"--tokens {text!r}: expected FIRST:END, such as 12:30.") from None
+
+
+def _remove(store: Store, rollout: str, name: str, author: str) -> None:
+    uid = store.uid(store.find(rollout))
+    for entry in store.labels.of(uid):
+        if entry.kind == "label" and entry.text == name:
+            store.labels.remove(uid, entry.id, author)
+
+
+def _print(store: Store, rollouts: list[str], as_json: bool) -> None:
+    entries = store.labels.now().entries
+    wanted = [store.uid(store.find(rollout)) for rollout in rollouts] or list(entries)
+    found = [entry for uid in wanted for entry in entries.get(uid, ())]
+    if as_json:
+        print_json([asdict(entry) for entry in found])
+    elif not rollouts:
+        print_table(["label", "rollouts"], [[name, n] for name, n in store.labels.names().items()])
+    else:
+        print_table(
+            ["rollout", "where", "", "text", "author", "time"],
+            [[e.rollout, _where(e), e.kind, e.text, e.author, e.time[:19]] for e in found],
+        )
+
+
+def _where(entry: Entry) -> str:
+    if entry.start is not None:
+        return f"tokens {entry.start}:{entry.stop}"
+    return "" if entry.turn is None else f"turn {entry.turn}"
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

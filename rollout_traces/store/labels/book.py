@@ -1,0 +1,163 @@
+"""What is labelled now: the lines of the file, folded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.labels.entry import Entry, Kind, new_entry
+from rollout_traces.store.labels.log import LabelLog
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labels and notes of one moment.
+
+    Attributes:
+        stamp: changes with every change.
+        entries: by rollout, in order of time; what was taken back is not among them.
+    """
+
+    stamp: int = 0
+    entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+    def column(self, name: str, uid: pa.ChunkedArray | pa.Array, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """A column of the table of rollouts: `labels`, `notes` or `labelled_by`.
+
+        Args:
+            name: which.
+            uid: text [N], null where a row has none.
+            ids: text [N], ids of traces, null where a row is none.
+        """
+        rollouts, values = self._columns[name]
+        keys = pc.coalesce(_texts(uid), _texts(ids))
+        return values.take(pc.index_in(keys, value_set=rollouts))
+
+    @cached_property
+    def _columns(self) -> dict[str, tuple[pa.Array, pa.Array]]:
+        rollouts = pa.array(list(self.entries), pa.string())
+        rows = list(self.entries.values())
+        labels = [_of(row, "label") or None for row in rows]
+        notes = ["\n".join(_of(row, "note")) or None for row in rows]
+        authors = [list(dict.fromkeys(entry.author for entry in row)) for row in rows]
+        return {
+            "labels": (rollouts, pa.array(labels, pa.list_(pa.string()))),
+            "notes": (rollouts, pa.array(notes, pa.string())),
+            "labelled_by": (rollouts, pa.array(authors, pa.list_(pa.string()))),
+        }
+
+
+class LabelBook:
+    """The labels and notes of a project.
+
+    Args:
+        path: their file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.log = LabelLog(path)
+        self._now = Labelled()
+        self._lock = threading.Lock()
+
+    def now(self) -> Labelled:
+        """What is labelled, with what others wrote since the last time.
+
+        Raises:
+            StoreError: the file is there and cannot be read.
+        """
+        with self._lock:
+            anew, news = self.log.news()
+            if anew or news:
+                before = {} if anew else self._now.entries
+                self._now = Labelled(self._now.stamp + 1, _folded(before, news))
+            return self._now
+
+    def of(self, rollout: str) -> tuple[Entry, ...]:
+        """The labels and notes of a rollout, by uid."""
+        return self.now().entries.get(rollout, ())
+
+    def names(self) -> dict[str, int]:
+        """Every label and how many rollouts have it, most frequent first."""
+        counts: dict[str, int] = {}
+        for row in self.now().entries.values():
+            for name in _of(row, "label"):
+                counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def add(
+        self,
+        kind: Kind,
+        rollout: str,
+        text: str,
+        author: str,
+        *,
+        turn: int | None = None,
+        tokens: tuple[int, int] | None = None,
+    ) -> Entry:
+        """Writes a label or a note.
+
+        Args:
+            kind: `label` or `note`.
+            rollout: the rollout's uid.
+            text: the label or note.
+            author: who writes it.
+            turn: on this turn alone.
+            tokens: on these tokens alone: the first and the one behind the last.
+
+        Returns:
+            What was written; the same label on the same place by anybody is written once.
+
+        Raises:
+            StoreError: it cannot be understood or written.
+        """
+        entry = new_entry(kind, rollout, text, author, turn=turn, tokens=tokens)
+        same = next(
+            (known for known in self.of(rollout) if kind == "label" and _place(known) == _place(entry)), None
+        )
+        if same is not None:
+            return same
+        self.log.append(entry)
+        return entry
+
+    def remove(self, rollout: str, entry_id: str, author: str) -> Entry:
+        """Takes a label or a note back; the line stays in the file.
+
+        Raises:
+            StoreError: the rollout has no such entry.
+        """
+        if not any(entry.id == entry_id for entry in self.of(rollout)):
+            raise StoreError("This label or note is not there any more.")
+        entry = new_entry("removed", rollout, entry_id, author)
+        self.log.append(entry)
+        return entry
+
+
+def _folded(before: Mapping[str, tuple[Entry, ...]], news: list[Entry]) -> dict[str, tuple[Entry, ...]]:
+    found = dict(before)
+    for entry in news:
+        row = found.get(entry.rollout, ())
+        if entry.kind == "removed":
+            row = tuple(known for known in row if known.id != entry.text)
+        elif all(known.id != entry.id for known in row):
+            row = (*row, entry)
+        found[entry.rollout] = row
+    return {rollout: row for rollout, row in found.items() if row}
+
+
+def _of(row: tuple[Entry, ...], kind: Kind) -> list[str]:
+    return list(dict.fromkeys(entry.text for entry in row if entry.kind == kind))
+
+
+def _place(entry: Entry) -> tuple[object, ...]:
+    return (entry.kind, entry.text, entry.turn, entry.start, entry.stop)
+
+
+def _texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    return column if column.type == pa.string() else column.cast(pa.string())

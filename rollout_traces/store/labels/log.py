@@ -1,0 +1,88 @@
+"""The file: lines are added to its end under a lock, and never changed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from rollout_traces.errors import StoreError
+from rollout_traces.private_files import open_file, take_folder, why_not_believed
+from rollout_traces.store.labels.entry import Entry, read_entry
+
+MOST_BYTES = 64 << 20
+"""Bytes of a project's file."""
+
+
+class LabelLog:
+    """The lines of one project's file.
+
+    Args:
+        path: the file; it is made with the first line, mode 0600, its folder 0700.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable = 0
+        self._read: tuple[int, int] | None = None
+        self._offset = 0
+
+    def append(self, entry: Entry) -> None:
+        """Adds a line: one write, at the end, while nobody else writes; it is on the disk when this returns.
+
+        Raises:
+            StoreError: the folder is not this user's, the file is full, or it cannot be written.
+        """
+        line = entry.line()
+        try:
+            take_folder(self.path.parent, self.path.parent)
+            fd = open_file(self.path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            if size + len(line) > MOST_BYTES:
+                raise StoreError(f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept.")
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(fd, line) != len(line):
+                os.ftruncate(fd, size)
+                raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
+            os.fsync(fd)
+        except OSError as error:
+            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+        finally:
+            os.close(fd)
+
+    def news(self) -> tuple[bool, list[Entry]]:
+        """The entries that came since the last time.
+
+        Returns:
+            Whether it is another file than before, so that these are all there are; and the entries.
+        """
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            known, self._read, self._offset = self._read, None, 0
+            return known is not None, []
+        except OSError as error:
+            raise StoreError(f"labels: {self.path} cannot be read ({error.strerror}).") from error
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            identity = (found.st_dev, found.st_ino)
+            anew = identity != self._read or found.st_size < self._offset
+            if anew and self._read is not None:
+                self._offset = self.unreadable = 0
+            if anew and why_not_believed(self.path.parent, self.path.parent, (self.path,)) is not None:
+                return True, []
+            self._read = identity
+            if found.st_size == self._offset:
+                return anew, []
+            file.seek(self._offset)
+            data = file.read(min(found.st_size, MOST_BYTES) - self._offset)
+        whole, _, _ = data.rpartition(b"\n")
+        self._offset += len(whole) + 1 if whole or data.startswith(b"\n") else 0
+        entries = [read_entry(line) for line in whole.split(b"\n") if line]
+        self.unreadable += sum(entry is None for entry in entries)
+        return anew, [entry for entry in entries if entry is not None]

@@ -1,0 +1,162 @@
+"""Labels and notes in the inspector: from the keyboard, between two visitors, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.labels import annotate
+from rollout_traces.inspector.workspace import Request, Workspace
+from tests.inspector.conftest import Served, Visit
+
+pytestmark = pytest.mark.browser
+HOSTILE = 'javascript:window.pwned=1 "><img src=x onerror=window.pwned=2>'
+WHERE = {"tab": "rollouts", "project": "demo", "run": "run-b", "step": 2, "group": 1}
+
+
+@pytest.fixture(scope="module")
+def copied(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The projects in a folder whose labels are this file's own."""
+    folder = tmp_path_factory.mktemp("labelled") / "trackio"
+    shutil.copytree(home, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(copied: Path) -> Iterator[Served]:
+    started = Served(copied)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def two(chromium, server: Served) -> Iterator[tuple[Visit, Visit]]:
+    """Two people at the same server."""
+    visits = (Visit(chromium, server.address), Visit(chromium, server.address))
+    yield visits
+    for visit in visits:
+        visit.close()
+
+
+def keep(visit: Visit, key: str, text: str, author: str) -> None:
+    visit.page.keyboard.press(key)
+    visit.get("label-text").fill(text)
+    visit.get("label-author").fill(author)
+    visit.get("label-keep").click()
+    expect(visit.get("label-dialog")).to_have_count(0)
+
+
+class TestLabelling:
+    def test_a_label_and_a_note_from_the_keyboard_reach_the_other_visitor(self, two, copied):
+        ann, ben = two
+        for visit in two:
+            visit.open(**WHERE)
+            expect(visit.get("turn").first).to_be_visible()
+        keep(ann, "q", "reward hack", "ann")
+        keep(ann, "i", "answers before it reads", "ann")
+        expect(ann.get("label")).to_contain_text("reward hack")
+        expect(ben.get("label")).to_contain_text("reward hack", timeout=20_000)
+        expect(ben.get("note")).to_contain_text("answers before it reads")
+        ben.page.keyboard.press("q")
+        expect(ben.get("label-offered").first).to_contain_text("reward hack")
+        ben.page.keyboard.press("Escape")
+        ann.picture("labels")
+        lines = [
+            json.loads(line) for line in (copied / "rollout-labels" / "demo.jsonl").read_text().splitlines()
+        ]
+        assert [(line["kind"], line["author"]) for line in lines[:2]] == [("label", "ann"), ("note", "ann")]
+
+    def test_a_digit_keeps_an_offered_label_and_the_cross_takes_it_back(self, two):
+        ann, _ = two
+        ann.open(**WHERE)
+        expect(ann.get("turn").first).to_be_visible()
+        if not ann.get("label").count():
+            keep(ann, "q", "reward hack", "ann")
+        ann.page.keyboard.press("j")
+        expect(ann.get("label")).to_have_count(0)
+        ann.page.keyboard.press("q")
+        ann.page.keyboard.press("1")
+        expect(ann.get("label")).to_have_count(1)
+        ann.get("label-remove").first.click()
+        expect(ann.get("label")).to_have_count(0)
+
+    def test_the_token_of_the_address_is_what_is_labelled(self, two):
+        ann, _ = two
+        ann.open(**WHERE, mode="tokens", token=30)
+        expect(ann.get("turn").first).to_be_visible()
+        keep(ann, "q", "slip", "ann")
+        expect(ann.page.locator("[data-label='slip']")).to_contain_text("tokens 30–30")
+
+    def test_a_hostile_label_is_text(self, two):
+        ann, _ = two
+        ann.open(**WHERE)
+        expect(ann.get("turn").first).to_be_visible()
+        keep(ann, "q", HOSTILE[:60], HOSTILE[:60])
+        keep(ann, "i", HOSTILE, "ann")
+        expect(ann.get("note").last).to_contain_text(HOSTILE)
+        ann.page.reload()
+        expect(ann.get("note").last).to_contain_text(HOSTILE)
+        assert ann.page.evaluate("window.pwned") is None
+        assert ann.page.locator(".rt-labels img, .rt-labels a").count() == 0
+
+    def test_explore_filters_and_counts_by_label(self, two):
+        ann, _ = two
+        ann.open(**WHERE)
+        expect(ann.get("turn").first).to_be_visible()
+        keep(ann, "q", "seen", "ann")
+        ann.open(
+            project="demo",
+            run="run-b",
+            tab="explore",
+            where="label = seen",
+            columns="step,labels",
+            hist="labels",
+        )
+        expect(ann.get("explore-table")).to_contain_text("seen")
+        expect(ann.get("facets").first).to_contain_text("seen")
+
+
+class TestWhoMay:
+    def test_without_the_token_nobody(self, server):
+        request = urllib.request.Request(
+            f"{server.address}/gradio_api/component_server",
+            data=json.dumps({"fn_name": "annotate", "data": {}}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=10)
+
+    def test_nobody_where_labels_are_switched_off(self, copied):
+        workspace = Workspace(folder=copied, may_label=False)
+        row = workspace.store("demo").query(limit=1).rows[0]
+        asked = {"project": "demo", "id": row.id, "kind": "label", "text": "x", "author": "a"}
+        with pytest.raises(StoreError, match="--no-labels"):
+            annotate(workspace, Request(asked))
+        workspace.close()
+
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            ({"kind": "page"}, "expected label, note or removed"),
+            ({"id": "nobody"}, "nobody"),
+            ({"text": ""}, "empty"),
+            ({"turn": "x"}, "turn"),
+        ],
+    )
+    def test_what_cannot_be_understood_is_said_and_nothing_is_written(self, copied, asked, said):
+        workspace = Workspace(folder=copied)
+        row = workspace.store("demo").query(limit=1).rows[0]
+        before = workspace.store("demo").labels.now().stamp
+        common = {"project": "demo", "id": row.id, "kind": "label", "text": "x", "author": "a"}
+        with pytest.raises(StoreError, match=said):
+            annotate(workspace, Request({**common, **asked}))
+        assert workspace.store("demo").labels.now().stamp == before
+        workspace.close()

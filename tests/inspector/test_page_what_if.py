@@ -1,0 +1,60 @@
+"""The What if page."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from rollout_traces.inspector.pages.what_if import what_if
+from rollout_traces.inspector.workspace import Request, Workspace
+
+PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
+WHAT_IF = {**PLACE, "tab": "what_if"}
+
+
+@pytest.mark.browser
+class TestWhatIf:
+    def test_a_slider_moves_the_figures_of_the_step_and_of_the_rollout(self, visit):
+        visit.open(**WHAT_IF, rules="icepop:0.5,5")
+        expect(visit.get("taken")).to_contain_text("0% tokens masked")
+        visit.get("slider-icepop-0").fill("1")
+        expect(visit.get("taken")).to_contain_text(re.compile(r"[45]\d% tokens masked"))
+        assert visit.state["rules"] == "icepop:1,5"
+        expect(visit.get("token").first).to_be_visible()
+        assert visit.page.locator(".rt-active .rt-tokens .b1").count() > 5
+        visit.picture("what-if")
+
+    def test_a_rule_whose_quantities_are_missing_is_unobserved(self, visit):
+        visit.open(**WHAT_IF, rules="dppo:0.1")
+        expect(visit.get("unobserved-rules")).to_contain_text("DPPO, binary: unobserved")
+        expect(visit.get("taken")).to_contain_text("unobserved tokens masked")
+
+    def test_rules_are_switched_and_go_with_the_address(self, visit):
+        visit.open(**WHAT_IF)
+        expect(visit.get("rule-clip").locator("input[type=checkbox]")).to_be_checked()
+        visit.get("rule-stale").locator("input[type=checkbox]").check()
+        assert visit.state["rules"] == "clip:0.2,0.2;stale:2"
+        visit.get("rule-clip").locator("input[type=checkbox]").uncheck()
+        assert visit.state["rules"] == "stale:2"
+
+    def test_tokens_of_a_tracker_without_logprobs_to_compare_say_so(self, visit):
+        visit.open(tab="what_if", project="agents", run="run-a", split="rollout", step=1)
+        expect(visit.page.locator(".rt-of-step .rt-notice:visible")).to_contain_text("no histogram")
+
+
+def test_the_cells_hold_every_loss_token_of_the_step(home):
+    workspace = Workspace(folder=home)
+    try:
+        found = what_if(workspace, Request(PLACE))
+        ledger = workspace.store("demo").ledger("run-a", "rollout", steps=4)
+    finally:
+        workspace.close()
+    tokens = np.frombuffer(base64.b64decode(found["cells"]["tokens"]["data"]), "<f4").sum()
+    used = np.asarray([reason is None for reason in ledger.get("discard_reason")])
+    leaked = tokens - ledger.get("n_sampled")[used].sum()
+    assert 0 < leaked <= 3
+    assert found["samples"]
