@@ -87,7 +87,7 @@ TURNS_BACK = {
 }
 """Imports that close a circle, and why they stay."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share")
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

@@ -58,6 +58,27 @@ _PAGE = (
     Rule("/config/?", "GET", "token", "data", "the components of the page"),
     Rule("/gradio_api/component_server/?", "POST", "token", "data", "the pages' server functions"),
 )
+ANSWERS = (
+    "columns",
+    "compare",
+    "events",
+    "explain",
+    "flips",
+    "labels",
+    "projects",
+    "report",
+    "rollout",
+    "rollouts",
+    "runs",
+)
+"""What programs may ask for under `/api/v1/`."""
+_API = (
+    Rule(f"/api/v1/(?:{'|'.join(ANSWERS)})", "GET", "token", "data", "the pages' answers for programs"),
+    Rule(r"/api/v1/openapi\.json", "GET", "token", "data", "what programs may ask for, described"),
+    Rule("/api/v1/labels", "POST", "token", "data", "a label or a note (not with --no-labels)"),
+    Rule("/api/v1/citations", "POST", "token", "data", "checks the citations of a report"),
+    Rule("/api/v1/open", "POST", "token", "data", "asks the page to move, where its reader allows it"),
+)
 READS = (
     "get_alerts",
     "get_all_projects",
@@ -132,7 +153,7 @@ def rules(*, trackio: bool, sql: bool = False, writes: bool = False) -> tuple[Ru
         sql: whether its SQL is open.
         writes: whether runs may send what they log.
     """
-    found: tuple[Rule, ...] = _PAGE
+    found: tuple[Rule, ...] = _PAGE + _API
     if trackio:
         found += _DASHBOARD + (_SQL if sql else ()) + (_WRITING if writes else ())
     return found

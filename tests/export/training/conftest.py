@@ -39,7 +39,9 @@ def log_step(step: int, split: str, groups: Sequence[Any]) -> None:
     """Stores the rollouts of a step, all traced; the first calls a tool and thinks."""
     rewards = [[reward for reward, _ in members] for _, members in groups]
     n = sum(map(len, rewards))
-    ledger = make_ledger(rewards, step=step, split=split, batch=f"{split}-", traced=range(n))
+    keys = np.empty(n, object)
+    keys[:] = [f"{split} {g}" for g, (_, members) in enumerate(groups) for _ in members]
+    ledger = make_ledger(rewards, step=step, split=split, batch=f"{split}-", traced=range(n), prompt_key=keys)
     records = []
     texts = [(prompt, reply) for prompt, members in groups for _, reply in members]
     for row, (prompt, reply) in enumerate(texts):
