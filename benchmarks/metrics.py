@@ -24,7 +24,7 @@ from rollout_traces.flags import Population, flag_population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import FAMILIES, rollout_metrics
 from rollout_traces.metrics.compute import step_view
-from rollout_traces.metrics.registry import missing_for
+from rollout_traces.metrics.registry import families_off
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 
@@ -120,7 +120,7 @@ def time_families(batch: PackedBatch, repeats: int) -> None:
     """Prints every family that takes over a millisecond, on a view of its own."""
     for spec in FAMILIES.values():
         view = step_view(batch, None, "rollout", SETTINGS, None, None)
-        if not missing_for(spec, view):
+        if not families_off((spec,), view):
             taken = milliseconds(lambda: spec.function(view), repeats)  # noqa: B023  called at once
             if taken >= 1:
                 print(f"    {spec.name:26} {taken:7.1f} ms, its tracks gathered already")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollout_traces.logger.rollout_handle import RolloutHandle
     from rollout_traces.logger.rollout_logger import RolloutLogger
     from rollout_traces.preflight import CheckReport, check
+    from rollout_traces.settings.logger_options import LoggerOptions
     from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.store import Store, open_store
@@ -29,6 +30,7 @@ _HOMES = {
     "CheckReport": "rollout_traces.preflight",
     "check": "rollout_traces.preflight",
     "Flag": "rollout_traces.flags",
+    "LoggerOptions": "rollout_traces.settings.logger_options",
     "RolloutBatch": "rollout_traces.batch",
     "RolloutHandle": "rollout_traces.logger.rollout_handle",
     "RolloutLogger": "rollout_traces.logger.rollout_logger",
@@ -51,6 +53,7 @@ _MODULES = {"metrics": "rollout_traces.metrics", "stats_tracker": "rollout_trace
 __all__ = [
     "CheckReport",
     "Flag",
+    "LoggerOptions",
     "RolloutBatch",
     "RolloutHandle",
     "RolloutLogger",

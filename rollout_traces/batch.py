@@ -41,6 +41,7 @@ ROW_LISTS = (
     "discard_reasons",
     "messages",
     "tools",
+    "images",
     "ground_truths",
     "timings",
     "extras",
@@ -50,6 +51,22 @@ ROW_LISTS = (
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
+
+
+class ListElement(str):
+    """The id of a group that is an element of a list without `group_ids`.
+
+    Args:
+        call: tells the lists of several calls apart.
+        index: its place in the list, dropped (None) elements counted.
+    """
+
+    index_in_list: int
+
+    def __new__(cls, call: str, index: int) -> ListElement:
+        element = super().__new__(cls, f"{call} element {index}")
+        element.index_in_list = index
+        return element
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +113,9 @@ class RolloutBatch:
         discard_reasons: B strings; None = used for training.
         messages: B lists of OpenAI-style messages; the structured truth of a row, or None.
         tools: B lists of tool definitions, or None.
+        images: B lists of images that the row's tokens stand for, in order: paths of PNG, JPEG, GIF or WebP files,
+            or their bytes; None for a row without. Those of rows that become traces are kept, paths being read
+            beside the trainer, so the files have to stay until then.
         ground_truths: B values.
         timings: B mappings name -> seconds.
         extras: B mappings of scalars to show beside the row.
@@ -143,6 +163,7 @@ class RolloutBatch:
     discard_reasons: Any = None
     messages: Any = None
     tools: Any = None
+    images: Any = None
     ground_truths: Any = None
     timings: Any = None
     extras: Any = None
@@ -287,7 +308,7 @@ class RolloutBatch:
         if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
             call = secrets.token_hex(4)
             return [
-                batch.as_group(f"{call} element {index}")
+                batch.as_group(ListElement(call, index))
                 for index, element in enumerate(data)
                 if element is not None
                 for batch in cls.from_any(element)

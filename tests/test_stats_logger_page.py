@@ -114,13 +114,19 @@ def stats_logger_page() -> str:
     return "\n".join(parts) + "\n" + TRACKER.format(types=types)
 
 
+def meanings_of(kind: type) -> list[tuple[str, str]]:
+    """The fields of a section, inherited ones first, and what they mean."""
+    bases = [base for base in reversed(kind.__mro__) if "Attributes:" in (base.__doc__ or "")]
+    return [found for base in bases for found in attributes_of(base)]
+
+
 def _table(kind: type) -> list[str]:
     defaults = {item.name: item.default for item in fields(kind)}
     head = ["| field | default | meaning |", "| --- | --- | --- |"]
     if kind is TrackioConfig:
         head = ["| field | default | meaning | overridden by |", "| --- | --- | --- | --- |"]
     rows = []
-    for name, meaning in attributes_of(kind):
+    for name, meaning in meanings_of(kind):
         default = defaults[name]
         shown = f"`{default!r}`" if isinstance(default, (str, int, bool, type(None))) else ""
         row = f"| `{name}` | {shown} | {escaped(meaning)} |"
@@ -136,7 +142,7 @@ class TestStatsLoggerPage:
 
     def test_every_field_of_every_section_has_a_meaning(self):
         for kind in (StatsLoggerConfig, TrackioConfig, WandBConfig, SwanlabConfig, TensorBoardConfig):
-            assert [name for name, _ in attributes_of(kind)] == [item.name for item in fields(kind)]
+            assert [name for name, _ in meanings_of(kind)] == [item.name for item in fields(kind)]
 
 
 if __name__ == "__main__":

@@ -9,10 +9,13 @@ import pytest
 
 def use_trackio_home(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Makes a folder Trackio's home, for this process, which may have read the variable long ago, and its children."""
+    import trackio.media.media
     import trackio.utils
     from trackio import context_vars, sqlite_storage
 
     patch.setenv("TRACKIO_DIR", str(folder))
     for module in (trackio.utils, sqlite_storage):
         patch.setattr(module, "TRACKIO_DIR", folder)
+    for module in (trackio.utils, trackio.media.media):
+        patch.setattr(module, "MEDIA_DIR", folder / "media")
     context_vars.current_run.set(None)

@@ -123,14 +123,21 @@ def worn(
 
 
 def nested(flags: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Cause -> the flags of the same row that it explains."""
+    """Cause -> the flags of the same row that it explains, at first or second hand; a cause is explained by none."""
     found: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(flags):
-        spec = REGISTRY.get(name)
-        cause = next((known for known in (spec.explained_by if spec else ()) if known in flags), None)
-        if cause is not None:
+        cause, passed = _cause(name, flags), {name}
+        while cause is not None and cause not in passed and (further := _cause(cause, flags)) is not None:
+            passed.add(cause)
+            cause = further
+        if cause is not None and cause != name:
             found[cause] = (*found.get(cause, ()), name)
     return found
+
+
+def _cause(name: str, flags: Sequence[str]) -> str | None:
+    spec = REGISTRY.get(name)
+    return next((known for known in (spec.explained_by if spec else ()) if known in flags), None)
 
 
 def _rank(name: str) -> int:

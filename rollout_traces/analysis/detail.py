@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,11 @@ class Detail:
         examples: ids of three typical rollouts of A.
         picture: both distributions, None for a share.
         where: a filter in the query language for A's rollouts with it, beside A's own.
-        query: a SELECT that gives both levels again, with its parameters in `params`.
+        query: a SELECT that gives the levels and counts again, side 0 for A and 1 for B, with its parameters in
+            `params`; with a part, inside and elsewhere.
         params: of `query`.
+        since_query: a SELECT of the level at each step, in which `since` was found; empty without `since`.
+        since_params: of `since_query`.
     """
 
     part: Part | None
@@ -70,6 +74,8 @@ class Detail:
     where: str
     query: str
     params: tuple[Any, ...]
+    since_query: str = ""
+    since_params: tuple[Any, ...] = ()
 
 
 def detail_of(
@@ -91,13 +97,14 @@ def detail_of(
     union, params = sql_union(columns, [(0, a), (1, b)], what)
     if condition:
         union = union.replace(" from rollouts where ", f" from rollouts where {condition} and ")
-    part, inside, outside = _part(relations, union, params)
+    part, inside, outside, others = _part(relations, union, params)
     picture, medians = _picture(relations, union, params) if value is None else (None, (None, None))
-    query = f"select side, avg(x) as level, count(x) as rollouts from ({union}) group by side order by side"
+    query = _levels(union)
     totals = as_arrays(relations.sql(query, params))
     whole = {int(s): float(x) for s, x in zip(totals["side"], totals["level"], strict=True)}
     a_level, b_level = inside if part is not None else (whole.get(0, np.nan), whole.get(1, np.nan))
     elsewhere, n_elsewhere = outside
+    since, since_query, since_params = _since(relations, columns, a, b, column, value, part)
     return Detail(
         part=part,
         a=a_level,
@@ -105,14 +112,29 @@ def detail_of(
         elsewhere=elsewhere if part is not None else None,
         elsewhere_rows=round((elsewhere or 0) * n_elsewhere) if value is not None else n_elsewhere,
         elsewhere_n=n_elsewhere,
-        since=_since(relations, columns, a, b, column, value, part),
+        since=since,
         median_a=medians[0],
         median_b=medians[1],
         examples=_examples(relations, union, params, medians[0], value),
         picture=picture,
         where=_where(column, value, part),
-        query=query,
+        query=query if part is None else _levels(union, part, others),
         params=tuple(params),
+        since_query=since_query if since is not None else "",
+        since_params=tuple(since_params) if since is not None else (),
+    )
+
+
+def _levels(union: str, part: Part | None = None, others: Sequence[str] = ()) -> str:
+    """A SELECT of level and rollouts of both sides; with a part, then inside it and elsewhere."""
+    if part is None:
+        return f"select side, avg(x) as level, sum(x) as total, count(x) as rollouts from ({union}) group by side order by side"
+    inside, outside = (", ".join(_text(v) for v in values) for values in (part.values, others))
+    within = f"case when {part.column} in ({inside}) then 'inside'"
+    within += f" when {part.column} in ({outside}) then 'elsewhere' end" if others else " end"
+    return (
+        f"select side, part, avg(x) as level, sum(x) as total, count(x) as rollouts from (select side, x, {within} as part from ({union})) "
+        "group by grouping sets ((side), (side, part)) having grouping(part) = 1 or part is not null order by part desc nulls first, side"
     )
 
 
@@ -138,9 +160,9 @@ def _text(value: str) -> str:
 
 def _part(
     relations: Relations, union: str, params: list[Any]
-) -> tuple[Part | None, tuple[float, float], tuple[float | None, int]]:
-    """The values of one segment column that hold the difference, their levels, and the level of A elsewhere."""
-    best: tuple[float, Part, tuple[float, float], tuple[float | None, int]] | None = None
+) -> tuple[Part | None, tuple[float, float], tuple[float | None, int], tuple[str, ...]]:
+    """The values of one segment column that hold the difference, their levels, the level of A elsewhere, and where that is."""
+    best: tuple[float, Part, tuple[float, float], tuple[float | None, int], tuple[str, ...]] | None = None
     for segment in SEGMENTS:
         query = f"select {segment} as v, side, avg(x) as x, count(x) as n from ({union}) where {segment} is not null group by 1, 2"
         found = as_arrays(relations.sql(query, params))
@@ -171,8 +193,9 @@ def _part(
                 Part(segment, tuple(sorted(map(str, inside)))),
                 (levels[0], levels[1]),
                 (level, n_outside),
+                tuple(str(v) for v in values if v not in inside),
             )
-    return (best[1], best[2], best[3]) if best else (None, (np.nan, np.nan), (None, 0))
+    return best[1:] if best else (None, (np.nan, np.nan), (None, 0), ())
 
 
 def _pooled(cells: list[tuple[float, int]]) -> float:
@@ -216,7 +239,7 @@ def _examples(
         else f"traced desc nulls last, abs(x - {float(median or 0)!r}), id"
     )
     keep = "x = 1" if value is not None else "x is not null"
-    query = f"select cast(id as varchar) as id from ({union}) where side = 0 and {keep} order by {order} limit {EXAMPLES}"
+    query = f"select cast(id as varchar) as id from ({union}) where side = 0 and id is not null and {keep} order by {order} limit {EXAMPLES}"
     return tuple(str(i) for i in relations.sql(query, params).to_pydict()["id"])
 
 
@@ -228,11 +251,14 @@ def _since(
     column: str,
     value: str | None,
     part: Part | None,
-) -> int | None:
-    """The last change of level up to A's first step, seen in the part; None where A is not a range of one run's steps."""
+) -> tuple[int | None, str, list[Any]]:
+    """The last change of level up to A's first step, seen in the part, and the SELECT of the series it was seen in.
+
+    None where A is not a range of one run's steps, or no step stands out.
+    """
     first = a.steps[0]
     if first is None or a.run is None or a.run != b.run or a.split != b.split or a.where != b.where:
-        return None
+        return None, "", []
     level, condition = _level(columns, column, value)
     end = a.steps[1] if a.steps[1] is not None else first + LOOK_BACK
     scope, params = Selection(
@@ -242,23 +268,20 @@ def _since(
         scope += f" and {condition}"
     if part is not None:
         scope += f" and {part.column} in ({', '.join(_text(v) for v in part.values)})"
-    found = as_arrays(
-        relations.sql(
-            f"select step, avg({level}) as x, count({level}) as n from rollouts where {scope} group by step having n > 0 order by step",
-            params,
-        )
-    )
+    query = f"select step, avg({level}) as x, count({level}) as n from rollouts where {scope} group by step having n > 0 order by step"
+    found = as_arrays(relations.sql(query, params))
     values = found["x"].astype(float)
     series = Series(
         column, value, None, found["step"].astype(np.int64), values, values, found["n"].astype(float)
     )
     if not len(values):
-        return None
+        return None, query, params
     changes = [c for c in change_points(series) if c.step <= first + 2 and c.p < 0.01]
     if changes:
-        return changes[-1].step
+        return changes[-1].step, query, params
     before = values[series.steps < first]
-    return int(first) if value is not None and len(before) and not before.any() else None
+    since = int(first) if value is not None and len(before) and not before.any() else None
+    return since, query, params
 
 
 def _where(column: str, value: str | None, part: Part | None) -> str:

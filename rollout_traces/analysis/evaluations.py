@@ -130,7 +130,7 @@ def flips(
         StoreError: no prompt keys, neither success nor reward, or no shared prompt.
     """
     known = columns or describe(relations)
-    solved, said = _solved(relations, known, a, b, threshold)
+    solved, said = solved_sql(relations, known, a, b, threshold)
     sides = [_trials(relations, known, side, solved) for side in (a, b)]
     for side, found in zip((a, b), sides, strict=True):
         if not len(found["key"]):
@@ -242,7 +242,7 @@ def _error(scores: np.ndarray) -> float:
     return float(scores.std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else float("nan")
 
 
-def _solved(
+def solved_sql(
     relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, threshold: float | None
 ) -> tuple[str, str]:
     """SQL for whether a rollout is solved (NULL unknown), and the same in words."""

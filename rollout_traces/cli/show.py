@@ -67,6 +67,9 @@ def show(
         bool,
         typer.Option("--receive-logs", help="Take what runs log, with the token in TRACKIO_WRITE_TOKEN."),
     ] = False,
+    query_seconds: Annotated[
+        float, typer.Option(help="Seconds that one question of a page may take before it is stopped.")
+    ] = 30.0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
@@ -87,6 +90,7 @@ def show(
             server_url=server_url,
             space=space,
             projects=(project,) if project else (),
+            query_seconds=query_seconds,
             may_label=not no_labels,
         )
         options = ServerOptions(

@@ -92,10 +92,12 @@ def config(examination: Examination) -> Iterator[CheckFinding]:
     """What a trainer's YAML config and the environment would log."""
     from rollout_traces.integrations.settings import HookSettings
     from rollout_traces.settings.environment import variable_of
+    from rollout_traces.settings.logger_options import secret_names
 
     given = HookSettings.from_environment().given()
     for name, value in given.items():
-        yield CheckFinding("environment", "note", f"{variable_of(name)} is {value!r} and wins over a config")
+        shown = "set" if name in secret_names() else repr(value)
+        yield CheckFinding("environment", "note", f"{variable_of(name)} is {shown} and wins over a config")
     if examination.config is None:
         yield CheckFinding("config", "note", "not given", "--config PATH shows what it would log.")
         return

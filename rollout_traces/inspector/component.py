@@ -22,6 +22,7 @@ from rollout_traces.errors import RolloutTracesError
 from rollout_traces.inspector.pages.base import ServerFunction
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import QueryError
+from rollout_traces.store.time_limit import time_limit
 
 _FOLDER = Path(__file__).parent / "components"
 _LOG = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Res
     @wraps(function)
     def answer(request: Any) -> Response:
         try:
-            body = {"ok": function(workspace, Request.read(request))}
+            with time_limit(workspace.query_seconds):
+                body = {"ok": function(workspace, Request.read(request))}
         except RolloutTracesError as error:
             body = {"error": error_payload(error)}
         except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace

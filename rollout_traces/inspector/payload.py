@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from rollout_traces.alarms.worn import nested
 from rollout_traces.encodable import encodable
+from rollout_traces.inspector.image_places import placed
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
@@ -35,9 +37,15 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
-        `warnings`, `timings`.
+        `warnings`, `timings`; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
+    return placed(_payload(trace_id, record, details, severities), details)
+
+
+def _payload(
+    trace_id: str, record: TraceRecord, details: Mapping[str, Any], severities: Mapping[str, str]
+) -> dict[str, Any]:
     transcript = read_transcript(record)
     metadata = {key: _printable(value) for key, value in record.metadata.items()}
     common = {
@@ -227,7 +235,12 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
             flag.setdefault(key, None)
     told = {flag["name"] for flag in known}
     bare = [name for name in (names if isinstance(names, list) else []) if name not in told]
-    return known + [
+    causes = {
+        child: cause
+        for cause, children in nested([*(str(name) for name in told), *map(str, bare)]).items()
+        for child in children
+    }
+    listed = known + [
         {
             "name": name,
             "severity": severities.get(name, "info"),
@@ -238,6 +251,7 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
         }
         for name in bare
     ]
+    return [{**flag, "cause": causes.get(str(flag.get("name")))} for flag in listed]
 
 
 def _printable(value: Any) -> Any:

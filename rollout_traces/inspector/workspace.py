@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
+from rollout_traces.store.time_limit import QUERY_SECONDS
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
@@ -135,6 +136,7 @@ class Workspace:
         space: a Hugging Face Space that runs Trackio.
         folder: Trackio's folder; where Trackio itself looks by default.
         projects: show these alone, by name, or by the address of an export.
+        query_seconds: seconds that one call of a page may take.
         may_label: whether whoever reads may also label and write notes.
     """
 
@@ -145,8 +147,12 @@ class Workspace:
         space: str | None = None,
         folder: Path | None = None,
         projects: tuple[str, ...] = (),
+        query_seconds: float = QUERY_SECONDS,
         may_label: bool = True,
     ) -> None:
+        if not query_seconds > 0:
+            raise ConfigError(f"query_seconds: seen {query_seconds}. Expected seconds above 0.")
+        self.query_seconds = query_seconds
         self.may_label = may_label
         self.asked_to_open: tuple[int, dict[str, str]] = (0, {})
         self.server_url = server_url

@@ -12,11 +12,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import secrets
 import sys
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -31,19 +35,33 @@ from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.typed_value import kind_of
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 
 CAP = "max_rollout_traces_per_step"
+THEIRS = ("project", "name", "space_id")
+"""Fields that upstream's `TrackioConfig` has: AReaL opens the run with them."""
+
+
+def _config_field(name: str, hint: Any) -> tuple[Any, Any]:
+    """An option's type as OmegaConf can check it, and its default."""
+    kind = kind_of(hint)
+    if kind in (dict, list):
+        return Any, None
+    plain = kind if kind in (int, float, bool, str) else Any
+    optional = types.NoneType in typing.get_args(hint)
+    return plain | None if optional else plain, default_of(name)
+
+
 CONFIG_FIELDS: dict[str, tuple[Any, Any]] = {
-    CAP: (int, 0),
-    "selection": (str, "portfolio"),
-    "private": (bool, True),
-    "server_url": (str | None, None),
-    "chat_template": (str | None, None),
-    "chat_template_kwargs": (dict[str, Any] | None, None),
+    name: _config_field(name, hint)
+    for name, hint in typing.get_type_hints(LoggerOptions).items()
+    if name not in THEIRS
 }
+"""Every option of a logger that is not `THEIRS`, with type and default."""
 JOIN_ADVANTAGES = "join_advantages"
 ADDED_FIELDS = {**CONFIG_FIELDS, JOIN_ADVANTAGES: (bool, False)}
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
@@ -226,7 +244,11 @@ class _ArealObserver:
 
     def __init__(self, trainer: Any, logger: RolloutLogger | None, given: Mapping[str, Any]) -> None:
         trackio = getattr(trainer.config.stats_logger, "trackio", None)
-        from_config = {name: getattr(trackio, name, default) for name, (_, default) in CONFIG_FIELDS.items()}
+        from_config = {
+            name: value
+            for name, (_, default) in CONFIG_FIELDS.items()
+            if (value := getattr(trackio, name, default)) != default
+        }
         options = HookSettings.from_environment().over({**from_config, **given})
         self.trainer = trainer
         self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
@@ -326,11 +348,14 @@ class _ArealObserver:
         """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
         if not batch or not self._writes():
             return None
-        batches, parts = [], []
-        for index, trajectory in enumerate(resolve(batch)):
+        call, parts = secrets.token_hex(4), []
+        places = [place for place, trajectory in enumerate(batch) if trajectory is not None]
+        batches: list[RolloutBatch] = []
+        for index, (place, trajectory) in enumerate(zip(places, resolve(batch), strict=True)):
             part = contained("areal")(batch_of)(trajectory)
             if part is not None:
-                batches.append(dataclasses.replace(part, train_version=self._version_trained(split)))
+                part = dataclasses.replace(part, train_version=self._version_trained(split))
+                batches.append(part.as_group(ListElement(call, place)))
                 parts.append(_GivenPart(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None

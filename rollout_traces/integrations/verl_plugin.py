@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rollout_traces.integrations.settings import HookSettings
 
-if (HookSettings.from_environment().max_rollout_traces_per_step or 0) > 0:
+if HookSettings.from_environment().max_rollout_traces_per_step > 0:
     from rollout_traces.integrations.import_hook import install
 
     install("verl.")

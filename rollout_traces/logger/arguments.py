@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
 from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.join import JOINABLE
+from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.metrics import check_keys
+from rollout_traces.selection import policy_named
+from rollout_traces.settings.names import check_project, check_run
+from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
+from rollout_traces.steps.options import StepOptions
 
 RESUMES = ("allow", "must", "never")
 """Whether a new run may, must or must not continue one of its name."""
@@ -29,6 +40,54 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raises ConfigError where a setting is none of its choices."""
     if value not in choices:
         raise ConfigError(f"{name}: seen {value!r}. Expected one of {', '.join(choices)}.")
+
+
+def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> StepOptions:
+    """Options that can be understood, with what the run declares.
+
+    Args:
+        options: what was given.
+        config: the run's config, which may declare settings too.
+
+    Raises:
+        ConfigError: one cannot be understood; the text names it.
+    """
+    check_project(options.project)
+    check_run(options.name)
+    check_choice("resume", options.resume, RESUMES)
+    check_choice("worker", options.worker, WORKERS)
+    if not callable(options.selection):
+        policy_named(options.selection)
+    flag_parameters = current_parameters(options.flag_parameters)
+    check_parameters(flag_parameters)
+    check_keys(options.metric_keys)
+    webhook = options.alert_webhook or os.environ.get(ENVIRONMENT)
+    if webhook:
+        check_webhook(webhook)
+    folder = options.all_rows_folder
+    return replace(
+        options,
+        settings=RunSettings.declared(
+            config,
+            **{
+                **options.run_settings,
+                "reward_range": options.reward_range,
+                "metric_ranges": options.metric_ranges or None,
+            },
+        ),
+        flag_parameters=flag_parameters,
+        all_rows_folder=None if folder is None else str(Path(folder).absolute()),
+        alert_webhook=webhook,
+    )
+
+
+def decoding_of(options: StepOptions, dialect: Any) -> DecodeSettings:
+    """What rollouts are decoded with beside the tokenizer.
+
+    Raises:
+        ConfigError: it cannot be understood.
+    """
+    return DecodeSettings(dialect, options.chat_template, options.chat_template_kwargs)
 
 
 def plain_step(step: Any) -> int:

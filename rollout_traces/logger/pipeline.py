@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,6 @@ from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 
 log = logging.getLogger("rollout_traces")
 
-MAX_SPOOL_BYTES = 8 << 30
-"""Bytes that may wait on disk, by default."""
 MAX_MEMORY_BYTES = 1 << 30
 """Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
 LINGER = 20.0
@@ -58,30 +56,21 @@ class PipelineOptions:
     """What a logger wants of its pipeline.
 
     Attributes:
-        steps: the step processor's settings.
-        in_process: work in a process of its own where that can be.
+        steps: all options of the logger, and what the run declares.
         tokenizer: the policy's, or None.
         decoding: what rollouts are decoded with beside the tokenizer.
         redact: see `RolloutLogger`.
-        space_id: Hugging Face Space.
-        server_url: self-hosted server, perhaps with its write token.
-        private: whether a Space that has to be created is private.
-        max_bytes: budget of one hand-over.
-        max_spool_bytes: bytes that may wait on disk.
-        alert_webhook: address that alerts are sent to; a secret.
     """
 
     steps: StepOptions
-    in_process: bool
     tokenizer: Any
     decoding: DecodeSettings
     redact: Callable[[Mapping[str, Any]], Sequence[str]] | None
-    space_id: str | None
-    server_url: str | None
-    private: bool | None
-    max_bytes: int
-    max_spool_bytes: int
-    alert_webhook: str | None = field(default=None, repr=False)
+
+    @property
+    def in_process(self) -> bool:
+        """Work in a separate process where that can be."""
+        return self.steps.worker == "process"
 
 
 class SpoolClient:
@@ -222,7 +211,7 @@ class LoggerPipeline(SpoolClient):
         self._worker_counters: Counter[str] = Counter()
         self._named = NamedTargets()
         spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
-        super().__init__(spool, warnings, plan.max_bytes, attempts_of(sink.run.id))
+        super().__init__(spool, warnings, plan.steps.max_bytes_per_step, attempts_of(sink.run.id))
         self._worker: WorkerThread | WorkerProcess = self._make_worker()
 
     @property
@@ -314,7 +303,7 @@ class LoggerPipeline(SpoolClient):
             )
         name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
         writer = self._folder.writer_folder(name)
-        return SpoolWriter(writer, self._plan.max_spool_bytes)
+        return SpoolWriter(writer, self._plan.steps.max_spool_bytes)
 
     def _make_worker(self) -> WorkerThread | WorkerProcess:
         if self._folder is None:
@@ -374,9 +363,9 @@ class LoggerPipeline(SpoolClient):
             run_id=run.id,
             group=getattr(run, "group", None),
             config=plain(config),
-            space_id=self._plan.space_id or getattr(run, "_space_id", None),
-            server_url=(self._plan.server_url or "").split("?")[0] or run_server(run),
-            private=self._plan.private,
+            space_id=self._plan.steps.space_id or getattr(run, "_space_id", None),
+            server_url=(self._plan.steps.server_url or "").split("?")[0] or run_server(run),
+            private=self._plan.steps.private if self._plan.steps.space_id else None,
             options=steps.as_plain(),
             decoding=self._plan.decoding.as_plain() or {},
             has_tokenizer=has_tokenizer and self._plan.tokenizer is not None,
@@ -384,7 +373,7 @@ class LoggerPipeline(SpoolClient):
 
     def _secrets(self) -> dict[str, str]:
         """What must not lie on disk and goes to the worker through its environment."""
-        webhook = {ENVIRONMENT: self._plan.alert_webhook} if self._plan.alert_webhook else {}
+        webhook = {ENVIRONMENT: self._plan.steps.alert_webhook} if self._plan.steps.alert_webhook else {}
         return webhook | self._write_token()
 
     def _write_token(self) -> dict[str, str]:
@@ -402,9 +391,9 @@ class LoggerPipeline(SpoolClient):
         folder = self._folder
         readers = folder.readers if folder is not None else lambda: [self.reader]
         counters = self._worker_counters
-        if self._plan.alert_webhook:
+        if self._plan.steps.alert_webhook:
             run = self._sink.run
-            self._sink.webhook = AlertWebhook(self._plan.alert_webhook, run.project, run.name, counters)
+            self._sink.webhook = AlertWebhook(self._plan.steps.alert_webhook, run.project, run.name, counters)
         return SpoolConsumer(
             readers,
             lambda: StepProcessor(self._sink, decoder, self._plan.steps, counters, redact=self._plan.redact),

@@ -51,7 +51,9 @@ class RankClient(SpoolClient):
         self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
     ) -> None:
         path = folder.writer_folder(rank_spool(rank, unique()))
-        super().__init__(SpoolWriter(path, plan.max_spool_bytes), warnings, plan.max_bytes, attempts)
+        super().__init__(
+            SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps.max_bytes_per_step, attempts
+        )
         self._folder = folder
 
     def close(self, timeout: float, *, stored: bool) -> None:
@@ -153,7 +155,9 @@ def share(
         return
     store = own_store(ranks.store)
     if store is not None:
-        pipeline.take_from(NodeReceiver(folder, NodeMeeting(store, key), plan.max_spool_bytes, warnings))
+        pipeline.take_from(
+            NodeReceiver(folder, NodeMeeting(store, key), plan.steps.max_spool_bytes, warnings)
+        )
     publish_announcement(
         ranks,
         key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import secrets
 import threading
@@ -12,41 +13,33 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.hand_over import Warnings
-from rollout_traces.capture.host_copy import MAX_BYTES, Captured
+from rollout_traces.capture.host_copy import Captured
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
-from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
-from rollout_traces.flags import check_parameters, current_parameters
 from rollout_traces.logger.arguments import (
-    RESUMES,
-    WORKERS,
     awaited_keys,
     batches_of_call,
     check_cap,
-    check_choice,
     check_split,
+    checked_options,
+    decoding_of,
     plain_step,
 )
-from rollout_traces.logger.pipeline import MAX_SPOOL_BYTES, LoggerPipeline, PipelineOptions
+from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
-from rollout_traces.metrics import check_keys
-from rollout_traces.selection import policy_named
-from rollout_traces.settings.names import check_project, check_run
-from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS, RunSettings
+from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.sink.trackio_sink import TrackioSink
-from rollout_traces.sink.webhook import ENVIRONMENT as ALERT_WEBHOOK
-from rollout_traces.sink.webhook import check_webhook
 from rollout_traces.spool.record import Record
-from rollout_traces.steps.options import JOIN_SECONDS, MAX_STEP_BYTES, QUIET_SECONDS, StepOptions
+from rollout_traces.steps.options import StepOptions
 
 STEPS_WITH_GROUPS = 16
 """Steps whose group numbers are kept for further calls."""
@@ -63,47 +56,14 @@ class RolloutLogger:
         project: Trackio project.
         name: run name; Trackio makes one up when None.
         tokenizer: the policy's tokenizer; without it no rollout is decoded and only ledgers are kept.
-        max_rollout_traces_per_step: rollouts that become traces, per step and split; 0 or less: none.
-        selection: how that cap is spent: `portfolio`, `fixed_prompts`, `first`, `random`, `extremes`, `all` or a
-            callable; evaluation has `fixed_prompts` where training has `portfolio`.
-        space_id: Hugging Face Space to log to.
-        private: whether a Space that has to be created is private.
-        server_url: self-hosted Trackio server to log to.
         config: stored with the run. A mapping under `rollout_traces` declares what `RunSettings` holds
             (clip bounds, a success threshold, ranges).
         run: a `trackio.Run`; else the current one, else a new one.
-        resume: `allow`, `must` or `never`, for a new run.
-        ledger: whether every step's ledger of all rows is kept.
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
             spool then lies in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
-        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
-        chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
-        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
-        reward_range: (smallest, largest) reward, for display.
-        metric_ranges: name -> {min, max, invert}, for display.
-        metric_keys: which metrics of a step are logged: `default`, `full`, or patterns (docs/metrics.md).
-        flag_parameters: thresholds of flags by `<flag>.<parameter>`, `<flag>.alert_above` among them
-            (docs/flags.md).
-        all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
-            `{"columns": [...], "data": [[...]]}`; None: no such file.
-        alert_webhook: http or https address that gets every alert as JSON (docs/logging.md); the variable
-            `ROLLOUT_TRACES_ALERT_WEBHOOK` when None. It is a secret: it reaches the worker through its
-            environment, and is written nowhere.
-        worker: `process`, or `thread` where no process can be started. A callable selection, a redact hook
-            or template arguments that JSON cannot hold work in a thread only.
-        per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks hand over to
-            rank 0's run and share one selection with one cap.
-        max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
-        max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
-        max_step_bytes: memory of the worker for the tokens of one open step; above it those of a random sample of
-            its groups are kept, and probabilities say so.
-        quiet_seconds: seconds without rollouts after which an open step is closed, and at least three times the
-            longest pause seen within a step; 0: never. It is off where closes are announced.
-        join_seconds: seconds that a step which could be closed waits for awaited joins.
-        announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
-            For asynchronous trainers, whose steps overlap, and for hooks.
         drain: the former name of `worker`.
+        **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default.
 
     Raises:
         ConfigError: a setting cannot be understood.
@@ -115,112 +75,52 @@ class RolloutLogger:
         name: str | None = None,
         tokenizer: Any = None,
         *,
-        max_rollout_traces_per_step: int = 0,
-        selection: str | Callable[..., Any] = "portfolio",
-        space_id: str | None = None,
-        private: bool | None = True,
-        server_url: str | None = None,
         config: Mapping[str, Any] | None = None,
         run: Any = None,
-        resume: str = "allow",
-        ledger: bool = True,
         redact: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         dialect: Any = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        max_disk_gb: float | None = None,
-        reward_range: tuple[float, float] | None = None,
-        metric_ranges: Mapping[str, Mapping[str, Any]] | None = None,
-        metric_keys: str | Sequence[str] = "default",
-        flag_parameters: Mapping[str, Any] | None = None,
-        all_rows_folder: str | Path | None = None,
-        alert_webhook: str | None = None,
-        worker: str = "process",
-        per_rank: bool = False,
-        max_bytes_per_step: int = MAX_BYTES,
-        max_spool_bytes: int = MAX_SPOOL_BYTES,
-        max_step_bytes: int = MAX_STEP_BYTES,
-        quiet_seconds: float = QUIET_SECONDS,
-        join_seconds: float = JOIN_SECONDS,
-        announces_closes: bool = False,
         drain: str | None = None,
+        **options: Any,
     ) -> None:
-        check_cap(max_rollout_traces_per_step)
-        check_project(project)
-        check_run(name)
-        check_choice("resume", resume, RESUMES)
         if drain is not None:
             warnings.warn(
                 "drain= is now worker=; the old name goes with the next release.",
                 DeprecationWarning,
                 stacklevel=2,
             )
-            worker = drain
-        check_choice("worker", worker, WORKERS)
-        settings = RunSettings.declared(config, reward_range=reward_range, metric_ranges=metric_ranges)
-        if not callable(selection):
-            policy_named(selection)
+            options["worker"] = drain
+        check_cap(options.get("max_rollout_traces_per_step", 0))
+        asked = checked_options(StepOptions.of(**options, project=project, name=name), config)
         if tokenizer is not None:
             check_tokenizer(tokenizer)
-        flag_parameters = current_parameters(flag_parameters or {})
-        check_parameters(flag_parameters)
-        check_keys(metric_keys)
-        alert_webhook = alert_webhook or os.environ.get(ALERT_WEBHOOK)
-        if alert_webhook:
-            check_webhook(alert_webhook)
+        plan = PipelineOptions(asked, tokenizer, decoding_of(asked, dialect), redact)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: dict[tuple[str, int, str], GroupNumbers] = {}
         self._pid = os.getpid()
         self._finished: bool | None = None
-        self._announces_closes = announces_closes
+        self._announces_closes = asked.announces_closes
         self._finishing = threading.Lock()
-        step_options = StepOptions(
-            max_traces=max_rollout_traces_per_step,
-            selection=selection,
-            ledger=ledger,
-            settings=settings,
-            max_disk_gb=max_disk_gb,
-            metric_keys=(metric_keys,) if isinstance(metric_keys, str) else tuple(metric_keys),
-            flag_parameters=flag_parameters,
-            all_rows_folder=None if all_rows_folder is None else str(Path(all_rows_folder).absolute()),
-            quiet_seconds=quiet_seconds,
-            join_seconds=join_seconds,
-            max_step_bytes=max_step_bytes,
-        )
-        plan = PipelineOptions(
-            steps=step_options,
-            in_process=worker == "process",
-            tokenizer=tokenizer,
-            decoding=DecodeSettings(dialect, chat_template, chat_template_kwargs or {}),
-            redact=redact,
-            space_id=space_id,
-            server_url=server_url,
-            private=private if space_id else None,
-            max_bytes=max_bytes_per_step,
-            max_spool_bytes=max_spool_bytes,
-            alert_webhook=alert_webhook,
-        )
         ranks = current_ranks()
-        self._n_ranks, self._rank = (1, 0) if ranks is None or per_rank else (ranks.n_ranks, ranks.rank)
+        self._n_ranks, self._rank = (1, 0) if ranks is None or asked.per_rank else (ranks.n_ranks, ranks.rank)
         suffix, key = "", next_key(project)
         shares = ranks is not None and self._rank > 0 and redact is None
         client = client_of_rank(ranks, key, plan, self._warnings) if ranks is not None and shares else None
         if client is not None:
             self._pipeline: LoggerPipeline | RankClient = client
         else:
-            if ranks is not None and (per_rank or self._rank > 0):
+            if ranks is not None and (asked.per_rank or self._rank > 0):
                 suffix, self._n_ranks = f"-rank{ranks.rank}", 1
             sink = TrackioSink.open(
                 project=project,
                 name=f"{name or 'run'}{suffix}" if suffix else name,
                 group=name if suffix else None,
                 run=run,
-                resume=resume,
-                space_id=space_id,
-                server_url=server_url,
-                private=private if space_id else None,
-                config={**(config or {}), CONFIG_KEY: _run_config(settings, flag_parameters, tokenizer)},
+                resume=asked.resume,
+                space_id=asked.space_id,
+                server_url=asked.server_url,
+                private=asked.private if asked.space_id else None,
+                config={**(config or {}), CONFIG_KEY: _run_config(asked, tokenizer)},
             )
             shared = ranks if self._n_ranks > 1 else None
             self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
@@ -417,11 +317,32 @@ class RolloutLogger:
             return False
 
 
-def _run_config(settings: RunSettings, parameters: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:
     """What the run's config says of us: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
-    written = {FLAG_PARAMETERS: dict(parameters), "tokenizer": str(name) if name else None}
-    return {**settings.as_config(), **{key: value for key, value in written.items() if value}}
+    written = {FLAG_PARAMETERS: dict(options.flag_parameters), "tokenizer": str(name) if name else None}
+    return {**options.settings.as_config(), **{key: value for key, value in written.items() if value}}
+
+
+def _signature() -> inspect.Signature:
+    """The constructor's arguments with every option by name, for `help` and editors."""
+    own = inspect.signature(RolloutLogger.__init__)
+    written = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    known = {item.name for item in written}
+    derived = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default_of(item.name),
+            annotation=item.type,
+        )
+        for item in fields(LoggerOptions)
+        if item.name not in known
+    ]
+    return own.replace(parameters=[*written, *derived])
+
+
+RolloutLogger.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _finish_at_exit(logger: RolloutLogger) -> None:

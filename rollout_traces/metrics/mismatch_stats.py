@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, MaskedTokens
 from rollout_traces.ledger.segments import Segments
 
 BUCKETS = ("0", "1", "2_plus")
@@ -51,7 +51,7 @@ def mismatch_of(sampled: MaskedTokens, where_M: np.ndarray | None = None) -> dic
     return {
         "k1": float(-d.mean()),
         "k3": float(np.mean(excess - d)),
-        "prob_abs_diff": _prob_abs_diff(sampled, None if every else usable),
+        "prob_abs_diff": _prob_abs_diff(sampled, None if every else usable, d, excess),
         "mult_prob_error": float(np.mean(np.where(d >= 0, weight, 1 / weight))),
         "sequence_log_ratio_mean": float(sums.mean()),
         "sequence_log_ratio_max": float(sums.max()),
@@ -71,11 +71,16 @@ def effective_share(log_weights: np.ndarray) -> float:
     return float(weight.sum() ** 2 / (len(weight) * np.sum(weight**2)))
 
 
-def _prob_abs_diff(sampled: MaskedTokens, usable_M: np.ndarray | None) -> float:
+def _prob_abs_diff(
+    sampled: MaskedTokens, usable_M: np.ndarray | None, d: np.ndarray, excess: np.ndarray
+) -> float:
+    """mean |e^prox - e^rollout|, which is e^rollout * |e^d - 1| where neither d nor a logprob had to be clamped."""
     prox, rollout = sampled.track("prox_logprobs"), sampled.track("logprobs")
     assert prox is not None and rollout is not None
     if usable_M is not None:
         prox, rollout = prox[usable_M], rollout[usable_M]
+    if max(prox.max(), rollout.max()) <= 0 and max(d.max(), -d.min()) < LOG_RATIO_LIMIT:
+        return float(np.abs(excess) @ np.exp(rollout) / len(excess))
     return float(
         np.mean(np.abs(np.exp(np.minimum(prox, 0)) - np.exp(np.minimum(rollout, 0))), dtype=np.float64)
     )

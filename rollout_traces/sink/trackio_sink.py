@@ -21,9 +21,11 @@ import numpy as np
 from rollout_traces.flags import Alert
 from rollout_traces.plain_values import plain
 from rollout_traces.sink.disk_use import DiskUse
+from rollout_traces.sink.images import saved_images
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
-from rollout_traces.trace.conversion import TraceRecord
+from rollout_traces.trace.conversion import DETAILS_KEY, TraceRecord
+from rollout_traces.trace.images import IMAGES_KEY
 
 log = logging.getLogger("rollout_traces")
 
@@ -180,7 +182,8 @@ class TrackioSink:
                 for name, values in (histograms or {}).items()
                 if _has_bins(values)
             }
-            self._log({**numbers, **shapes, key: [_as_trace(record) for record in fresh]}, step)
+            traces = [_as_trace(record, saved_images(record.images, self.run, int(step))) for record in fresh]
+            self._log({**numbers, **shapes, key: traces}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
         """Raises an alert in the run, and has it sent to the webhook."""
@@ -306,9 +309,10 @@ def _as_histogram(values: np.ndarray) -> Any:
     return trackio.Histogram(np.asarray(values, np.float64), num_bins=HISTOGRAM_BINS)
 
 
-def _as_trace(record: TraceRecord) -> Any:
+def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:
     import trackio
 
-    return trackio.Trace(
-        messages=plain(record.messages), metadata=plain(record.metadata), spans=plain(record.spans)
-    )
+    spans = plain(record.spans)
+    if images:
+        next(span[DETAILS_KEY] for span in spans if DETAILS_KEY in span)[IMAGES_KEY] = list(images)
+    return trackio.Trace(messages=plain(record.messages), metadata=plain(record.metadata), spans=spans)

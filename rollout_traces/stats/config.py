@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import LoggerOptions, option_names
 from rollout_traces.settings.typed_value import typed_value
 
 log = logging.getLogger("rollout_traces")
@@ -23,54 +24,31 @@ Config = TypeVar("Config")
 
 
 @dataclass
-class TrackioConfig:
-    """Trackio, and the rollouts that become traces in it.
+class TrackioConfig(LoggerOptions):
+    """Trackio, and the rollouts that become traces in it: all options of a `RolloutLogger`.
+
+    Project and run name are the experiment's and the trial's when None.
 
     Attributes:
         mode: `disabled`: nothing is logged to Trackio; `local`: to the local store, whatever `space_id` and
             `server_url` say; `online`: to the Space or server where one is given, else to the local store.
-        project: Trackio project; the experiment's name when None.
-        name: run name; the trial's name when None.
-        space_id: Hugging Face Space to log to, `user/name`.
-        private: whether a Space that has to be created is private.
-        server_url: self-hosted Trackio server to log to.
-        max_rollout_traces_per_step: rollouts that become traces, per step and split; 0 or less: none.
-        selection: how that cap is spent: `portfolio`, `fixed_prompts`, `first`, `random`, `extremes`, `all`.
-        ledger: whether every step's ledger of all rows is kept.
-        reward_range: smallest and largest reward, for display.
-        metric_ranges: name -> min, max and perhaps invert, for display.
-        run_settings: what else the run declares, fields of `RunSettings`: clip bounds, a success threshold.
-        metric_keys: which metrics of a step are logged: `default`, `full`, or patterns.
-        flag_parameters: thresholds of flags by `<flag>.<parameter>`.
-        all_rows_folder: folder that gets one JSON file a step with the text of every rollout.
-        alert_webhook: address that gets every alert as JSON; a secret, not stored with the run.
-        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only.
-        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
-        chat_template_kwargs: further arguments of the template, as `enable_thinking: false`.
     """
 
     mode: str = "disabled"
-    project: str | None = None
-    name: str | None = None
-    space_id: str | None = None
-    private: bool = True
-    server_url: str | None = None
-    max_rollout_traces_per_step: int = 0
-    selection: str = "portfolio"
-    ledger: bool = True
-    reward_range: list[float] | None = None
-    metric_ranges: dict[str, Any] = field(default_factory=dict)
-    run_settings: dict[str, Any] = field(default_factory=dict)
-    metric_keys: Any = "default"
-    flag_parameters: dict[str, Any] = field(default_factory=dict)
-    all_rows_folder: str | None = None
-    alert_webhook: str | None = field(default=None, repr=False)
-    max_disk_gb: float | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _one_of("trackio.mode", self.mode, ("disabled", "online", "local"))
+
+    def logger_options(self, project: str, name: str) -> dict[str, Any]:
+        """Arguments for a `RolloutLogger`.
+
+        Args:
+            project: of the experiment.
+            name: of the trial.
+        """
+        options = {key: getattr(self, key) for key in option_names()}
+        targets = {} if self.mode == "online" else {"space_id": None, "server_url": None}
+        return {**options, **targets, "project": self.project or project, "name": self.name or name}
 
 
 @dataclass

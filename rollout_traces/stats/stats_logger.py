@@ -24,7 +24,6 @@ from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.metrics import check_keys
 from rollout_traces.settings.key_filter import KeyFilter
-from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.stats.completion_printer import CompletionPrinter
 from rollout_traces.stats.config import (
     StatsLoggerConfig,
@@ -254,34 +253,10 @@ class StatsLogger:
         return self._rollout_logger
 
     def _open_rollout_logger(self) -> RolloutLogger:
-        trackio = self.config.trackio
-        remote = trackio.mode == "online"
         self._decodes = self._tokenizer is not None
-        return RolloutLogger(
-            project=trackio.project or self.config.experiment_name,
-            name=trackio.name or self.config.trial_name,
-            tokenizer=self._tokenizer,
-            max_rollout_traces_per_step=trackio.max_rollout_traces_per_step,
-            selection=trackio.selection,
-            space_id=trackio.space_id if remote else None,
-            private=trackio.private,
-            server_url=trackio.server_url if remote else None,
-            config=self._run_config(),
-            ledger=trackio.ledger,
-            reward_range=tuple(trackio.reward_range) if trackio.reward_range else None,  # type: ignore[arg-type]
-            metric_ranges=trackio.metric_ranges or None,
-            metric_keys=trackio.metric_keys,
-            flag_parameters=trackio.flag_parameters,
-            all_rows_folder=trackio.all_rows_folder,
-            alert_webhook=trackio.alert_webhook,
-            max_disk_gb=trackio.max_disk_gb,
-            chat_template=trackio.chat_template,
-            chat_template_kwargs=trackio.chat_template_kwargs,
-        )
-
-    def _run_config(self) -> dict[str, Any]:
-        declared = self._stored_config.get(CONFIG_KEY) or {}
-        return {**self._stored_config, CONFIG_KEY: {**declared, **self.config.trackio.run_settings}}
+        config = self.config
+        options = config.trackio.logger_options(config.experiment_name, config.trial_name)
+        return RolloutLogger(**options, tokenizer=self._tokenizer, config=self._stored_config)
 
     def _take_tokenizer(self, tokenizer: Any) -> None:
         if tokenizer is None or self._tokenizer is not None:

@@ -19,6 +19,8 @@ from rollout_traces.transcript import Transcript
 PREVIEW = 120
 """Characters of a prompt that are shown."""
 LONGEST = 5
+FORMER_WORD = "filtered"
+"""What the running totals of `discarded` were called until the release before this one."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,11 @@ class RunningTotals:
 
     Attributes:
         rollouts: rollouts seen, by split.
-        filtered: rollouts dropped before training, by split and reason.
+        discarded: rollouts dropped before training, by split and reason.
     """
 
     rollouts: Counter[str] = field(default_factory=Counter)
-    filtered: dict[str, Counter[str]] = field(default_factory=dict)
+    discarded: dict[str, Counter[str]] = field(default_factory=dict)
 
     @classmethod
     def resumed(cls, stored: Mapping[str, float]) -> RunningTotals:
@@ -148,10 +150,11 @@ class RunningTotals:
         totals = cls()
         for key, value in stored.items():
             split, _, name = key.partition("/total/")
+            word, _, reason = name.partition("_")
             if name == "samples":
                 totals.rollouts[split] = int(value)
-            elif name.startswith("filtered_"):
-                totals.filtered.setdefault(split, Counter())[name[len("filtered_") :]] = int(value)
+            elif word in ("discarded", FORMER_WORD) and reason:
+                totals.discarded.setdefault(split, Counter())[reason] = int(value)
         return totals
 
     def add(self, ledger: Ledger, split: str) -> dict[str, float]:
@@ -162,14 +165,18 @@ class RunningTotals:
             split: `rollout` or `eval-rollout`.
 
         Returns:
-            `<split>/total/{samples,filtered}` and `<split>/total/filtered_<reason>` so far.
+            `<split>/total/{samples,discarded}` and `<split>/total/discarded_<reason>` so far; for a release also
+            under `filtered`, as they were called before.
         """
         reasons = [reason for reason in ledger.get("discard_reason").tolist() if reason is not None]
         self.rollouts[split] += ledger.n_rows
-        filtered = self.filtered.setdefault(split, Counter())
-        filtered.update(reasons)
-        totals = {f"filtered_{name}": n for name, n in bounded(filtered).items()}
-        totals |= {"samples": self.rollouts[split], "filtered": sum(filtered.values())}
+        discarded = self.discarded.setdefault(split, Counter())
+        discarded.update(reasons)
+        of_reason = bounded(discarded)
+        totals = {"samples": self.rollouts[split]}
+        for word in ("discarded", FORMER_WORD):
+            totals |= {word: sum(discarded.values())}
+            totals |= {f"{word}_{name}": n for name, n in of_reason.items()}
         return {f"{split}/total/{name}": float(n) for name, n in totals.items()}
 
 

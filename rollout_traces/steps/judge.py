@@ -189,6 +189,7 @@ class Judge:
                 flags=flags[item.row],
                 extra=read[item.row][1](extra_metadata(batch, ledger, item.row)),
                 details=read[item.row][1](details_of(batch, item.row)),
+                images=self.reader.images(batch, item.row),
             )
             for item in chosen
         ]

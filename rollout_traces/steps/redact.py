@@ -40,7 +40,7 @@ class Redaction:
     """
 
     def __init__(self, hook: Redact, counters: Counter[str]) -> None:
-        self._hook = hook
+        self.hook = hook
         self._counters = counters
 
     def apply(
@@ -119,7 +119,7 @@ class Redaction:
         content = message.get("content")
         text = content if isinstance(content, str) else "" if content is None else str(content)
         try:
-            named = {str(piece) for piece in self._hook({**message, "content": text}) if piece}
+            named = {str(piece) for piece in self.hook({**message, "content": text}) if piece}
         except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
             self._counters["redact_errors"] += 1
             return {"role": str(message.get("role")), "content": HIDDEN}
@@ -129,7 +129,7 @@ class Redaction:
         """Hides in what goes with a rollout: the rollout's pieces, and what the hook names in it."""
         if isinstance(value, str):
             try:
-                named = {str(piece) for piece in self._hook({"role": "metadata", "content": value}) if piece}
+                named = {str(piece) for piece in self.hook({"role": "metadata", "content": value}) if piece}
             except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
                 self._counters["redact_errors"] += 1
                 return HIDDEN * len(value)
@@ -144,7 +144,7 @@ class Redaction:
 
     def _pieces_of(self, message: Mapping[str, Any], turn: Turn) -> set[str]:
         try:
-            wanted = {str(piece) for piece in self._hook(message) if piece}
+            wanted = {str(piece) for piece in self.hook(message) if piece}
         except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
             self._counters["redact_errors"] += 1
             return {turn.raw, turn.content, *([turn.thinking] if turn.thinking else [])} - {""}

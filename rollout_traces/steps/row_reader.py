@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.steps.images import images_of
 from rollout_traces.steps.redact import Redaction
+from rollout_traces.trace.images import TraceImage
 from rollout_traces.transcript import Transcript
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,12 @@ class RowReader:
     def label(self, batch: PackedBatch) -> PackedBatch:
         """A hand-over with what the hook hides hidden in the names that its rows carry."""
         return batch if self._redaction is None else self._redaction.labels(batch)
+
+    def images(self, batch: PackedBatch, row: int) -> Sequence[TraceImage]:
+        """The images of a row; what the hook hides, and what is none, is left out with a sentence."""
+        return images_of(
+            batch, row, self._counters, None if self._redaction is None else self._redaction.hook
+        )
 
     def readable(self, batch: PackedBatch) -> np.ndarray:
         """bool [B]: the row can become a transcript."""

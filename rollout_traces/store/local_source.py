@@ -15,8 +15,10 @@ from rollout_traces.store.places import (
     local_index_path,
     local_labels_path,
     local_projects,
+    marks_path,
 )
 from rollout_traces.store.source import Source, SqlValue
+from rollout_traces.trace.images import read_file
 
 
 class LocalSource(Source):
@@ -57,9 +59,25 @@ class LocalSource(Source):
         except sqlite3.Error as error:
             raise StoreError(f"{self.label}: {self.path} cannot be read ({error}).") from error
 
+    def media(self, path: str) -> bytes:
+        """A file in the project's media folder; links that lead out of it are not followed."""
+        folder = self.path.parent / "media"
+        try:
+            own = (folder / self.path.stem).resolve(strict=True)
+            wanted = (folder / path).resolve(strict=True)
+            if not wanted.is_relative_to(own):
+                raise ValueError("it is not in the project's media folder.")
+            return read_file(str(wanted))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.label}: the file {path[:200]!r} cannot be shown: {error}") from error
+
     def index_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into."""
         return local_index_path(self.path)
+
+    def marks_path(self) -> Path:
+        """Beside the project, in a folder that Trackio does not look into; in the cache where that cannot be."""
+        return marks_path(self.path)
 
     def labels_path(self) -> Path:
         """Beside the project, and not in the index, which can be removed."""

@@ -17,6 +17,8 @@ LABELS_FOLDER = "rollout-labels"
 LABELS_SUFFIX = ".jsonl"
 SIDE_FOLDER = "rollout-columns"
 """Beside the projects: side tables of each, which no index can make again."""
+MARKS_FOLDER = "rollout-marks"
+"""Beside the projects: what readers said of each project's incidents."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
 """How the names of file systems begin that are reached over a network."""
 
@@ -90,6 +92,18 @@ def cached_index_path(address: str) -> Path:
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
     return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def marks_path(database: Path) -> Path:
+    """The file of what readers said of a project's incidents: beside its database, or in the cache."""
+    if is_own(database.parent) and os.access(database.parent, os.W_OK):
+        return database.parent / MARKS_FOLDER / f"{database.stem}.jsonl"
+    return cached_marks_path(cached_index_path(str(database.resolve())))
+
+
+def cached_marks_path(index: Path) -> Path:
+    """The same of a project that lives elsewhere: beside its index, which can be made again, never in it."""
+    return index.with_name(f"{index.name}-marks.jsonl")
 
 
 def is_own(path: Path) -> bool:

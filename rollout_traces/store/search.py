@@ -14,6 +14,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.query.nodes import Text, TextScan
 from rollout_traces.store.reading import SIGNS, conversation_text, part_text, spaced
 from rollout_traces.store.source import Source
+from rollout_traces.store.time_limit import check_time, stopping
 
 CONTEXT = 60
 """Characters of a snippet on either side of what was found."""
@@ -53,8 +54,9 @@ def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
         connection: the index.
         expression: one or several of `match_expression`, joined by AND.
     """
-    cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
-    return np.fromiter((doc for (doc,) in cursor), np.int64)
+    with stopping(connection):
+        cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
+        return np.fromiter((doc for (doc,) in cursor), np.int64)
 
 
 def scan(
@@ -82,11 +84,11 @@ def scan(
     if isinstance(node, TextScan) and node.how == "~":
         return _matching(source, node, part, of_src, engine)
     needle = (node.pattern if isinstance(node, TextScan) else node.phrase).lower()
-    found = [
-        of_src[rowid]
-        for rowid, messages in source.messages(list(of_src), needle)
-        if needle in part_text(messages, part).lower()
-    ]
+    found = []
+    for rowid, messages in source.messages(list(of_src), needle):
+        check_time()
+        if needle in part_text(messages, part).lower():
+            found.append(of_src[rowid])
     return np.array(found, np.int64)
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.places import own_labels_path
+from rollout_traces.store.places import cached_marks_path, own_labels_path
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -117,6 +117,10 @@ class Source(abc.ABC):
     def index_path(self) -> Path:
         """Where this source's index file belongs."""
 
+    def marks_path(self) -> Path:
+        """The file of what readers said of the project's incidents."""
+        return cached_marks_path(self.index_path())
+
     def labels_path(self) -> Path:
         """Where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
         return own_labels_path(self.label)
@@ -124,6 +128,17 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def side_folder(self) -> str:
         """Where this source's side tables belong: a folder of this machine, or an address."""
+
+    def media(self, path: str) -> bytes:
+        """A file that Trackio keeps for the project.
+
+        Args:
+            path: its path under Trackio's media folder, as a trace names it.
+
+        Raises:
+            StoreError: it is not on this machine, not the project's, or cannot be read.
+        """
+        raise StoreError("images are shown on the machine that holds the project's files alone.")
 
     @abc.abstractmethod
     def close(self) -> None:

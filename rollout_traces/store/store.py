@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import orjson
 
 from rollout_traces.encodable import encodable
+from rollout_traces.errors import StoreError
 from rollout_traces.store import search, steps
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
@@ -22,6 +23,7 @@ from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
 from rollout_traces.store.table import Table
+from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -407,6 +409,23 @@ class Store:
         with damage_said(f"trace {trace_id!r}: its details"):
             return read_details(record)
 
+    def image(self, trace_id: str, number: int) -> bytes:
+        """An image of a rollout.
+
+        Args:
+            trace_id: its trace's id.
+            number: which of its images, from 0.
+
+        Raises:
+            StoreError: there is none, or its file cannot be read.
+        """
+        images = self.details(trace_id).get(IMAGES_KEY)
+        named = images[number] if isinstance(images, list) and 0 <= number < len(images) else None
+        path = named.get("file_path") if isinstance(named, dict) else None
+        if not isinstance(path, str):
+            raise StoreError(f"trace {trace_id!r} has no image {number}.")
+        return self.source.media(path)
+
     def ledger(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
     ) -> Ledger:
@@ -468,6 +487,19 @@ class Store:
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
         return Table(self._finder, self._engine, self._scalars, self.runs)
+
+    def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
+        """A filter of the query language as a condition for `table().sql`, and its parameters.
+
+        Args:
+            where: the filter; an empty one holds for every row.
+
+        Raises:
+            QueryError: it cannot be understood.
+        """
+        from rollout_traces.store.conditions import sql_condition
+
+        return self._finder.ask(lambda asking: sql_condition(asking, where))
 
     def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
         """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.

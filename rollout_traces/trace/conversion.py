@@ -17,6 +17,7 @@ from rollout_traces.flags.base import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.plain_values import cut, plain
+from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
 from rollout_traces.transcript import Transcript, Turn
 
@@ -100,11 +101,13 @@ class TraceRecord:
         messages: OpenAI-style messages with string content.
         metadata: flat; keys of `METADATA`.
         spans: execution spans; the root carries the packed data under keys of our own.
+        images: images to be saved with the trace; one that was read has them in its details, under `IMAGES_KEY`.
     """
 
     messages: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
     spans: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    images: Sequence[TraceImage] = ()
 
 
 def rollout_trace(
@@ -115,6 +118,7 @@ def rollout_trace(
     flags: Sequence[Flag] = (),
     extra: Mapping[str, Any] | None = None,
     details: Mapping[str, Any] | None = None,
+    images: Sequence[TraceImage] = (),
 ) -> TraceRecord:
     """Builds the trace of a decoded rollout.
 
@@ -125,6 +129,7 @@ def rollout_trace(
         flags: the flags raised on it.
         extra: further metadata by key (`n_tokens`, `population`, `ground_truth`, `extra/...`).
         details: what only a reader of the whole trace needs (timings, structured extras).
+        images: the images that its tokens stand for, in order.
 
     Returns:
         The trace.
@@ -153,7 +158,7 @@ def rollout_trace(
         },
         TRACK_KEY: pack_transcript(transcript, messages),
     }
-    return TraceRecord(messages, metadata, [root, *_turn_spans(transcript)])
+    return TraceRecord(messages, metadata, [root, *_turn_spans(transcript)], images)
 
 
 def read_transcript(record: TraceRecord) -> Transcript | None:

@@ -78,6 +78,7 @@ class CloseRules:
         self._announcing: dict[tuple[str, str, str], int] = {}
         self._flushed: dict[StepKey, set[str]] = {}
         self._longest_gap = 0.0
+        self._last_closed: dict[tuple[str, str], int] = {}
 
     def open_key(self, step: StepKey) -> StepKey | None:
         """The open step, or open late part, that a hand-over of a step belongs to."""
@@ -131,6 +132,8 @@ class CloseRules:
 
     def closed(self, key: StepKey) -> None:
         """Forgets a step that was closed."""
+        place = (key.attempt, key.split)
+        self._last_closed[place] = max(key.step, self._last_closed.get(place, key.step))
         self._open.pop(key, None)
         self._announced.pop(key, None)
         self._flushed.pop(key, None)
@@ -150,27 +153,31 @@ class CloseRules:
             ranks: those of them that are ranks of one run.
             awaits_joins: tells whether a step waits for joins.
         """
-        found: list[Due] = []
-        for key in sorted(self._open, key=lambda key: (key.attempt, key.step, key.late)):
-            known = self._open[key]
+        reasons: dict[StepKey, str] = {}
+        for key, known in self._open.items():
             why = self._why_due(known, now, set(living), set(ranks))
             if why is None:
                 known.due_since = None
-                continue
-            known.due_since = now if known.due_since is None else known.due_since
+            else:
+                known.due_since = now if known.due_since is None else known.due_since
+                reasons[key] = why
+        found: list[Due] = []
+        for key in sorted(reasons, key=lambda key: (key.attempt, key.step, key.late)):
+            known, why = self._open[key], reasons[key]
+            waited = 0.0 if known.due_since is None else now - known.due_since
             patient = why not in ("flush", "gone", "attempt")
-            waited = now - known.due_since
             if awaits_joins(key) and patient and waited < self._join_seconds and not self._is_passed(known):
                 continue
             found.append(Due(key, why))
         return found
 
     def _is_passed(self, known: _Open) -> bool:
-        """A later step of the split is due as well: joins that were to come have been missed."""
-        return any(
+        """A later step of the split is due as well, or was closed: joins that were to come have been missed."""
+        place = (known.key.attempt, known.key.split)
+        return self._last_closed.get(place, known.key.step) > known.key.step or any(
             other.due_since is not None and other.key.step > known.key.step
             for other in self._open.values()
-            if (other.key.attempt, other.key.split) == (known.key.attempt, known.key.split)
+            if (other.key.attempt, other.key.split) == place
         )
 
     def _why_due(self, known: _Open, now: float, living: set[str], ranks: set[str]) -> str | None:

@@ -40,6 +40,8 @@ class RunPlan:
     agent: bool = False
     episodes: bool = False
     """Each step is of episodes of several rows."""
+    pictures: bool = False
+    """Each step has rollouts with images, one of them no image."""
 
 
 STANDARD = (
@@ -47,6 +49,7 @@ STANDARD = (
     RunPlan(run="run-b", steps=2, eval_every=0),
     RunPlan(project="hostile", steps=1, groups=2, eval_every=0, hostile=True, agent=True),
     RunPlan(project="agents", steps=2, eval_every=0, episodes=True),
+    RunPlan(project="pictures", steps=1, eval_every=0, pictures=True),
     RunPlan(project="repetitive", steps=1, groups=2, eval_every=0, repetitive=True),
 )
 """What the tests of the pages read."""
@@ -77,6 +80,7 @@ def log_run(plan: RunPlan) -> None:
     import rollout_traces as rt
     from tests.generator import BatchPlan, tiny_tokenizer
     from tests.inspector.agents import agent_batch
+    from tests.pictures import SVG, batch_with, png
 
     tokenizer = tiny_tokenizer()
     logger = rt.RolloutLogger(
@@ -94,6 +98,10 @@ def log_run(plan: RunPlan) -> None:
     if plan.repetitive:
         log_repetitive()
     for step in range(plan.first_step, plan.first_step + plan.steps):
+        if plan.pictures:
+            seen = [[png(60, 40), png(30, 30, (20, 90, 200))], [png(60, 40), SVG], None]
+            logger.log_rollouts(batch_with(seen), step=step)
+            continue
         if plan.episodes:
             logger.log_rollouts(agent_batch(tokenizer, step, clock=step == 2), step=step)
             continue

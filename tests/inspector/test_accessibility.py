@@ -20,6 +20,11 @@ PAGES = {
     "episodes": ({"project": "agents", "step": "1"}, "branches"),
     "what_if": ({"step": "4", "rules": "icepop:0.9,1.1"}, "taken"),
     "projects": ({}, "project-card"),
+    "run": ({}, "run-card"),
+    "explain": ({"step": "4", "where": "flags has 'tool_error'", "against": "rest=1"}, "findings"),
+    "prompts": ({}, "prompt-row"),
+    "flips": ({}, "grid-cell"),
+    "runs": ({"other": "run-b"}, "runs-card"),
 }
 
 
@@ -75,9 +80,7 @@ class TestWidth:
 
 
 class TestKeyboard:
-    @pytest.mark.parametrize(
-        "name", ["rollouts", "explore", "health", "compare", "group", "episodes", "what_if", "projects"]
-    )
+    @pytest.mark.parametrize("name", [name for name in PAGES if name != "rollouts-tokens"])
     def test_whatever_can_be_clicked_can_be_reached(self, visit, name):
         open_page(visit, name)
         unreachable = visit.page.evaluate(

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
+from rollout_traces.inspector import payload
+from rollout_traces.inspector.pages.compare import compare
+from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident, run_alarms
+from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -125,6 +130,68 @@ def test_a_split_without_rollouts_has_none(workspace: Workspace):
     assert report["incidents"] == report["usual"] == []
 
 
+def test_the_bar_lists_open_incidents_and_keeps_what_is_said_of_them(workspace: Workspace):
+    [leak] = [each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "mask_leak"]
+    assert (leak["opened"], leak["muted"], leak["acknowledged"]) == (LEAKS_FROM, False, None)
+    after = mark_incident(workspace, asked(incident=leak["name"], what="acknowledge"))["incidents"]
+    assert next(each for each in after if each["name"] == leak["name"])["acknowledged"]
+    mark_incident(workspace, asked(incident=leak["name"], what="mute"))
+    assert all(
+        each["muted"]
+        for each in incident_bar(workspace, asked())["incidents"]
+        if each["name"] == leak["name"]
+    )
+    for what in ("recall", "unmute"):
+        mark_incident(workspace, asked(incident=leak["name"], what=what))
+    assert leak in incident_bar(workspace, asked())["incidents"]
+    kept = workspace.store("alarms").source.marks_path()
+    assert kept.parent.name == "rollout-marks" and kept.stat().st_size < 2000
+
+
+def test_an_incident_that_is_none_is_not_marked(workspace: Workspace):
+    with pytest.raises(StoreError, match="no incident 'stale@1'"):
+        mark_incident(workspace, asked(incident="stale@1", what="mute"))
+
+
+def test_group_and_compare_show_what_rows_wear(workspace: Workspace):
+    answer = group(workspace, asked(step=LEAKS_FROM, group=0))
+    wearing = {member["id"]: member for member in answer["members"]}
+    listed = {card["id"]: card["flags"] for card in cards(samples(workspace, asked(step=LEAKS_FROM)))}
+    assert {key: member["flags"] for key, member in wearing.items()} == {key: listed[key] for key in wearing}
+    assert answer["usual"] and all("stale" in member["usual_flags"] for member in wearing.values())
+    pair = compare(workspace, asked(step=LEAKS_FROM, group=0))
+    for side in pair["sides"]:
+        assert {flag["name"] for flag in side["flags"]} == set(listed[side["id"]])
+        assert "stale" in side["usual_flags"]
+    assert {card["id"]: card["flags"] for card in pair["candidates"]}.items() <= listed.items()
+
+
+def test_an_opened_rollout_nests_flags_under_their_causes():
+    details = [{"name": "truncated", "severity": "warn"}, {"name": "no_end_marker", "severity": "warn"}]
+    listed = payload._flags(details, ["thinking_unclosed", "stale"], {})
+    assert {flag["name"]: flag["cause"] for flag in listed} == {
+        "truncated": None, "no_end_marker": "truncated", "thinking_unclosed": "truncated", "stale": None,
+    }  # fmt: skip
+
+
+@pytest.mark.browser
+def test_the_bar_says_what_is_open_and_is_muted_and_called_back(visit):
+    visit.open(tab="rollouts", project="demo", run="run-a")
+    bar = visit.get("incident-bar")
+    expect(bar).to_contain_text("since step 1")
+    first = visit.get("bar-signal").inner_text()
+    while bar.is_visible():
+        visit.get("bar-acknowledge").click()
+        visit.page.wait_for_timeout(300)
+    visit.get("incidents-aside").click()
+    expect(bar).to_contain_text(first)
+    visit.picture("incidents")
+    while visit.get("bar-recall").count():
+        visit.get("bar-recall").first.click()
+        visit.page.wait_for_timeout(300)
+    expect(visit.get("bar-acknowledge")).to_be_visible()
+
+
 @pytest.mark.browser
 def test_the_run_page_lists_an_incident_and_opens_its_rollouts(visit):
     visit.open(tab="run", project="demo", run="run-a")
@@ -142,3 +209,9 @@ def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
     expect(visit.get("population")).to_contain_text("usual in this run")
     visit.open(tab="health", project="demo", run="run-a")
     expect(visit.get("usual-flags")).to_contain_text("%")
+
+
+def test_a_projects_card_names_what_is_open_in_its_newest_run(workspace):
+    found = project(workspace, Request({"project": "alarms"}))["incidents"]
+    assert found[0]["severity"] == "error"
+    assert "mask" in found[0]["sentence"]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector.pages.run import run_explain, run_report
+from rollout_traces.inspector.pages.explain import explain
+from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.inspector.conftest import Served, Visit
 from tests.stories.causes import CAUSES
@@ -53,7 +54,7 @@ class TestAnswers:
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
 
     def test_a_step_is_explained(self, workspace: Workspace):
-        found = run_explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
+        found = explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
         assert any("mismatch_k3" in each["sentence"] for each in found["findings"])
         assert found["findings"][0]["detail"]["examples"]
 

@@ -105,6 +105,7 @@ class TestForeignTraces:
                 "turn": None,
                 "start": None,
                 "stop": None,
+                "cause": None,
             }
         ]
 

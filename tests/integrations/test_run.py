@@ -64,7 +64,7 @@ class TestTheScript:
             "print(HookSettings.from_environment().given())"
         )
         result = run(tmp_path, script, "train.py", options=("--max-traces", "8", "--project", "p"))
-        assert result.stdout.strip() == "{'max_rollout_traces_per_step': 8, 'project': 'p'}"
+        assert result.stdout.strip() == "{'project': 'p', 'max_rollout_traces_per_step': 8}"
 
 
 class TestSettings:

@@ -13,6 +13,7 @@ from rollout_traces.ledger.build import (
     normalise_stop_reason,
 )
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, pack, unpack
+from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
 from tests.builders import make_packed_batch, make_transcript
 
@@ -48,6 +49,47 @@ class TestIdentity:
     def test_the_callers_prompt_keys_come_before_the_hash_of_the_prompt(self):
         keys = build_ledger(two_rows(row_lists={"prompt_keys": ["task-1", None]})).get("prompt_key")
         assert keys[0] == "task-1" and len(keys[1]) == 16
+
+
+class TestLossMaskAndResponseMaskThatDiffer:
+    """The first sampled token of each row is outside the loss: what speaks of the loss must not count it."""
+
+    @pytest.fixture
+    def batch(self):
+        batch = make_packed_batch(
+            [[1, 2, 3, 4], [5, 6, 7, 8]],
+            [[0, 1, 1, 1], [0, 1, 1, 1]],
+            tracks={
+                "advantages": track(0, 9, 1, 1, 0, 9, -3, -3),
+                "logprobs": np.log(track(1, 0.5, 0.5, 0.5, 1, 0.5, 0.5, 0.5)),
+                "prox_logprobs": np.log(track(1, 0.5, 0.5, 0.5, 1, 0.5, 0.5, 0.5)),
+                "new_logprobs": np.log(track(1, 0.9, 0.9, 0.5, 1, 0.9, 0.5, 0.5)),
+            },
+        )
+        batch.loss_mask[:] = [False, False, True, True] * 2
+        return batch
+
+    def test_the_advantage_is_the_mean_over_loss_tokens(self, batch):
+        ledger = build_ledger(batch)
+        assert ledger.get("advantage").tolist() == [1, -3]
+        assert ledger.get("advantage_abs_max").tolist() == [1, 3]
+
+    def test_the_share_of_the_update_is_that_of_loss_tokens(self, batch):
+        assert build_ledger(batch).get("update_share") == pytest.approx([0.25, 0.75])
+
+    def test_the_clipped_share_is_that_of_loss_tokens(self, batch):
+        settings = RunSettings(clip_low=0.2, clip_high=0.2)
+        assert build_ledger(batch, settings).get("clip_share").tolist() == [0.5, 0]
+
+    def test_metrics_of_the_loss_do_not_count_it_either(self, batch):
+        settings = RunSettings(clip_low=0.2, clip_high=0.2)
+        found = rollout_metrics(batch, keys="full", settings=settings)
+        assert found["rollout/clip_share_high"] == 0.25 and found["rollout/clip_share_low"] == 0
+        assert found["rollout/advantage/max"] == 1
+        assert found["rollout/advantage/mean"] == -1
+
+    def test_lengths_count_what_was_sampled(self, batch):
+        assert build_ledger(batch).get("n_sampled").tolist() == [3, 3]
 
 
 class TestLengths:

@@ -89,6 +89,24 @@ class TestPurposefulPart:
         halves = {item.row for item in selected if item.selected_by.startswith("group:")}
         assert halves <= {63, 62, 0, 1}
 
+    def test_the_best_are_those_of_the_highest_reward(self):
+        ledger = make_ledger(n_groups=8, group_size=8, reward=np.arange(64, dtype=float) % 8)
+        for step in range(20):
+            for item in portfolio(make_request(ledger, limit=24, step=step)):
+                if item.selected_by == "best":
+                    assert item.row % 8 == 7
+                if item.selected_by == "worst":
+                    assert item.row % 8 == 0
+        one_group = make_ledger(n_groups=1, group_size=64, reward=np.arange(64, dtype=float))
+        reasons = {}
+        for step in range(20):
+            chosen = portfolio(make_request(one_group, limit=16, step=step))
+            reasons |= {
+                item.row: item.selected_by for item in chosen if item.selected_by.startswith("group:")
+            }
+        assert {row for row, why in reasons.items() if why == "group:best"} == {62, 63}
+        assert {row for row, why in reasons.items() if why == "group:worst"} == {0, 1}
+
     def test_pairs_prefer_prompts_traced_before(self):
         ledger = make_ledger(n_groups=40)
         traced = {f"prompt-{g}": 3 for g in (11, 12, 13, 14, 15, 17)}

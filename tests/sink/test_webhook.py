@@ -132,7 +132,7 @@ def test_a_name_that_no_json_takes_still_goes():
     hook.send(ALERT, step=1)
     hook.close(30)
     endpoint.close()
-    assert counters == {"alerts_sent": 1} and endpoint.got[0]["run"] == "run?"
+    assert counters == {"alerts_sent": 1} and endpoint.got[0]["run"] == "run\ufffd"
 
 
 def test_what_is_on_its_way_at_the_close_is_counted_once():

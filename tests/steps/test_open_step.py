@@ -89,7 +89,7 @@ class TestAboveIt:
 
     def test_a_row_whose_tokens_were_given_up_is_no_candidate(self):
         closed = self.full().closed()
-        options = StepOptions(max_traces=12, selection="all")
+        options = StepOptions(max_rollout_traces_per_step=12, selection="all")
         chosen = choose_rows(closed, closed.rows, options, StoredStep(), {}, Counter())
         assert all(closed.batch.has_tokens[item.row] for item in chosen)
 
@@ -119,7 +119,7 @@ class TestAboveIt:
 def test_weights_add_up_to_the_population_and_rows_are_chosen_alike(n_calls, max_tokens):
     n_rows, n_steps = 64, 60
     totals, counts = [], np.zeros(n_rows)
-    options = StepOptions(max_traces=16, seed=7)
+    options = StepOptions(max_rollout_traces_per_step=16, seed=7)
     for number in range(n_steps):
         step = open_step(number, max_tokens, seed=7)
         for batch in calls(n_rows, n_calls, np.random.default_rng(number), number):

@@ -45,7 +45,7 @@ def wait_stored(sink: TrackioSink) -> None:
 @pytest.mark.parametrize("ledger", [True, False])
 def test_a_step_that_is_processed_again_counts_once(sink, trackio_dir, ledger):
     host = batch()
-    options = StepOptions(max_traces=0, ledger=ledger)
+    options = StepOptions(max_rollout_traces_per_step=0, ledger=ledger)
     close = Close(KEY, (host.batch_id,), "announced", 0)
     for again in (False, True):
         processor = StepProcessor(sink, None, options)

@@ -7,14 +7,17 @@ export function bySeverity(a, b) {
   return rank(a) - rank(b);
 }
 
-// [{name, severity, message, flags: [...]}], worst first, in the order of their places.
+// [{name, severity, message, cause, flags: [...]}], worst first, in the order of their places; what a flag
+// explains follows it.
 export function grouped(flags) {
   const byName = new Map();
   for (const flag of flags) {
-    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, flags: [] });
+    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, cause: flag.cause ?? null, flags: [] });
     byName.get(flag.name).flags.push(flag);
   }
-  return [...byName.values()].sort(bySeverity);
+  const all = [...byName.values()].sort(bySeverity);
+  const children = name => all.filter(entry => entry.cause === name);
+  return all.filter(entry => !byName.has(entry.cause)).flatMap(entry => [entry, ...children(entry.name)]);
 }
 
 // Flags that are a property of the run, in one line; null where there is none.

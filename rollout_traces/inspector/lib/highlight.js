@@ -22,6 +22,13 @@ export function expression(wanted) {
   return new RegExp(patterns.join("|") || "(?!)", "gi");
 }
 
+// A phrase of the analysis: its words in this order, whatever stands between them that is neither letter nor digit.
+export function phraseExpression(phrase) {
+  const words = phrase.slice(0, LONGEST_QUERY).match(/[\p{L}\p{N}]+(?:['’][\p{L}\p{N}]+)?/gu) || [];
+  if (!words.length) return /(?!)/gu;
+  return new RegExp(`(?<![\\p{L}\\p{N}])${words.join("[^\\p{L}\\p{N}\\u0000]{1,12}")}(?![\\p{L}\\p{N}])`, "giu");
+}
+
 export class Marks {
   // Marks stay right while the conversation is drawn anew: turns opened, tokens come near the view.
   constructor(root) {
@@ -32,8 +39,10 @@ export class Marks {
     this.observer = new MutationObserver(() => this.later());
   }
 
-  set(text) {
-    this.wanted = typeof CSS === "undefined" || !CSS.highlights ? [] : terms(text);
+  // text: what was searched for; phrase: one that the analysis found.
+  set(text, phrase = "") {
+    const can = typeof CSS !== "undefined" && CSS.highlights;
+    this.wanted = [can && text ? expression(terms(text)) : null, can && phrase ? phraseExpression(phrase) : null].filter(Boolean);
     this.at = -1;
     this.observer.disconnect();
     if (this.wanted.length) this.observer.observe(this.root, { childList: true, subtree: true });
@@ -47,7 +56,7 @@ export class Marks {
   }
 
   draw() {
-    this.ranges = this.wanted.length ? found(this.root, expression(this.wanted)) : [];
+    this.ranges = this.wanted.flatMap(wanted => found(this.root, wanted));
     if (typeof CSS === "undefined" || !CSS.highlights) return;
     if (this.ranges.length) CSS.highlights.set("rt-found", new Highlight(...this.ranges));
     else CSS.highlights.delete("rt-found");

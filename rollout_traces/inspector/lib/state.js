@@ -3,7 +3,8 @@
 export const KEYS = [
   "page", "project", "run", "split", "step", "group", "sample", "id", "follow",
   "scope", "where", "text", "sort", "view", "overlay", "plain", "ws", "token",
-  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "rules", "smooth", "charts",
+  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "rules", "smooth", "charts", "axis", "log",
+  "steps", "against", "prompt", "order", "other", "evals", "mark", "at",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.
@@ -28,13 +29,15 @@ export function format(state) {
 // kept in another run or split, whose page goes to what is nearest. (Filling in what the address left open makes
 // nothing meaningless.)
 const BELOW = {
-  project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token", "episode"],
+  project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token", "episode", "prompt", "other", "against", "steps", "evals"],
   run: ["id", "a", "b", "token", "episode"],
   split: ["id", "a", "b", "token", "episode"],
-  step: ["group", "sample", "id", "token", "episode"],
+  step: ["group", "sample", "id", "token", "episode", "steps"],
   group: ["sample", "id", "token"],
   sample: ["id", "token"],
-  id: ["token"],
+  id: ["token", "mark", "at"],
+  a: ["at"],
+  b: ["at"],
 };
 
 export function apply(state, patch) {

@@ -5,12 +5,16 @@ from __future__ import annotations
 from rollout_traces.inspector.pages import (
     compare,
     episodes,
+    explain,
     explore,
+    flips,
     group,
     health,
     projects,
+    prompts,
     rollouts,
     run,
+    runs,
     shell,
     what_if,
 )
@@ -25,6 +29,10 @@ PAGES: tuple[Page, ...] = (
     explore.PAGE,
     health.PAGE,
     group.PAGE,
+    explain.PAGE,
+    prompts.PAGE,
+    flips.PAGE,
+    runs.PAGE,
     episodes.PAGE,
     what_if.PAGE,
 )

@@ -9,11 +9,13 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities
+from rollout_traces.inspector.pages.images import image
+from rollout_traces.inspector.pages.incidents import run_alarms, worn_listed
 from rollout_traces.inspector.pages.rollouts import sample_card, told_population
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Group, Store
+from rollout_traces.store import Group, RunInfo, Store
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 COMPARED = (
@@ -56,12 +58,17 @@ def compare(workspace: Workspace, request: Request) -> dict[str, Any]:
         payload = rollout_payload(str(trace_id), record, severities)
         names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
         ranges = {name: axis_range(workspace, request, name) for name in names}
-        sides.append(payload | {"ranges": ranges, "run": _run_name(store, str(trace_id))})
+        run = _run_of(store, str(trace_id))
+        sides.append(
+            payload
+            | {"ranges": ranges, "run": run.name if run else None}
+            | worn_side(workspace, request, payload, run)
+        )
     return {
         "sides": sides,
         "shared": shared_prefix(*records),
         "deltas": deltas(*(record.metadata for record in records)),
-        "candidates": [sample_card(row) for row in group.traces] if group else [],
+        "candidates": _cards(workspace, request, group),
         "range": axis_range(workspace, request, "reward"),
         "severities": severities,
     }
@@ -164,9 +171,33 @@ def _spread(group: Group) -> float:
     return max(rewards) - min(rewards) if rewards else 0.0
 
 
-def _run_name(store: Store, trace_id: str) -> str | None:
-    """The name of the run that a trace belongs to; its id begins with the run's."""
-    return next((run.name for run in store.runs() if trace_id.startswith(f"{run.id}:")), None)
+def _cards(workspace: Workspace, request: Request, group: Group | None) -> list[dict[str, Any]]:
+    if group is None:
+        return []
+    alarms = run_alarms(workspace, request)
+    return [sample_card(row, alarms.worn_by(row)) for row in group.traces]
+
+
+def worn_side(
+    workspace: Workspace, request: Request, payload: dict[str, Any], run: RunInfo | None
+) -> dict[str, Any]:
+    """A side's flags as its run's rows wear them; all of them where the run or step is not known.
+
+    Returns:
+        `flags`, those that it wears, with the sentences; `explains` and `usual_flags` as on a card.
+    """
+    metadata = payload["metadata"]
+    step, split = metadata.get("step"), metadata.get("split")
+    if run is None or type(step) is not int or not isinstance(split, str):
+        return {}
+    alarms = run_alarms(workspace, Request({"project": request.project, "run": run.id, "split": split}))
+    listed = worn_listed(alarms.worn_of(metadata, step))
+    return listed | {"flags": [flag for flag in payload["flags"] if flag["name"] in listed["flags"]]}
+
+
+def _run_of(store: Store, trace_id: str) -> RunInfo | None:
+    """The run that a trace belongs to; its id begins with the run's."""
+    return next((run for run in store.runs() if trace_id.startswith(f"{run.id}:")), None)
 
 
 def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:
@@ -176,4 +207,6 @@ def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:
     return [left, right]
 
 
-PAGE = Page(name="compare", title="Compare", key="2", functions=(compare, prompt_history, population, share))
+PAGE = Page(
+    name="compare", title="Compare", key="2", functions=(compare, image, prompt_history, population, share)
+)

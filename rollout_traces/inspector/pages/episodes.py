@@ -10,6 +10,7 @@ from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.compare import population
 from rollout_traces.inspector.pages.episode_tree import KINDS, Leaving, depths, leaving, parent_rows
 from rollout_traces.inspector.pages.figures import axis_range, flag_severities
+from rollout_traces.inspector.pages.images import image
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store, TraceRow
@@ -182,4 +183,4 @@ def _differing(rows: Sequence[TraceRow]) -> list[str]:
     return sorted(key for key in names if len({str(row[key]) for row in rows}) > 1)[:4]
 
 
-PAGE = Page(name="episodes", title="Episodes", key="8", functions=(episodes, rollout, population))
+PAGE = Page(name="episodes", title="Episodes", key="8", functions=(episodes, rollout, image, population))

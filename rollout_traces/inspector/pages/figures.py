@@ -106,6 +106,25 @@ def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) 
     }
 
 
+def run_progress(workspace: Workspace, request: Request) -> dict[str, list[Any]]:
+    """Rollouts seen and tokens sampled by each step of the split, from all its rollouts: the axes beside steps."""
+
+    def read() -> dict[str, list[Any]]:
+        from rollout_traces.analysis.runs import progress
+
+        store = workspace.store(request.project)
+        found = progress(store.table(), store.run(request.run).name, request.split)
+        stride = max(1, math.ceil(len(found.steps) / MOST_POINTS))
+        kept = sorted({*range(0, len(found.steps), stride), len(found.steps) - 1}) if len(found.steps) else []
+        return {
+            "steps": found.steps[kept].tolist(),
+            "rollouts": found.rollouts[kept].tolist(),
+            "tokens": [each if math.isfinite(each) else None for each in found.tokens[kept].tolist()],
+        }
+
+    return workspace.remembered(("progress", request.run, request.split), request.project, read)
+
+
 def axis_range(workspace: Workspace, request: Request, name: str) -> tuple[float, float]:
     """The range of `reward` or `component/<name>`: declared by the run, else observed in it.
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from rollout_traces.alarms.worn import Worn
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.compare import population
 from rollout_traces.inspector.pages.figures import axis_range, flag_severities
+from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed, worn_listed
 from rollout_traces.inspector.pages.phrases import telling_phrases
 from rollout_traces.inspector.pages.prefix_tree import Branch, prefix_tree, shared_length
 from rollout_traces.inspector.pages.share import share
@@ -50,6 +52,7 @@ def group(workspace: Workspace, request: Request) -> dict[str, Any]:
     groups = store.groups(request.run, request.split, request.step).groups
     chosen = _chosen(groups, request)
     members = _members(store, request, chosen)
+    alarms = run_alarms(workspace, request)
     kept = [at for at, member in enumerate(members) if member.transcript is not None]
     return {
         "step": request.step,
@@ -61,8 +64,9 @@ def group(workspace: Workspace, request: Request) -> dict[str, Any]:
         "n_rollouts": chosen.n_rollouts,
         "range": axis_range(workspace, request, "reward"),
         "severities": flag_severities(),
+        "usual": usual_listed(alarms),
         "components": _components(members),
-        "members": [_described(member) for member in members],
+        "members": [_described(member, alarms.worn_of(member.values, request.step)) for member in members],
         "tree": _tree(members, kept) if kept else None,
         "phrases": _phrases(members, kept),
     }
@@ -115,15 +119,31 @@ def _components(members: Sequence[Member]) -> list[str]:
     return sorted(name for name in names if any(member.values.get(name) is not None for member in members))
 
 
-def _described(member: Member) -> dict[str, Any]:
+def _described(member: Member, worn: Worn) -> dict[str, Any]:
     names = [*FIGURES, *(name for name in member.values if name.startswith("component/"))]
     return {
         "id": member.id,
         "sample": member.values.get("sample"),
-        "flags": list(member.values.get("flags") or ()),
+        **worn_listed(worn),
         "values": {name: member.values.get(name) for name in names},
+        "turns": turns_of(member),
         "actions": [] if member.transcript is None else actions(member.transcript, member.failed_turns),
     }
+
+
+def turns_of(member: Member) -> list[dict[str, Any]]:
+    """The turns of a kept sample: `role`, `n` tokens, names of the tools it `calls`, whether a call or result `failed`."""
+    if member.transcript is None:
+        return []
+    return [
+        {
+            "role": turn.role,
+            "n": len(turn),
+            "calls": [call.name or "unparsed" for call in turn.tool_calls],
+            "failed": at in member.failed_turns or not all(call.parsed for call in turn.tool_calls),
+        }
+        for at, turn in enumerate(member.transcript.turns)
+    ]
 
 
 def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) -> list[dict[str, Any]]:

@@ -18,7 +18,9 @@ from rollout_traces.alarms.signals import (
     watched,
 )
 from rollout_traces.alarms.worn import Usual, Worn, usual_flags, worn
+from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
+from rollout_traces.inspector.incident_marks import IncidentMarks
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.step_metrics import by_step, of_closed_step
@@ -48,8 +50,13 @@ class RunAlarms:
 
     def worn_by(self, row: TraceRow) -> Worn:
         """A row's flags, told apart."""
-        source = row.values.get("source")
-        return worn(tuple(row.values.get("flags") or ()), row.step, source, self.usual, self.incidents)
+        return self.worn_of(row.values, row.step)
+
+    def worn_of(self, values: Mapping[str, Any], step: int) -> Worn:
+        """The flags of a row's columns or a trace's metadata, told apart."""
+        flags = values.get("flags")
+        names = [name for name in flags if isinstance(name, str)] if isinstance(flags, list | tuple) else []
+        return worn(names, step, values.get("source"), self.usual, self.incidents)
 
 
 def run_alarms(workspace: Workspace, request: Request) -> RunAlarms:
@@ -61,6 +68,46 @@ def run_alarms(workspace: Workspace, request: Request) -> RunAlarms:
         return RunAlarms(signals, usual_flags(steps), over_steps(steps, signals).incidents)
 
     return workspace.remembered(("alarms", request.run, request.split), request.project, read)
+
+
+def worn_listed(worn: Worn) -> dict[str, Any]:
+    """What a card shows of a row's flags: `flags` that it wears, and under each those that it explains."""
+    return {
+        "flags": list(worn.names),
+        "explains": {name: list(names) for name, names in worn.worn if names},
+        "usual_flags": [*worn.usual, *worn.of_group],
+    }
+
+
+def incident_bar(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """The split's open incidents, worst first, each with whether it was muted or acknowledged."""
+    store = workspace.store(request.project)
+    alarms = run_alarms(workspace, request)
+    marks = IncidentMarks(store.source.marks_path()).of(store.run(request.run).id, request.split)
+    order = ("error", "warn", "info")
+    listed = [each for each in incidents_listed(alarms, request.split) if each["closed"] is None]
+    for each in listed:
+        when, times = marks.acknowledged.get(each["name"], ("", -1))
+        each["muted"] = (each["signal"], each["source"]) in marks.muted
+        each["acknowledged"] = when if times >= each["times"] else None
+    return {"incidents": sorted(listed, key=lambda each: order.index(each["severity"]))}
+
+
+def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """Mutes or acknowledges an incident, or takes that back; the bar after it.
+
+    Raises:
+        StoreError: there is no such incident, or the mark cannot be written.
+    """
+    store = workspace.store(request.project)
+    name, what = request.text("incident"), request.text("what")
+    known = {each.name: each for each in run_alarms(workspace, request).incidents}
+    if name not in known:
+        raise StoreError(f"no incident {name!r} in {request.split}. It may be over; look at Run.")
+    marks = IncidentMarks(store.source.marks_path())
+    run = store.run(request.run).id
+    marks.add(run, request.split, name, what, times=len(known[name].reopened))
+    return incident_bar(workspace, request)
 
 
 def usual_listed(alarms: RunAlarms) -> list[dict[str, Any]]:
@@ -82,6 +129,7 @@ def incidents_listed(alarms: RunAlarms, split: str) -> list[dict[str, Any]]:
             "opened": each.opened,
             "last": each.last,
             "closed": each.closed,
+            "times": len(each.reopened),
             "n_rows": None if each.is_level else each.n_rows,
             "where": where_of(each),
         }

@@ -15,9 +15,11 @@ from rollout_traces.inspector.pages.figures import (
     chosen_by,
     chosen_over_steps,
     flag_severities,
+    run_progress,
     split_series,
 )
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed
+from rollout_traces.inspector.pages.images import image
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
 from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
@@ -87,7 +89,8 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 def metrics(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Names of the run's scalars, and those asked for (the usual ones when none) over the steps."""
-    return split_series(workspace, request, request.names("names"))
+    found = split_series(workspace, request, request.names("names"))
+    return found | {"progress": run_progress(workspace, request)}
 
 
 def find_sample(store: Store, request: Request) -> str:
@@ -203,7 +206,7 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         "words": known.get("reply") or known.get("prompt") or "",
         "prompt": known.get("prompt") or "",
         "snippet": known.get("snippet"),
-        "flags": list(known.get("flags") or ()) if worn is None else list(worn.names),
+        **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         "labels": list(known.get("labels") or ()),
         "discard_reason": known.get("discard_reason"),
         "stop_reason": known.get("stop_reason"),
@@ -216,5 +219,5 @@ PAGE = Page(
     name="rollouts",
     title="Rollouts",
     key="1",
-    functions=(samples, rollout, metrics, around, share, labels, annotate),
+    functions=(samples, rollout, metrics, around, image, share, labels, annotate),
 )

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis import Selection, diagnose
 from rollout_traces.analysis import events as timeline
-from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.diagnoses import TIERS, Diagnosis, RunReport
 from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
 from rollout_traces.analysis.purpose import evaluation_scores
 from rollout_traces.analysis.series import Series
+from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.diagnosed import run_diagnosed
+from rollout_traces.inspector.pages.explain import answered, explain, figures
+from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
+from rollout_traces.inspector.pages.settings_between import since_run_before
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.workspace import Request, Workspace
 
@@ -41,7 +44,7 @@ MOST_COMPONENTS = 3
 
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
-    report = _report(workspace, request)
+    report = run_diagnosed(workspace, request)
     found = timeline(report.evidence) if report.n_rows else []
     alarms = run_alarms(workspace, request)
     return {
@@ -58,34 +61,26 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
         "events": [asdict(event) for event in found[:MOST_EVENTS]],
         "n_events": len(found),
         "metrics": _metrics(report) if report.n_rows else [],
+        "progress": run_progress(workspace, request) if report.n_rows else None,
+        "settings": since_run_before(workspace, request),
         "unobserved": [{**asdict(missing), "text": str(missing)} for missing in report.unobserved],
         "remarks": list(report.remarks),
     }
 
 
-def run_explain(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """What differs at a step from the ten before it."""
-    relations = workspace.store(request.project).table()
-    name = workspace.store(request.project).run(request.run).name
-    step = request.step
-    found = workspace.remembered(
-        ("explain", name, request.split, step),
-        request.project,
-        lambda: explain_selections(relations, Selection(name, request.split, (step, step))),
-    )
-    answer = asdict(found)
-    for finding, plain in zip(found.findings, answer["findings"], strict=True):
-        plain["sentence"] = finding.sentence
-        plain["consequences"] = [each.sentence for each in finding.consequences]
-    answer["carried"] = [{**asdict(each), "sentence": each.sentence} for each in found.carried]
-    return {**answer, "step": step}
+def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """The figures of a diagnosis, computed again by the query that the page shows.
 
-
-def _report(workspace: Workspace, request: Request) -> RunReport:
-    relations = workspace.store(request.project).table()
-    name = workspace.store(request.project).run(request.run).name
-    key = ("run report", name, request.split)
-    return workspace.remembered(key, request.project, lambda: diagnose(relations, name, request.split))
+    Raises:
+        StoreError: there is no such diagnosis, or it has no query.
+    """
+    report = run_diagnosed(workspace, request)
+    at = request.number("diagnosis") or 0
+    if not 0 <= at < len(report.diagnoses) or not report.diagnoses[at].query:
+        raise StoreError(f"diagnosis {at}: no query gives its figures again.")
+    return {
+        "queries": [answered(workspace.store(request.project).table(), report.diagnoses[at].query)],
+    }
 
 
 def _diagnosis(d: Diagnosis) -> dict[str, Any]:
@@ -177,4 +172,6 @@ def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarra
     }
 
 
-PAGE = Page(name="run", title="Run", key="6", functions=(run_report, run_explain, share))
+PAGE = Page(
+    name="run", title="Run", key="6", functions=(run_report, explain, figures, diagnosis_figures, share)
+)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident
 from rollout_traces.inspector.workspace import Request, Workspace
 
 
@@ -91,4 +92,4 @@ def _split(store: Any, run_id: str, split: str) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="shell", title="", key="", functions=(catalog, pulse))
+PAGE = Page(name="shell", title="", key="", functions=(catalog, pulse, incident_bar, mark_incident))

@@ -12,6 +12,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.compare import population
 from rollout_traces.inspector.pages.figures import axis_range
+from rollout_traces.inspector.pages.images import image
 from rollout_traces.inspector.pages.rollouts import rollout, sample_card
 from rollout_traces.inspector.payload import packed
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -73,4 +74,4 @@ def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
     }, ""
 
 
-PAGE = Page(name="what_if", title="What if", key="i", functions=(what_if, rollout, population))
+PAGE = Page(name="what_if", title="What if", key="i", functions=(what_if, rollout, image, population))

@@ -13,9 +13,10 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import around
 from rollout_traces.inspector.pages.compare import compare, population
+from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
-from rollout_traces.inspector.pages.run import run_explain, run_report
+from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.payload import packed
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -139,10 +140,10 @@ def _group(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]
 def _explained(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]:
     place = {"project": wanted.project, "run": store.run(wanted.run).name, "split": wanted.split}
     start: dict[str, Any] = {"page": "run"}
-    held: dict[str, Any] = {"run": run_report(workspace, Request(place))}
+    held: dict[str, Any] = {"run": {**run_report(workspace, Request(place)), "settings": None}}
     ids: list[str] = []
     if wanted.step is not None:
-        answer = run_explain(workspace, Request({**place, "step": wanted.step}))
+        answer = explain(workspace, Request({**place, "step": wanted.step}))
         start |= {"step": wanted.step, "explain": 1}
         held["explanation"] = _without_phrases(answer) if wanted.patterns else answer
         ids = _examples(held["explanation"])[:MOST_EXAMPLES]

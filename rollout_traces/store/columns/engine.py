@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
 MEMORY_SHARE = 0.5
@@ -57,7 +58,7 @@ class Engine:
             statement: the SQL, with `?` or `$name` for each parameter.
             parameters: their values.
             relations: Arrow tables by the names that the statement uses.
-            timeout: seconds after which it is interrupted; None for no limit.
+            timeout: seconds after which it is interrupted; None for none but that of `time_limit`.
 
         Returns:
             The rows.
@@ -65,13 +66,19 @@ class Engine:
         Raises:
             StoreError: DuckDB refuses it, it takes too long or too much memory.
         """
+        limit = current_limit()
+        check_time()
+        left = [] if timeout is None else [timeout]
+        left += [] if limit is None else [limit.seconds_left]
         cursor = self._cursor()
         try:
             for name, table in (relations or {}).items():
                 cursor.register(name, table)
-            with _interrupted_after(cursor, timeout):
+            with _interrupted_after(cursor, min(left, default=None)):
                 return cursor.sql(statement, params=_listed(parameters)).to_arrow_table()
         except duckdb.InterruptException:
+            if limit is not None and not limit.seconds_left:
+                raise limit.error() from None
             raise StoreError(f"sql: took longer than {timeout:g} seconds and was stopped.") from None
         except duckdb.Error as error:
             raise StoreError(f"sql: {error}") from error

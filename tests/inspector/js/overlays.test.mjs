@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { OVERLAYS, available, extremes, paint } from "../../../rollout_traces/inspector/components/overlays/registry.js";
-import { lone, path, smooth, ticks } from "../../../rollout_traces/inspector/components/charts/line_chart.js";
+import { lone, path, smooth, ticks } from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { Tokens } from "../../../rollout_traces/inspector/lib/tracks.js";
 import { quantile } from "../../../rollout_traces/inspector/lib/colour.js";
 

@@ -4,14 +4,19 @@ import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, seconds } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { goTo } from "../step_pager/script.js";
-import { lineChart } from "./line_chart.js";
+import { axisPicker, isLog, logButton } from "./axis_controls.js";
+import { AXES, along, weightFor } from "./scale.js";
+import { legend, seriesChart } from "./series_chart.js";
 
-// Lines of this many points and more are drawn as their mean, with the noise light behind it.
-const MANY = 24;
-const USUAL_WEIGHT = 0.7;
+const MOST_OFFERED = 400;
 
 export function shortName(name, split) {
   return name.startsWith(`${split}/`) ? name.slice(split.length + 1) : name;
+}
+
+// A chart is the names of its series; charts are joined by commas in the address, the series of one by bars.
+export function chartsOf(text) {
+  return (text || "").split(",").map(chart => chart.split("|").filter(Boolean)).filter(chart => chart.length);
 }
 
 // The charts chosen for a project, remembered; the address has the last word.
@@ -19,9 +24,16 @@ export function rememberedCharts(project) {
   try { return JSON.parse(localStorage.getItem(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string"); } catch { return []; }
 }
 
-function choose(names) {
-  try { localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(names)); } catch { /* the address keeps it */ }
-  state.set({ charts: names.join(",") || null }, { fill: true });
+function choose(charts) {
+  const entries = charts.filter(chart => chart.length).map(chart => chart.join("|"));
+  try { localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(entries)); } catch { /* the address keeps it */ }
+  state.set({ charts: entries.join(",") || null }, { fill: true });
+}
+
+// What to draw: the charts asked for, of the series that there are; a chart each where nothing was asked for.
+export function drawnCharts(wanted, shown, series) {
+  const asked = wanted.map(chart => chart.filter(name => series[name])).filter(chart => chart.length);
+  return asked.length ? asked : shown.filter(name => series[name]).map(name => [name]);
 }
 
 export class Charts {
@@ -31,14 +43,16 @@ export class Charts {
     this.shown = [];
     this.series = {};
     this.timings = {};
+    this.progress = null;
     this.choosing = false;
     this.query = "";
     new ResizeObserver(() => this.draw()).observe(root);
   }
 
-  // names: every scalar of the run; shown: those with a series here; timings: seconds by name and step.
-  setData({ names, shown, series, timings = {} }) {
-    Object.assign(this, { names, shown, series, timings });
+  // names: every scalar of the run; shown: those with a series here; timings: seconds by name and step; progress:
+  // rollouts and tokens by step.
+  setData({ names, shown, series, timings = {}, progress = null }) {
+    Object.assign(this, { names, shown, series, timings, progress });
     this.draw();
   }
 
@@ -50,9 +64,9 @@ export class Charts {
   draw() {
     const now = state.get();
     const { names } = this;
-    const chosen = this.shown.filter(name => this.series[name]);
-    const longest = Math.max(0, ...chosen.map(name => this.series[name].steps.length));
-    const weight = now.smooth === undefined ? (longest >= MANY ? USUAL_WEIGHT : 0) : Number(now.smooth) || 0;
+    const chosen = drawnCharts(now.charts ? chartsOf(now.charts) : chartsOf(rememberedCharts(now.project).join(",")), this.shown, this.series);
+    const longest = Math.max(0, ...chosen.flat().map(name => this.series[name].steps.length));
+    const weight = weightFor(now.smooth, longest);
     const wide = this.root.clientWidth > 480;
     const width = Math.max((wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28), 160);
     const frame = `${names.length} ${this.choosing}`;
@@ -61,8 +75,9 @@ export class Charts {
     this.frame = frame;
     this.list = h("div", { class: "rt-charts-list" + (wide ? " rt-two" : "") });
     replace(this.root,
-      h("div", { class: "rt-charts-head" }, h("h2", null, "Charts"),
+      h("div", { class: "rt-charts-head" }, h("h2", null, "Charts"), axisPicker(now, this.progress),
         h("label", { class: "rt-charts-smooth", title: "Smoothing" }, "smooth", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: weight, "aria-label": "Smoothing", testid: "smoothing", oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }) })),
+        now.step === undefined ? null : button("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), { class: "rt-ghost", title: `What changed at step ${now.step} (7)`, testid: "charts-explain" }),
         button("choose", () => this.choose(), { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
       this.choosing ? this.chooser(names, chosen) : null,
       this.list);
@@ -77,13 +92,27 @@ export class Charts {
 
   drawCharts(now, chosen, width, weight) {
     if (!chosen.length) return replace(this.list, h("p", { class: "rt-empty" }, "No scalars were logged in this run yet."));
-    return replace(this.list, chosen.map(name => {
-      const { steps, values } = this.series[name];
-      const at = steps.indexOf(Number(now.step));
-      return h("figure", { class: "rt-chart", dataset: { metric: name } },
-        h("figcaption", null, h("span", { class: "rt-ellipsis", title: name }, shortName(name, now.split)), h("b", null, at >= 0 ? number(values[at]) : "")),
-        lineChart(steps, values, { width, step: now.step === undefined ? null : Number(now.step), weight, onStep: goTo, label: `${name} over the steps` }));
+    const axis = now.axis || "step";
+    return replace(this.list, chosen.map((chart, nth) => {
+      const [name] = chart;
+      const series = chart.map(each => ({ name: shortName(each, now.split), ...this.series[each], x: along(axis, this.progress, this.series[each].steps) }));
+      const at = series[0].steps.indexOf(Number(now.step));
+      const title = series.map(each => each.name).join(", ");
+      return h("figure", { class: "rt-chart", testid: "chart", dataset: { metric: name } },
+        h("figcaption", null, h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title), logButton(now, name, series.flatMap(each => each.values), title), this.withPicker(chosen, nth), h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : "")),
+        seriesChart(series, { width, height: chart.length > 1 ? 130 : undefined, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, name), xName: axis === "step" ? null : AXES[axis], onStep: goTo, label: `${title} over ${AXES[axis] || "steps"}` }),
+        chart.length > 1 ? legend(series) : null);
     }), this.whereTimeWent(now));
+  }
+
+  // Another series into the same chart, or one of its own out of it.
+  withPicker(chosen, nth) {
+    const chart = chosen[nth];
+    const others = this.names.filter(name => !chart.includes(name)).slice(0, MOST_OFFERED);
+    return h("select", { class: "rt-by rt-with", "aria-label": `Another series in the chart of ${chart[0]}`, testid: "chart-with", onchange: event => {
+      const name = event.target.value;
+      choose(chosen.map((each, i) => (i !== nth ? each : each.includes(name) ? each.filter(one => one !== name) : [...each, name])));
+    } }, h("option", { value: "", selected: true }, "with …"), chart.length > 1 ? chart.slice(1).map(name => h("option", { value: name }, `without ${name}`)) : null, others.map(name => h("option", { value: name }, name)));
   }
 
   whereTimeWent(now) {
@@ -97,12 +126,10 @@ export class Charts {
 
   chooser(names, chosen) {
     const list = h("div", { class: "rt-chooser-list rt-scroll" });
-    const listed = [...chosen, ...names.filter(name => !chosen.includes(name))];
+    const drawn = chosen.flat();
+    const listed = [...drawn, ...names.filter(name => !drawn.includes(name))];
     const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
-      h("input", { type: "checkbox", checked: chosen.includes(name), onchange: event => {
-        const next = event.target.checked ? [...this.shown, name] : this.shown.filter(each => each !== name);
-        choose(next);
-      } }), h("span", { class: "rt-ellipsis", title: name }, name))));
+      h("input", { type: "checkbox", checked: drawn.includes(name), onchange: event => choose(event.target.checked ? [...chosen, [name]] : chosen.map(chart => chart.filter(each => each !== name))) }), h("span", { class: "rt-ellipsis", title: name }, name))));
     fill();
     return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; fill(); } }), list,
       button("the usual ones", () => choose([]), { class: "rt-ghost" }));

@@ -71,7 +71,7 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
+  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, image: number => call("image", { project: now.project, id: side.id, number }), beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
   const history = h("div", { class: "rt-history" });
   replace(scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
@@ -79,6 +79,7 @@ function draw(answer) {
     h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer), shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id }))),
     h("div", { class: "rt-compare-columns" }, views.map((view, at) => column(view, answer, at))));
   scroller.scrollTop = 0;
+  if (now.at === "difference") requestAnimationFrame(goToDivergence);
   loadHistory(now, answer, history);
 }
 
@@ -96,7 +97,8 @@ function sideHead(answer, at) {
         h("select", { class: "rt-select", "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}`, onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }) },
           options.map(card => h("option", { value: card.id, selected: card.id === side.id }, `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`))),
         h("div", { class: "rt-soft rt-side-run", testid: `compare-run-${key}` }, side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null, h("span", { class: "rt-faint" }, selectedSentence(m))))),
-    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : ""))),
+    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "", side.explains?.[entry.name] ? h("span", { class: "rt-faint", testid: "explains" }, ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`) : null)),
+      side.usual_flags?.length ? h("span", { class: "rt-faint", testid: "usual-flags", title: "Properties of the run or of the group, not of this rollout" }, `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`) : null),
     h("a", { class: "rt-side-open", href: state.href({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null }), onclick: event => {
       event.preventDefault();
       state.set({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null });
@@ -142,14 +144,23 @@ function column(view, answer, at) {
       ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}` : `they part at token ${number(shared)}`));
     if (view.tokenText) view.tokenText.restyle({ divergence: shared });
   }
+  if (shared === null && firstDifferent(answer) < turns.length) {
+    view.turnCards[firstDifferent(answer)].body.before(h("div", { class: "rt-divergence", testid: "first-divergence" }, "the first turn that differs"));
+  }
   const ended = shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
     ? h("div", { class: "rt-divergence rt-ends-here", testid: "first-divergence" }, `this rollout ends here, after ${plural(shared, "token")}; the other goes on`) : null;
   replace(view.turnsRoot, folded, cards.slice(whole), ended);
   return h("section", { class: "rt-compare-column", testid: at ? "compare-right" : "compare-left" }, view.legendSlot, view.turnsRoot);
 }
 
+// Without token data: the first turn whose role, text or calls differ.
+function firstDifferent(answer) {
+  const [a, b] = answer.sides.map(side => side.turns.map(turn => JSON.stringify([turn.role, turn.content, turn.thinking, turn.tool_calls])));
+  const at = a.findIndex((turn, i) => turn !== b[i]);
+  return at < 0 ? a.length : at;
+}
+
 function goToDivergence() {
-  if (!data || data.shared === null) return;
   root.querySelector("[data-testid=first-divergence]")?.scrollIntoView({ block: "center" });
 }
 

@@ -158,7 +158,7 @@ function open(row, below) {
 
 function show(rollout, row, below) {
   const scroller = part(".rt-episodes-main");
-  view = new TranscriptView(rollout, { scroller, onChange: patch => state.set({ overlay: patch.overlay ?? ("overlay" in patch ? null : state.get().overlay), view: "view" in patch && patch.view !== "read" ? patch.view : null, plain: "rendered" in patch && !patch.rendered ? 1 : null }) }, look(state.get()));
+  view = new TranscriptView(rollout, { scroller, image: number => call("image", { project: state.get().project, id: rollout.id, number }), onChange: patch => state.set({ overlay: patch.overlay ?? ("overlay" in patch ? null : state.get().overlay), view: "view" in patch && patch.view !== "read" ? patch.view : null, plain: "rendered" in patch && !patch.rendered ? 1 : null }) }, look(state.get()));
   const parent = data.tree.rows.find(each => each.at === row.parent);
   replace(below, h("header", { class: "rt-branch-head" }, h("h2", null, nameOf(row)), howItLeft(row),
     parent ? button(`back to ${nameOf(parent)}${row.left.left_at === null ? "" : `, turn ${row.left.left_at}`}`, () => choose(parent, row.left.left_at), { testid: "to-parent" }) : null,

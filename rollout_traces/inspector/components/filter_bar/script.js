@@ -18,8 +18,10 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     oninput: debounce(250, event => state.set({ text: event.target.value.trim() })),
   });
   const below = h("div", { class: "rt-filter-below" });
-  const clear = button("clear", () => state.set({ where: null, text: null }), { class: "rt-ghost", hidden: true });
-  const root = h("div", { class: "rt-filter-bar", testid: "filter-bar" }, where, text, clear, list, below);
+  const explain = button("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), { class: "rt-ghost", title: "What these rollouts have that the others do not", testid: "filter-explain" });
+  const clear = button("clear", () => state.set({ where: null, text: null }), { class: "rt-ghost" });
+  const actions = h("span", { class: "rt-filter-actions", hidden: true }, explain, clear);
+  const root = h("div", { class: "rt-filter-bar", testid: "filter-bar" }, where, text, actions, list, below);
   let failing = false;
 
   function showHelp() {
@@ -37,7 +39,8 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     update(now) {
       if (document.activeElement !== where) where.value = now.where || "";
       if (document.activeElement !== text) text.value = now.text || "";
-      clear.hidden = !now.where && !now.text;
+      actions.hidden = !now.where && !now.text;
+      explain.hidden = !now.where;
     },
     // Off where there is no text to search, with why.
     searchable(can, why) {

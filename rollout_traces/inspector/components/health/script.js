@@ -7,7 +7,9 @@ import { kept, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { isLog, logButton } from "../charts/axis_controls.js";
 import { lineChart } from "../charts/line_chart.js";
+import { weightFor } from "../charts/scale.js";
 import { sampleCard } from "../samples/script.js";
 
 const CELLS = 72;
@@ -34,7 +36,7 @@ export function mount(element, server) {
 function update(now, changed) {
   const wanted = JSON.stringify([now.project, now.run, now.split]);
   if (wanted !== shownFor) { shownFor = wanted; data = null; load(now); }
-  else if (changed.has("smooth") || changed.has("step")) draw();
+  else if (["smooth", "step", "log"].some(key => changed.has(key))) draw();
   if (changed.has("flag") || changed.has("step")) examples(now);
 }
 
@@ -65,7 +67,7 @@ function draw() {
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const step = now.step === undefined ? null : Number(now.step);
   replace(main,
-    h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, Number(now.smooth || 0)))),
+    h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length)))),
     data.usual.length ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
     heat("Flags", "worst first; share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random. A name lists its rollouts", "flags", data.flags, step),
     heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
@@ -80,10 +82,11 @@ function show(unit, value) {
 }
 
 function card(measure, step, chartWidth, weight) {
+  const now = state.get();
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
   return h("figure", { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
-    h("figcaption", null, h("span", null, measure.title), byPicker(measure), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
-    apart.has(measure.key) ? parts(measure, step, chartWidth, weight) : lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
+    h("figcaption", null, h("span", null, measure.title), logButton(now, measure.key, measure.values, measure.title), byPicker(measure), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
+    apart.has(measure.key) ? parts(measure, step, chartWidth, weight) : lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, log: isLog(now, measure.key), onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
 }
 
 function byPicker(measure) {
@@ -186,6 +189,8 @@ function examples(now) {
         : h("p", { class: "rt-empty" }, "None of them was kept as a trace. Explore, all rows, shows their numbers."),
       h("div", { class: "rt-example-tools" },
         button("list under Rollouts", () => open({ where: answer.where || null, sort: answer.order || null, group: null, sample: null, id: null }), { testid: "examples-open" }),
+        button(`explain step ${number(Number(now.step))}`, () => state.set({ page: "explain", flag: null, where: null, against: null, steps: null }), { title: "This step against the ten before it", testid: "cell-explain" }),
+        answer.where ? button("explain these", () => state.set({ page: "explain", flag: null, where: answer.where, against: "rest=1", steps: null }), { title: "These rollouts against the others of the step", testid: "cell-explain-these" }) : null,
         button("all rows under Explore", () => state.set({ page: "explore", flag: null, rows: "all", where: [answer.where, `step = ${now.step}`].filter(Boolean).join(" and "), sort: answer.order || null }))));
   }, error => replace(side, notice("error", "The examples could not be read", error.message)));
 }

@@ -154,8 +154,8 @@ function flagLine(entry, show) {
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
   return h("button", {
-    type: "button", class: `rt-strip rt-strip-${entry.severity}`, testid: "flag", dataset: { flag: entry.name },
-    title: `${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
+    type: "button", class: `rt-strip rt-strip-${entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
+    title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
     onclick: () => { show(entry.flags[next % count]); next += 1; },
   }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
   turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);

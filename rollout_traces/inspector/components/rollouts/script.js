@@ -1,6 +1,6 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
-import { h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -8,7 +8,8 @@ import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages
 import { latest, remote } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
-import { Charts, rememberedCharts } from "../charts/script.js";
+import { inert } from "../../lib/text.js";
+import { Charts, chartsOf, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
 import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
@@ -75,10 +76,10 @@ function update(now, changed) {
     if (!wish && (now.id !== undefined || now.sample !== undefined)) openWanted(now);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
-  else if (["step", "smooth"].some(key => changed.has(key))) charts.draw();
+  else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();
   if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
-  if (changed.has("a") && rollout) part(".rt-rollout-head")?.replaceWith(header());
-  if (changed.has("text") && marks) marks.set(now.text || "");
+  if ((changed.has("a") || changed.has("mark")) && rollout) part(".rt-rollout-head")?.replaceWith(header());
+  if ((changed.has("text") || changed.has("mark")) && marks) marks.set(now.text || "", now.mark || "");
   if (changed.has("token") && now.token !== undefined && view) view.goTo(Number(now.token));
   return undefined;
 }
@@ -205,14 +206,15 @@ function show(data) {
   view?.forget();
   rollout = data;
   const middle = part(".rt-middle");
-  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data) }, look(now));
+  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data), image: number => call("image", { project: state.get().project, id: data.id, number }) }, look(now));
   labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
   marks?.forget();
   marks = new Marks(view.turnsRoot);
-  marks.set(now.text || "");
+  marks.set(now.text || "", now.mark || "");
+  if (now.mark) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
 }
@@ -224,7 +226,10 @@ async function around(what, data) {
 }
 
 function header() {
-  return rolloutHeader(rollout, { labels: labels.root, compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: state.get().a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
+  const { mark: phrase, a } = state.get();
+  const head = rolloutHeader(rollout, { labels: labels.root, compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
+  if (phrase) head.append(h("div", { class: "rt-marked", testid: "marked" }, h("mark", { class: "rt-phrase" }, inert(phrase)), h("span", { class: "rt-soft" }, "marked below, n goes on "), button("unmark", () => state.set({ mark: null }), { class: "rt-ghost" })));
+  return head;
 }
 
 // Pinned for comparing with another rollout, of any step.
@@ -238,7 +243,7 @@ function lookChanged(patch) {
 
 function loadCharts(now) {
   chartsFor = keyOf(now, CHART_KEYS);
-  const names = now.charts ? now.charts.split(",").filter(Boolean) : rememberedCharts(now.project);
+  const names = chartsOf(now.charts || rememberedCharts(now.project).join(",")).flat();
   newestCharts(call("metrics", { ...request(now), names }), data => charts.setData(data), error => charts.fail(error));
 }
 
@@ -279,8 +284,8 @@ function keys() {
   shortcut("K", "Previous group", () => stepGroup(-1), samples);
   shortcut("f", "Filter", () => filterBar.focusFilter(), samples);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
-  shortcut("n", "Next place that was searched for", () => marks?.step(1), samples);
-  shortcut("N", "Previous place that was searched for", () => marks?.step(-1), samples);
+  shortcut("n", "Next place that was searched for or is marked", () => marks?.step(1), samples);
+  shortcut("N", "Previous place that was searched for or is marked", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
   shortcut("u", "Write a note", () => labels?.ask("note"), samples);

@@ -8,8 +8,13 @@ import { latest, remote } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
+import { differences } from "../runs/differences.js";
 import { lineChart } from "../charts/line_chart.js";
-import { explanation } from "./explanation.js";
+import { AXES, along, weightFor } from "../charts/scale.js";
+import { explanation } from "../explain/explanation.js";
+import { queries } from "../explain/queries.js";
+import { actions } from "../explain/script.js";
 
 const AGAIN_AFTER = 20000;
 const STRIP = { left: 8, right: 8, row: 17 };
@@ -35,7 +40,7 @@ export function mount(element, server) {
 function update(now, changed) {
   const wanted = JSON.stringify(place(now));
   if (wanted !== shownFor) { shownFor = wanted; data = null; load(now); }
-  else if (changed.has("smooth") || changed.has("step")) draw();
+  else if (data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) draw();
   if (changed.has("explain") || changed.has("step")) explain(now);
 }
 
@@ -61,9 +66,10 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
-  replace(main, verdict(), incidents(), diagnoses(), strip(width - 66, step),
-    h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth, Number(now.smooth || 0)))),
-    events(), unobserved());
+  replace(main, verdict(), diagnoses(), incidents(), strip(width - 66, step),
+    h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), h("span", { class: "rt-faint" }, "a click explains the step")),
+    h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
+    events(), settings(), unobserved());
   main.scrollTop = keep;
 }
 
@@ -83,24 +89,30 @@ function verdict() {
     data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
 }
 
+// One line each, open ones first; the sentence unfolds.
 function incidents() {
   if (!data.incidents.length) return null;
-  return h("section", { class: "rt-run-block", testid: "incidents" }, h("h2", null, "Incidents"), data.incidents.map(each => h("div", { class: "rt-diagnosis", testid: "incident", dataset: { signal: each.signal } },
-    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)),
-    h("span", { class: "rt-run-tier" }, each.closed === null ? "open" : `over since step ${number(each.closed)}`),
-    h("div", { class: "rt-run-more" }, each.n_rows === null ? null : h("span", { class: "rt-soft" }, `${plural(each.n_rows, "rollout")}, last at step ${number(each.last)}`),
-      button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "incident-rollouts" })))));
+  const open = data.incidents.filter(each => each.closed === null).length;
+  return h("section", { class: "rt-run-block rt-run-incidents", testid: "incidents" }, h("h2", null, "Incidents", h("span", { class: "rt-faint" }, ` ${number(open)} open of ${number(data.incidents.length)}`)), data.incidents.map(each => h("div", { class: "rt-incident", testid: "incident", dataset: { signal: each.signal } },
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("details", null, h("summary", { class: "rt-ellipsis", title: inert(each.sentence) }, inert(each.sentence)), h("p", { class: "rt-soft" }, inert(each.sentence))),
+    h("span", { class: "rt-faint rt-nowrap" }, each.n_rows === null ? null : `${plural(each.n_rows, "rollout")}, `, each.closed === null ? "open" : `over since step ${number(each.closed)}`),
+    button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "incident-rollouts" }))));
 }
 
 function diagnoses() {
   if (!data.diagnoses.length) return null;
-  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.map(each => h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { kind: each.kind } },
-    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, each.sentence), h("span", { class: "rt-run-tier" }, each.tier),
+  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.map((each, at) => diagnosis(each, at)));
+}
+
+function diagnosis(each, at) {
+  const slot = h("div", { class: "rt-run-query" });
+  return h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { kind: each.kind } },
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.tier),
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
       each.where ? button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "diagnosis-rollouts" }) : null,
-      each.query ? h("details", null, h("summary", { class: "rt-faint" }, "SQL"), h("code", null, each.query)) : null),
-    each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, one.sentence)), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null)));
+      each.query ? queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at })) : null), slot,
+    each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
 }
 
 // Diagnoses as bars over the steps, first seen and change points as marks under them.
@@ -112,7 +124,7 @@ function strip(wide, step) {
   const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
   heads.forEach((each, i) => {
     const start = x(each.step);
-    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 3, width: Math.max(x(each.last ?? last) - start, 3), height: 9, rx: 2, opacity: 0.75 }, svg("title", null, each.sentence));
+    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 3, width: Math.max(x(each.last ?? last) - start, 3), height: 9, rx: 2, opacity: 0.75 }, svg("title", null, inert(each.sentence)));
     bar.addEventListener("click", () => ask(each.step));
     const left = start > wide / 2;
     picture.append(bar, svg("text", { x: left ? start - 5 : start + 6, y: i * STRIP.row + 11, "text-anchor": left ? "end" : "start", style: left ? {} : { fill: "var(--rt-ink)" } }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
@@ -120,7 +132,7 @@ function strip(wide, step) {
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
   for (const event of data.events) {
-    const mark = svg("circle", { class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`, cx: x(event.step), cy: base, r: event.kind === "change" ? 4 : 3 }, svg("title", null, event.sentence));
+    const mark = svg("circle", { class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`, cx: x(event.step), cy: base, r: event.kind === "change" ? 4 : 3 }, svg("title", null, inert(event.sentence)));
     mark.addEventListener("click", () => ask(event.step));
     picture.append(mark);
   }
@@ -133,18 +145,28 @@ function show(unit, value) {
   return unit === "share" ? percent(value) : number(value);
 }
 
-function card(metric, step, chartWidth, weight) {
+function card(metric, step, chartWidth) {
+  const now = state.get();
+  const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
   return h("figure", { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
-    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, metric.title), h("b", null, show(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
-    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight, onStep: ask, label: metric.title, show: value => show(metric.unit, value) }));
+    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)), logButton(now, metric.key, metric.values, metric.title), h("b", null, show(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
+    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight: weightFor(now.smooth, metric.steps.length), log: isLog(now, metric.key), x: along(axis, data.progress, metric.steps), xName: axis === "step" ? null : AXES[axis], onStep: ask, label: metric.title, show: value => show(metric.unit, value) }));
 }
 
 function events() {
   if (!data.events.length) return null;
   return h("section", { class: "rt-run-block", testid: "events" }, h("h2", null, "What happened"), h("div", { class: "rt-run-events" },
-    data.events.map(event => h("button", { type: "button", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), event.sentence))),
+    data.events.map(event => h("button", { type: "button", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)))),
     data.n_events > data.events.length ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`) : null);
+}
+
+function settings() {
+  if (!data.settings) return null;
+  const { run, changes } = data.settings;
+  return h("section", { class: "rt-run-block", testid: "settings" }, h("h2", null, "Settings", h("span", { class: "rt-faint" }, ` against ${inert(run)}, the run before`), " ",
+    button("both runs", () => state.set({ page: "runs", other: run, explain: null }), { class: "rt-ghost", testid: "to-runs" })),
+  changes.length ? differences(changes, run, data.run) : h("p", { class: "rt-soft" }, "The same."));
 }
 
 function unobserved() {
@@ -158,8 +180,17 @@ function explain(now) {
   const open = Boolean(now.explain) && now.step !== undefined;
   root.querySelector(".rt-run").classList.toggle("rt-with-side", open);
   if (!open) return replace(side);
+  const request = { ...place(now), step: Number(now.step) };
   replace(side, h("div", { class: "rt-loading" }, "Comparing…"));
-  return newestExplanation(call("run_explain", { ...place(now), step: Number(now.step) }),
-    answer => replace(side, explanation(answer, data, { rollouts, close: () => state.set({ explain: null }), openId: id => state.set({ page: "rollouts", id, explain: null, where: null, text: null }) })),
-    error => replace(side, notice("error", "The step could not be explained", error.message)));
+  return newestExplanation(call("explain", request), answer => {
+    const { head, findings, beside } = explanation(answer, actions(request, call));
+    replace(side, h("div", { class: "rt-side-head-line" }, h("h2", null, `What changed at step ${number(Number(now.step))}`),
+      h("span", null, button("widen", () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }), { class: "rt-ghost", title: "On a page of its own: other steps, filters, against …", testid: "explain-widen" }), button("close", () => state.set({ explain: null }), { class: "rt-ghost" }))),
+    head, inForce(Number(now.step)), findings, beside);
+  }, error => replace(side, notice("error", "The step could not be explained", error.message)));
+}
+
+function inForce(step) {
+  const found = (data?.diagnoses || []).filter(each => each.step !== null && each.step <= step && (each.last === null || each.last >= step));
+  return found.length ? h("section", { testid: "in-force" }, h("h3", null, "Diagnosed at this step"), found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence)))) : null;
 }

@@ -21,11 +21,13 @@ const rounded = value => Math.round(value * 100) / 100;
 
 const RANK = ["error", "warn", "info", undefined];
 
-export function flagChips(flags, severities = {}, limit = 1) {
+// Chips of the flags that a row wears; `explains` names those under each of them.
+export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
+  const said = flag => [flag, ...(explains[flag] || []).map(child => `\u2514 ${child}`)].join("\n");
   const ranked = [...flags].sort((a, b) => RANK.indexOf(severities[a]) - RANK.indexOf(severities[b]));
   return [
-    ranked.slice(0, limit).map(flag => h("span", { class: `rt-chip rt-flag-chip rt-chip-${severities[flag] || "info"}`, title: flags.join(", ") }, flag.replaceAll("_", " "))),
-    flags.length > limit ? h("span", { class: "rt-chip rt-more-flags", title: ranked.slice(limit).join(", ") }, `+${flags.length - limit}`) : null,
+    ranked.slice(0, limit).map(flag => h("span", { class: `rt-chip rt-flag-chip rt-chip-${severities[flag] || "info"}`, title: flags.map(said).join("\n") }, flag.replaceAll("_", " "), explains[flag]?.length ? ` +${explains[flag].length}` : "")),
+    flags.length > limit ? h("span", { class: "rt-chip rt-more-flags", title: ranked.slice(limit).map(said).join("\n") }, `+${flags.length - limit}`) : null,
   ];
 }
 
@@ -53,7 +55,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
       card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
       card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")) : null,
       (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
-      flagChips(card.flags, severities))));
+      flagChips(card.flags, severities, 1, card.explains))));
 }
 
 function groupCard(group, options) {

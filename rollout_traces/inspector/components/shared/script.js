@@ -40,7 +40,9 @@ const server = {
   population: async () => (held.population ? answer(held.population) : refuse(NOT_HERE)),
   prompt_history: async () => answer({ steps: [] }),
   run_report: async () => answer(held.run),
-  run_explain: async asked => (held.explanation && asked.step === held.explanation.step ? answer(held.explanation) : refuse(`What changed at step ${asked.step} is not in this file.`)),
+  figures: async () => refuse("Figures are computed again where the run is, not in this file."),
+  diagnosis_figures: async () => refuse("Figures are computed again where the run is, not in this file."),
+  explain: async asked => (held.explanation && asked.step === held.explanation.steps[0] ? answer(held.explanation) : refuse(`What changed at step ${asked.step} is not in this file.`)),
 };
 
 function compared({ a, b }) {

@@ -8,6 +8,7 @@ import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/page
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { updateIncidents } from "./incident_bar.js";
 
 const PULSE = 2000;
 const settings = window.rolloutTraces;
@@ -51,6 +52,7 @@ async function refresh(changed) {
   drawPickers();
   drawTabs();
   if (changed.has("project")) drawTools();
+  updateIncidents(root, call, now);
   await showPage(changed);
 }
 
@@ -195,6 +197,7 @@ async function pulse() {
       Object.assign(catalog, news.catalog);
       if (!fillDefaults()) {
         drawPickers();
+        updateIncidents(root, call, state.get(), true);
         shown?.news?.(state.get());
       }
       live.dataset.state = "live";

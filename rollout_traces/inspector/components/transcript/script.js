@@ -14,7 +14,7 @@ import { TurnCard } from "./turn.js";
 const SEVERITIES = ["", "info", "warn", "error"];
 
 export class TranscriptView {
-  // options: {scroller, onChange(patch), around(what): a promise of what is around the rollout, rules: those of the page What if, beside: tokens that share the overlays' range, markFlags: false to leave
+  // options: {scroller, onChange(patch), around(what): a promise of what is around the rollout, rules: those of the page What if, image(number): a promise of one of its images, beside: tokens that share the overlays' range, markFlags: false to leave
   // flagged tokens unmarked}; look: {overlay, view, rendered, whitespace}
   constructor(rollout, options, look) {
     this.rollout = rollout;
@@ -35,7 +35,7 @@ export class TranscriptView {
     this.legendSlot = h("div", { class: "rt-legend-slot" });
     this.turnCards = rollout.turns.map((turn, index) => {
       const raw = () => this.rollout.raw.slice(turn.char_start, turn.char_stop);
-      return new TurnCard({ ...turn, raw }, { rollout, index, tokenText: this.tokenText, mode: () => this.mode(), rendered: () => this.look.rendered, openFlag: flag => this.showFlag(flag) });
+      return new TurnCard({ ...turn, raw }, { rollout, image: options.image, index, tokenText: this.tokenText, mode: () => this.mode(), rendered: () => this.look.rendered, openFlag: flag => this.showFlag(flag) });
     });
     this.turnsRoot = h("div", { class: "rt-turns" }, this.turnCards.map(card => card.root));
     this.outline = new Outline(rollout, index => this.goToTurn(index));

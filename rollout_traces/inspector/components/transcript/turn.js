@@ -6,12 +6,13 @@ import { jsonView, parsed } from "../../lib/json_view.js";
 import { markdown, pieces, plain } from "../../lib/markdown_view.js";
 import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
+import { MARK, figure } from "./images.js";
 
 const PREVIEW = 20_000;
 const LONGEST = 200_000;
 
 export class TurnCard {
-  // options: {rollout, index, tokenText, mode(), rendered(), openFlag(flag)}
+  // options: {rollout, image(number): a promise of one of its images, index, tokenText, mode(), rendered(), openFlag(flag)}
   constructor(turn, options) {
     this.turn = turn;
     this.options = options;
@@ -68,7 +69,7 @@ export class TurnCard {
     if (this.collapsed) {
       replace(this.body, h("div", { class: "rt-turn-preview rt-ellipsis" }, inert(turn.content.slice(0, 300)).replace(/\s+/g, " ")));
     } else if (this.asTokens()) {
-      replace(this.body, this.options.tokenText.range(turn.start, turn.stop));
+      replace(this.body, this.options.tokenText.range(turn.start, turn.stop), (turn.images || []).map(number => this.figure(number)));
     } else replace(this.body, this.reading());
   }
 
@@ -79,10 +80,23 @@ export class TurnCard {
       parts.push(h("details", { class: "rt-thinking", open: turn.thinking.length < 4000 },
         h("summary", null, "Thinking", h("span", { class: "rt-faint" }, ` ${number(turn.thinking.length)} characters`)), this.text(turn.thinking)));
     }
-    if (turn.content) parts.push(this.text(turn.content));
+    parts.push(...this.content());
     for (const call of turn.tool_calls) parts.push(toolCall(call));
     if (!parts.length) parts.push(h("p", { class: "rt-faint" }, "Nothing but markers."));
     return parts;
+  }
+
+  // The text, with images where their tokens stand; those without a place follow.
+  content() {
+    const { content, images = [] } = this.turn;
+    if (!images.length) return content ? [this.text(content)] : [];
+    const pieces = content.split(MARK);
+    const parts = pieces.flatMap((piece, at) => [piece.trim() ? this.text(piece) : null, at < pieces.length - 1 && at < images.length ? this.figure(images[at]) : null]);
+    return [...parts, ...images.slice(pieces.length - 1).map(number => this.figure(number))].filter(Boolean);
+  }
+
+  figure(number) {
+    return figure(this.options.rollout, number, this.options.image);
   }
 
   text(text) {

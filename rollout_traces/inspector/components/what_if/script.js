@@ -166,7 +166,7 @@ function openRollout() {
   rolloutFor = card.id;
   newestRollout(call("rollout", { ...place(state.get()), id: card.id }), rollout => {
     view?.forget();
-    view = new TranscriptView(rollout, { scroller: part(".rt-what-if-main"), rules: chosen(), onChange: patch => view.setLook({ ...patch, overlay: "overlay" in patch ? patch.overlay : view.look.overlay }) }, { overlay: "what_if", view: "tokens" });
+    view = new TranscriptView(rollout, { scroller: part(".rt-what-if-main"), rules: chosen(), image: number => call("image", { project: state.get().project, id: rollout.id, number }), onChange: patch => view.setLook({ ...patch, overlay: "overlay" in patch ? patch.overlay : view.look.overlay }) }, { overlay: "what_if", view: "tokens" });
     drawRollout(chosen());
   }, error => replace(slot, notice("error", "This rollout could not be opened", error.message)));
 }

@@ -1,0 +1,130 @@
+"""Every option of a logger, once: all ways to set one, and what the worker is told, derive from these fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+Options = TypeVar("Options", bound="LoggerOptions")
+HERE: Mapping[str, bool] = {"here": True}
+"""Marks a field that only the process of the logger needs, or that the worker learns otherwise."""
+SECRET: Mapping[str, bool] = {"here": True, "secret": True}
+"""Marks a field that is written nowhere."""
+
+
+@dataclass
+class LoggerOptions:
+    """The options of a `RolloutLogger`.
+
+    A new option is a field here, with its line below: `RolloutLogger(...)`, the arguments of every hook,
+    `stats_logger.trackio` of a config, `ROLLOUT_TRACES_<NAME>` and the manifest that the worker reads take it
+    from there.
+
+    Attributes:
+        project: Trackio project.
+        name: run name; Trackio makes one up when None.
+        max_rollout_traces_per_step: rollouts that become traces, per step and split; 0 or less: none.
+        selection: how that cap is spent: `portfolio`, `fixed_prompts`, `first`, `random`, `extremes`, `all` or, in
+            Python, a callable; evaluation has `fixed_prompts` where training has `portfolio`.
+        space_id: Hugging Face Space to log to, `user/name`.
+        private: whether a Space that has to be created is private.
+        server_url: self-hosted Trackio server to log to, perhaps with its write token.
+        resume: `allow`, `must` or `never`, for a new run.
+        ledger: whether every step's ledger of all rows is kept.
+        run_settings: what else the run declares, fields of `RunSettings`: clip bounds, a success threshold.
+        reward_range: smallest and largest reward, for display.
+        metric_ranges: name -> min, max and perhaps invert, for display.
+        metric_keys: which metrics of a step are logged: `default`, `full`, or patterns (docs/metrics.md).
+        flag_parameters: thresholds of flags by `<flag>.<parameter>`, `<flag>.alert_above` among them
+            (docs/flags.md).
+        all_rows_folder: folder that gets one JSON file a step and split with the text of every rollout,
+            `{"columns": [...], "data": [[...]]}`; None: no such file.
+        alert_webhook: http or https address that gets every alert as JSON (docs/logging.md). It is a secret: it
+            reaches the worker through its environment, and is written nowhere.
+        max_disk_gb: gigabytes of the project's database above which steps keep their ledger only; None: no limit.
+        chat_template: the Jinja template that prompts are rendered with, where it is not the tokenizer's own.
+        chat_template_kwargs: further arguments of the template, as `{"enable_thinking": False}`.
+        worker: `process`, or `thread` where no process can be started. A callable selection, a redact hook
+            or template arguments that JSON cannot hold work in a thread only.
+        per_rank: under torch.distributed, one run a rank in one group; otherwise all ranks hand over to
+            rank 0's run and share one selection with one cap.
+        max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
+        max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
+        max_step_bytes: memory of the worker for the tokens of one open step; above it those of a random sample of
+            its groups are kept, and probabilities say so.
+        quiet_seconds: seconds without rollouts after which an open step is closed, and at least three times the
+            longest pause seen within a step; 0: never. It is off where closes are announced.
+        join_seconds: seconds that a step which could be closed waits for awaited joins.
+        announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
+            For asynchronous trainers, whose steps overlap, and for hooks.
+    """
+
+    project: str | None = field(default=None, metadata=HERE)
+    name: str | None = field(default=None, metadata=HERE)
+    max_rollout_traces_per_step: int = 0
+    selection: str | Callable[..., Any] = "portfolio"
+    space_id: str | None = field(default=None, metadata=HERE)
+    private: bool | None = field(default=True, metadata=HERE)
+    server_url: str | None = field(default=None, repr=False, metadata=SECRET)
+    resume: str = field(default="allow", metadata=HERE)
+    ledger: bool = True
+    run_settings: dict[str, Any] = field(default_factory=dict, metadata=HERE)
+    reward_range: list[float] | None = field(default=None, metadata=HERE)
+    metric_ranges: dict[str, Any] = field(default_factory=dict, metadata=HERE)
+    metric_keys: Any = "default"
+    flag_parameters: dict[str, Any] = field(default_factory=dict)
+    all_rows_folder: str | None = None
+    alert_webhook: str | None = field(default=None, repr=False, metadata=SECRET)
+    max_disk_gb: float | None = None
+    chat_template: str | None = field(default=None, metadata=HERE)
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict, metadata=HERE)
+    worker: str = field(default="process", metadata=HERE)
+    per_rank: bool = field(default=False, metadata=HERE)
+    max_bytes_per_step: int = field(default=128 << 20, metadata=HERE)
+    max_spool_bytes: int = field(default=8 << 30, metadata=HERE)
+    max_step_bytes: int = 1 << 30
+    quiet_seconds: float = 60.0
+    join_seconds: float = 600.0
+    announces_closes: bool = field(default=False, metadata=HERE)
+
+    @classmethod
+    def of(cls: type[Options], **given: Any) -> Options:
+        """The options with what was given; None leaves a default.
+
+        Raises:
+            TypeError: there is no such option.
+        """
+        names = option_names(cls)
+        for name in given:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                meant = f" Meant {near[0]!r}?" if near else ""
+                raise TypeError(f"{name!r} is no option of a logger.{meant}")
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def option_names(options: type = LoggerOptions) -> tuple[str, ...]:
+    """The names of all options."""
+    return tuple(item.name for item in fields(options))
+
+
+def secret_names() -> frozenset[str]:
+    """The options that are written nowhere."""
+    return frozenset(item.name for item in fields(LoggerOptions) if item.metadata.get("secret"))
+
+
+def for_worker(options: LoggerOptions) -> dict[str, Any]:
+    """The options that the worker reads from the manifest."""
+    return {
+        item.name: getattr(options, item.name)
+        for item in fields(LoggerOptions)
+        if not item.metadata.get("here")
+    }
+
+
+def default_of(name: str) -> Any:
+    """The default of an option."""
+    item = LoggerOptions.__dataclass_fields__[name]
+    return item.default if item.default_factory is MISSING else item.default_factory()

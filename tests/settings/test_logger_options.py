@@ -1,0 +1,142 @@
+"""One dataclass holds a logger's options: every way to set one knows every field of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+import orjson
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.integrations.areal import CONFIG_FIELDS, THEIRS
+from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.logger.arguments import checked_options
+from rollout_traces.settings.environment import as_environment, read_environment, variable_of
+from rollout_traces.settings.logger_options import LoggerOptions, for_worker, option_names, secret_names
+from rollout_traces.spool.run_folder import RunManifest
+from rollout_traces.stats.config import StatsLoggerConfig, TrackioConfig
+from rollout_traces.steps.options import StepOptions
+
+GIVEN = {
+    "project": "p",
+    "name": "run 1",
+    "max_rollout_traces_per_step": 8,
+    "selection": "extremes",
+    "space_id": "user/space",
+    "private": False,
+    "server_url": "https://server.example",
+    "resume": "must",
+    "ledger": False,
+    "run_settings": {"clip_low": 0.2},
+    "reward_range": [0.0, 2.0],
+    "metric_ranges": {"kl": {"min": 0.0, "max": 1.0, "invert": True}},
+    "metric_keys": ["reward/*", "!*/std"],
+    "flag_parameters": {"truncated.alert_above": 0.5},
+    "all_rows_folder": "/data/rows",
+    "alert_webhook": "https://hooks.example/secret",
+    "max_disk_gb": 2.5,
+    "chat_template": "{{ messages }}",
+    "chat_template_kwargs": {"enable_thinking": False},
+    "worker": "thread",
+    "per_rank": True,
+    "max_bytes_per_step": 1 << 20,
+    "max_spool_bytes": 1 << 21,
+    "max_step_bytes": 1 << 22,
+    "quiet_seconds": 7.5,
+    "join_seconds": 8.5,
+    "announces_closes": True,
+}
+"""A value for every option that is not its default."""
+LEARNT_OTHERWISE = {
+    **dict.fromkeys(("project", "name", "space_id", "server_url", "private"), "the manifest's own fields"),
+    **dict.fromkeys(("run_settings", "reward_range", "metric_ranges"), "the options' settings"),
+    **dict.fromkeys(("chat_template", "chat_template_kwargs"), "the manifest's decoding"),
+    "alert_webhook": "the worker's environment",
+    **dict.fromkeys(
+        ("resume", "worker", "per_rank", "max_bytes_per_step", "max_spool_bytes", "announces_closes"),
+        "the logger alone",
+    ),
+}
+"""Options that the worker does not find in the manifest's options, and who else holds them."""
+
+
+@pytest.fixture(params=option_names())
+def option(request):
+    return request.param
+
+
+def test_the_values_of_this_test_are_complete_and_no_defaults():
+    assert set(GIVEN) == set(option_names())
+    assert not [name for name, value in GIVEN.items() if value == getattr(LoggerOptions(), name)]
+
+
+class TestEveryOption:
+    def test_is_an_argument_of_a_logger(self, option):
+        assert option in inspect.signature(rt.RolloutLogger).parameters
+
+    def test_is_a_field_of_the_section_of_a_config(self, option):
+        config = StatsLoggerConfig.create({"trackio": {option: GIVEN[option]}}, {})
+        assert getattr(config.trackio, option) == GIVEN[option]
+        assert (
+            TrackioConfig(mode="online", **{option: GIVEN[option]}).logger_options("e", "t")[option]
+            == GIVEN[option]
+        )
+
+    def test_is_an_environment_variable_of_config_and_hooks(self, option):
+        environment = as_environment({option: GIVEN[option]})
+        assert list(environment) == [variable_of(option)]
+        assert read_environment(LoggerOptions, environment) == {option: GIVEN[option]}
+        assert getattr(StatsLoggerConfig.create(None, environment).trackio, option) == GIVEN[option]
+        assert HookSettings.from_environment(environment).over({})[option] == GIVEN[option]
+
+    def test_is_an_argument_of_a_hook_and_a_key_of_areals_config(self, option):
+        assert HookSettings(**{option: GIVEN[option]}).given() == {option: GIVEN[option]}
+        assert option in CONFIG_FIELDS or option in THEIRS
+
+    def test_reaches_the_worker_by_the_manifest_or_by_what_holds_it(self, option):
+        options = StepOptions.of(**{option: GIVEN[option]})
+        manifest = RunManifest("p", "r", "i", options=options.as_plain())
+        read = StepOptions.from_plain(RunManifest.from_plain(orjson.loads(manifest.as_json())).options)
+        arrived = getattr(read, option) == GIVEN[option]
+        assert arrived != (option in LEARNT_OTHERWISE)
+        assert (option in for_worker(options)) == arrived
+
+    def test_is_documented_once_with_the_others(self, option):
+        documented = re.findall(r"^        (\w+): ", LoggerOptions.__doc__, re.M)
+        assert documented.count(option) == 1
+
+
+def test_what_the_run_declares_reaches_the_settings():
+    options = StepOptions.of(
+        project="p", **{name: GIVEN[name] for name in ("run_settings", "reward_range", "metric_ranges")}
+    )
+    settings = checked_options(options, {"rollout_traces": {"clip_high": 0.3}}).settings
+    assert (settings.clip_low, settings.clip_high) == (0.2, 0.3)
+    assert (settings.reward_range.max, settings.metric_ranges["kl"].invert) == (2.0, True)
+
+
+def test_no_secret_is_written_or_printed():
+    assert secret_names() == {"alert_webhook", "server_url"}
+    options = StepOptions.of(**GIVEN)
+    assert not secret_names() & set(options.as_plain())
+    assert GIVEN["alert_webhook"] not in repr(options)
+
+
+def test_a_field_is_enough_to_add_an_option():
+    """What every surface knows is the fields themselves: nothing else names them."""
+    assert {item.name for item in fields(TrackioConfig)} - {"mode"} == set(option_names())
+
+
+def test_an_unknown_option_is_refused_by_name_and_none_leaves_a_default():
+    with pytest.raises(TypeError, match=r"'selction' is no option of a logger\. Meant 'selection'"):
+        rt.RolloutLogger("p", selction="all")
+    with pytest.raises(TypeError, match="'selction'"):
+        HookSettings(selction="all")
+    assert LoggerOptions.of(selection=None, max_disk_gb=None) == LoggerOptions()
+
+
+def test_a_manifest_of_an_older_version_is_read():
+    read = StepOptions.from_plain({"max_traces": 5, "selection": None, "metric_keys": ["default"], "gone": 1})
+    assert (read.max_rollout_traces_per_step, read.selection) == (5, "portfolio")

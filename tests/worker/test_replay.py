@@ -1,0 +1,130 @@
+"""After a crash: closes are applied as they were written, and nothing is lost or stored twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rollout_traces.packed_batch import StepKey
+from rollout_traces.sink.stored import Stored
+from rollout_traces.worker.close_log import Close, CloseLog
+from rollout_traces.worker.replay import Replay
+from tests.worker.held_sink import WritePath
+
+STEP = StepKey("", 1, "rollout")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return WritePath(CloseLog(tmp_path / "closes.jsonl"))
+
+
+def restart(path, tmp_path):
+    """The worker is killed; the next one reads the closes from disk."""
+    path.closes = CloseLog(tmp_path / "closes.jsonl")
+    path.start()
+
+
+class TestAWorkerThatWasKilled:
+    def test_before_anything_was_stored_stores_the_step_as_it_was_closed(self, path, tmp_path):
+        path.log(1, 4)
+        path.close(1)
+        path.turns()
+        path.log(1, 2)
+        restart(path, tmp_path)
+        path.put("flush")
+        path.turns()
+        path.sink.let_through()
+        path.turns()
+        assert sorted(path.sink.summaries) == [(1, 0, 4), (1, 1, 2)], "the close is not decided anew"
+        assert path.kinds() == []
+
+    def test_after_all_was_stored_stores_nothing_again(self, path, tmp_path):
+        path.log(1)
+        path.put("flush")
+        path.turns()
+        path.sink.let_through()
+        restart(path, tmp_path)
+        path.turns()
+        path.sink.let_through()
+        path.turns()
+        assert path.sink.summaries == [(1, 0, 4)] and path.kinds() == []
+
+    def test_a_step_that_was_open_stays_open_and_takes_more(self, path, tmp_path):
+        path.log(1, 4)
+        path.turns()
+        restart(path, tmp_path)
+        path.log(1, 2)
+        path.put("flush")
+        path.turns()
+        path.sink.let_through()
+        assert path.sink.summaries == [(1, 0, 6)]
+
+    def test_many_times_loses_and_doubles_nothing(self, path, tmp_path):
+        for step in range(6):
+            path.log(step, 3)
+            path.turns(2)
+            if step % 2:
+                path.sink.let_through()
+            restart(path, tmp_path)
+        path.put("flush")
+        path.turns(12)
+        path.sink.let_through()
+        path.turns(12)
+        assert sorted(path.sink.summaries) == [(step, 0, 3) for step in range(6)]
+        assert path.kinds() == []
+
+
+class TestReplay:
+    @pytest.fixture
+    def stored(self):
+        return Stored(lambda sql: [], "p", "run")
+
+    def test_a_place_is_sent_again_until_it_is_let_go(self, stored):
+        replay = Replay(stored, CloseLog(), Counter())
+        replay.send_again([("1", "a"), ("2", "a")])
+        assert replay.is_again(("1", "a")) and not replay.is_again(("3", "a"))
+        replay.let_go(("1", "a"))
+        assert not replay.is_again(("1", "a")) and replay.is_again(("2", "a"))
+
+    def test_a_close_is_known_from_the_log_and_else_from_the_store(self, stored):
+        closes = CloseLog()
+        replay = Replay(stored, closes, Counter())
+        assert replay.close_of("x") is None
+        stored._closes["y"] = (STEP, ("y", "z"))
+        assert replay.close_of("y") == Close(STEP, ("y", "z"), "stored")
+        replay.record(Close(STEP, ("x",), "flush", 0))
+        assert replay.close_of("x").why == "flush" and replay.n_closed(STEP) == 1
+
+    def test_a_close_is_written_once(self, stored, tmp_path):
+        file = tmp_path / "closes.jsonl"
+        replay = Replay(stored, CloseLog(file), Counter())
+        for _ in range(2):
+            replay.record(Close(STEP, ("x",), "flush", 0))
+        assert file.read_bytes().count(b"\n") == 1
+
+    def test_a_late_part_counts_on_from_what_is_stored(self, stored):
+        stored._n_closed[STEP] = 2
+        assert Replay(stored, CloseLog(), Counter()).n_closed(STEP._replace(late=1)) == 2
+
+    def test_a_hand_over_is_complete_with_its_summary_and_all_its_traces(self, stored, monkeypatch):
+        replay = Replay(stored, CloseLog(), Counter())
+        assert not replay.is_complete("x")
+        stored.summarised.add("x")
+        monkeypatch.setattr(stored, "chosen_in_summary", lambda batch_id: {"x-0": None})
+        assert not replay.is_complete("x")
+        stored.uids.add("x-0")
+        assert replay.is_complete("x")
+
+    def test_totals_that_cannot_be_read_are_counted_and_the_step_is_stored(self, stored, monkeypatch):
+        counters: Counter[str] = Counter()
+
+        def locked(step, split):
+            raise OSError("locked")
+
+        monkeypatch.setattr(stored, "has_totals", locked)
+        found = Replay(stored, CloseLog(), counters).stored_step(
+            Close(STEP, ("x",), "flush", 0), keeps_summaries=False, again=True
+        )
+        assert not found.is_summarised and counters["store_unreadable"] == 1

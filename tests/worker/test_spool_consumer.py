@@ -1,0 +1,174 @@
+"""The consumer: a record leaves its spool once the store is seen to hold it, and each rule of a close is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worker.held_sink import WritePath
+
+
+@pytest.fixture
+def path():
+    return WritePath()
+
+
+class TestLettingGo:
+    def test_a_record_waits_until_its_step_is_stored(self, path):
+        path.log(1)
+        path.close(1)
+        path.turns()
+        assert path.kinds() == ["rollouts", "close"] and path.sink.summaries == []
+        path.sink.let_through()
+        path.turns()
+        assert path.kinds() == [] and path.sink.summaries == [(1, 0, 4)]
+        assert path.counters["rollouts_stored"] == 4 and path.counters["step_summaries_stored"] == 1
+
+    def test_a_flush_is_not_let_go_before_what_came_before_it_is_stored(self, path):
+        path.log(1)
+        path.put("flush")
+        path.turns()
+        assert path.kinds() == ["rollouts", "flush"]
+        path.sink.let_through()
+        path.turns()
+        assert path.kinds() == []
+
+    def test_a_flush_behind_another_that_is_stored_waits_for_its_own_step(self, path):
+        path.put("flush")
+        path.log(1)
+        path.put("flush")
+        path.turns()
+        assert path.kinds() == ["rollouts", "flush"]
+
+    def test_what_trackio_dropped_is_sent_again_and_stored_once(self, path):
+        path.log(1)
+        path.put("flush")
+        path.turns()
+        path.sink.drop()
+        path.turns()
+        assert path.counters["sent_again"] == 1
+        path.sink.let_through()
+        path.turns()
+        assert path.sink.drops == 1 and path.sink.summaries == [(1, 0, 4)] and path.kinds() == []
+
+    def test_a_store_that_cannot_be_read_is_asked_again_later(self, path, monkeypatch):
+        path.log(1)
+        path.put("flush")
+
+        def fails():
+            raise OSError("locked")
+
+        monkeypatch.setattr(path.sink.stored, "refresh", fails)
+        path.turns()
+        assert path.counters["store_unreadable"] >= 1 and path.kinds() == ["rollouts", "flush"]
+        monkeypatch.undo()
+        path.sink.let_through()
+        path.turns()
+        assert path.kinds() == []
+
+    def test_a_record_that_cannot_be_processed_is_set_aside_and_its_siblings_go_on(self, path):
+        path.put("scalars", step=1)
+        path.put("scalars", step=2, scalars={"loss": 1.0})
+        path.turns()
+        assert path.counters["process_errors"] == 1
+        assert path.sink.scalars == [(2, {"loss": 1.0})] and path.kinds() == []
+
+    def test_it_runs_until_it_is_told_to_end(self, path):
+        path.put("scalars", step=2, scalars={"loss": 1.0})
+        turns = []
+        path.consumer.run_until(lambda: len(turns) >= 3, lambda: turns.append(1))
+        assert path.sink.scalars == [(2, {"loss": 1.0})]
+
+
+class TestClosing:
+    """Every rule of "bad input" with its counter."""
+
+    def test_calls_of_a_step_are_judged_together_when_the_next_step_begins(self, path):
+        path.log(1, 4)
+        path.log(1, 2)
+        path.turns()
+        assert path.counters["steps_closed"] == 0
+        path.log(2)
+        path.turns()
+        path.sink.let_through()
+        assert path.sink.summaries == [(1, 0, 6)]
+
+    def test_rows_that_come_late_are_a_part_of_their_own(self, path):
+        path.log(1)
+        path.close(1)
+        path.log(1, 2)
+        path.put("flush")
+        path.turns()
+        path.sink.let_through()
+        assert path.sink.summaries == [(1, 0, 4), (1, 1, 2)]
+        assert (path.counters["late_parts"], path.counters["rollouts_late"]) == (1, 2)
+
+    def test_a_close_for_a_step_nobody_logged_is_counted(self, path):
+        path.close(7)
+        path.turns()
+        assert path.counters["closes_of_nothing"] == 1 and path.kinds() == []
+
+    def test_a_close_called_twice_is_counted_and_closes_once(self, path):
+        path.log(1)
+        path.close(1)
+        path.close(1)
+        path.turns()
+        path.sink.let_through()
+        assert path.counters["closes_repeated"] == 1 and path.sink.summaries == [(1, 0, 4)]
+
+    def test_a_step_that_goes_back_within_an_attempt_is_a_late_part(self, path):
+        for step in (1, 2, 1):
+            path.log(step)
+        path.put("flush")
+        path.turns()
+        path.sink.let_through()
+        assert path.sink.summaries == [(1, 0, 4), (1, 1, 4), (2, 0, 4)] or path.sink.summaries == [
+            (1, 0, 4),
+            (2, 0, 4),
+            (1, 1, 4),
+        ]
+        assert path.counters["rollouts_late"] == 4
+
+    def test_another_attempt_closes_what_the_one_before_left_open(self, path):
+        path.log(3, attempt="a-1")
+        path.log(1, attempt="a-2")
+        path.turns()
+        path.sink.let_through()
+        assert path.sink.summaries == [(3, 0, 4)]
+
+    def test_a_step_that_never_closes_is_closed_once_its_owner_is_gone(self, path):
+        path.log(1, announced=True)
+        path.turns()
+        assert path.counters["steps_closed"] == 0
+        path.spool.close()
+        path.turns()
+        assert path.counters["steps_closed"] == 1
+
+    def test_a_join_that_is_awaited_holds_the_step_until_a_later_one_is_due(self, path):
+        path.log(1, await_join=["advantages"])
+        path.close(1)
+        path.turns()
+        assert path.counters["steps_closed"] == 0
+        path.log(2)
+        path.close(2)
+        path.turns()
+        assert path.counters["steps_closed"] == 2 and path.counters["joins_missed"] == 1
+
+    def test_a_join_after_the_close_is_counted(self, path):
+        path.log(1, name="0" * 12)
+        path.close(1)
+        path.put("join", batch_id="0" * 12)
+        path.turns()
+        assert path.counters["joins_too_late"] == 1
+
+    def test_a_close_that_cannot_be_written_down_leaves_the_step_open(self, path, monkeypatch):
+        def full(close):
+            raise OSError("disk full")
+
+        monkeypatch.setattr(path.closes, "record", full)
+        path.log(1)
+        path.put("flush")
+        path.turns()
+        assert path.counters["closes_unwritten"] >= 1 and path.counters["steps_closed"] == 0
+        monkeypatch.undo()
+        path.turns()
+        assert path.counters["steps_closed"] == 1
