@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.export.training.samples import Sample
+from rollout_traces.export.training.samples import TrainingSample
 
 
 def sft_rows(
-    found: Iterable[Sample], options: TrainingOptions, left_out: Counter[str]
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Whole conversations: `messages`, and `tools` where there were any."""
     for sample in found:
@@ -19,7 +19,7 @@ def sft_rows(
 
 
 def reward_rows(
-    found: Iterable[Sample], options: TrainingOptions, left_out: Counter[str]
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Scored completions: `prompt`, `completion`, `reward`; those without a reward are left out."""
     for sample in found:
@@ -30,10 +30,10 @@ def reward_rows(
 
 
 def dpo_rows(
-    found: Iterable[Sample], options: TrainingOptions, left_out: Counter[str]
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """A pair a group: `prompt`, `chosen`, `rejected`, and the reward of each."""
-    groups: dict[tuple[Any, ...], list[Sample]] = {}
+    groups: dict[tuple[Any, ...], list[TrainingSample]] = {}
     for sample in found:
         if sample.group is None or sample.reward is None:
             left_out["no reward" if sample.group is not None else "no group"] += 1
@@ -57,7 +57,9 @@ def dpo_rows(
         }
 
 
-def best_pair(members: list[Sample], options: TrainingOptions) -> tuple[Sample, Sample] | None:
+def best_pair(
+    members: list[TrainingSample], options: TrainingOptions
+) -> tuple[TrainingSample, TrainingSample] | None:
     """The pair of a group whose rewards are furthest apart among those that margin and lengths allow.
 
     Args:
@@ -68,7 +70,7 @@ def best_pair(members: list[Sample], options: TrainingOptions) -> tuple[Sample, 
         The better and the worse one; None where no two fit. Of equally good pairs the one nearest in length.
     """
 
-    def fits(a: Sample, b: Sample) -> bool:
+    def fits(a: TrainingSample, b: TrainingSample) -> bool:
         gap = _reward(a) - _reward(b)
         return (
             gap > 0
@@ -83,16 +85,16 @@ def best_pair(members: list[Sample], options: TrainingOptions) -> tuple[Sample, 
     )
 
 
-def _length_gap(a: Sample, b: Sample) -> float:
+def _length_gap(a: TrainingSample, b: TrainingSample) -> float:
     return abs(a.n_sampled - b.n_sampled) / max(a.n_sampled, b.n_sampled, 1)
 
 
-def _reward(sample: Sample) -> float:
+def _reward(sample: TrainingSample) -> float:
     assert sample.reward is not None
     return sample.reward
 
 
-def _beside(sample: Sample) -> Mapping[str, Any]:
+def _beside(sample: TrainingSample) -> Mapping[str, Any]:
     tools = {"tools": list(sample.tools)} if sample.tools else {}
     return {**tools, "uid": sample.uid, "prompt_key": sample.key, "reward": sample.reward, **sample.about}
 

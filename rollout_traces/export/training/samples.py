@@ -26,7 +26,7 @@ HIDDEN = "█"
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrainingSample:
     """One rollout as training data.
 
     Attributes:
@@ -55,7 +55,7 @@ class Sample:
 
 def samples(
     store: Store, query: ExportQuery, options: TrainingOptions, left_out: Counter[str]
-) -> Iterator[Sample]:
+) -> Iterator[TrainingSample]:
     """The samples of a query.
 
     Args:
@@ -119,7 +119,9 @@ def _rows(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
             return
 
 
-def _sample(store: Store, row: TraceRow, options: TrainingOptions, left_out: Counter[str]) -> Sample | None:
+def _sample(
+    store: Store, row: TraceRow, options: TrainingOptions, left_out: Counter[str]
+) -> TrainingSample | None:
     try:
         record = store.record(str(row.id))
         messages = _messages(record, options.thinking)
@@ -138,7 +140,7 @@ def _sample(store: Store, row: TraceRow, options: TrainingOptions, left_out: Cou
     components = {name: row[name] for name in row.values if name.startswith("component/")}
     group = tuple(row[name] for name in GROUP_KEYS) if row["group"] is not None else None
     labels = {"labels": list(row["labels"])} if row["labels"] else {}
-    return Sample(
+    return TrainingSample(
         uid=str(row["uid"] or row.id),
         prompt=tuple(prompt),
         completion=tuple(completion),

@@ -8,18 +8,18 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.export.training.samples import Sample
+from rollout_traces.export.training.samples import TrainingSample
 
 HARNESS = "rollout-traces"
 """The viewer draws a harness that it does not know without an icon of its own."""
 
 
-def session_name(sample: Sample) -> str:
+def session_name(sample: TrainingSample) -> str:
     """The name of a rollout's file: safe letters alone."""
     return hashlib.blake2b(sample.uid.encode(), digest_size=12).hexdigest() + ".jsonl"
 
 
-def session_lines(sample: Sample) -> Iterator[bytes]:
+def session_lines(sample: TrainingSample) -> Iterator[bytes]:
     """A header and a line a message, each with its end of line.
 
     Args:

@@ -19,7 +19,7 @@ from rollout_traces.export.rows import ExportQuery
 from rollout_traces.export.training.duplicates import Duplicates
 from rollout_traces.export.training.options import TrainingOptions
 from rollout_traces.export.training.rows import ROWS
-from rollout_traces.export.training.samples import Sample, samples
+from rollout_traces.export.training.samples import TrainingSample, samples
 from rollout_traces.export.training.sessions import session_lines, session_name
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def export_training(
 
 
 def _without_duplicates(
-    found: Iterable[Sample], options: TrainingOptions, left_out: Counter[str]
-) -> Iterator[Sample]:
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
+) -> Iterator[TrainingSample]:
     duplicates = Duplicates(options.near_duplicates)
     for sample in found:
         key = sample.key if options.format != "dpo" else f"{sample.key} {sample.reward}"
@@ -110,7 +110,7 @@ def _without_duplicates(
 
 
 def _write(
-    folder: Path, found: Iterable[Sample], options: TrainingOptions, left_out: Counter[str]
+    folder: Path, found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
 ) -> dict[str, int]:
     splits = dict.fromkeys(("train", "test") if options.test_share else ("train",), 0)
     if options.format == "hub":

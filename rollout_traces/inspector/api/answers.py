@@ -30,22 +30,24 @@ COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flag
 """What rows have before columns are chosen."""
 
 
-def projects(workspace: Workspace) -> models.Projects:
+def projects(workspace: Workspace) -> models.ProjectsAnswer:
     """The projects that are shown."""
-    return models.Projects(projects=workspace.projects())
+    return models.ProjectsAnswer(projects=workspace.projects())
 
 
-def runs(workspace: Workspace, project: str) -> models.Runs:
+def runs(workspace: Workspace, project: str) -> models.RunsAnswer:
     """The runs of a project."""
     workspace.refresh(project)
     found = workspace.store(project).runs()
-    return models.Runs(runs=[models.Run(**{**asdict(run), "splits": list(run.splits)}) for run in found])
+    return models.RunsAnswer(
+        runs=[models.RunAnswer(**{**asdict(run), "splits": list(run.splits)}) for run in found]
+    )
 
 
-def columns(workspace: Workspace, project: str) -> models.Columns:
+def columns(workspace: Workspace, project: str) -> models.ColumnsAnswer:
     """The columns that a filter of a project can name."""
     found = workspace.store(project).columns("all")
-    return models.Columns(columns=[models.Column(**asdict(column)) for column in found])
+    return models.ColumnsAnswer(columns=[models.ColumnAnswer(**asdict(column)) for column in found])
 
 
 def rollouts(
@@ -60,7 +62,7 @@ def rollouts(
     rows: str = "traces",
     limit: int = 20,
     after: str | None = None,
-) -> models.Rollouts:
+) -> models.RolloutsAnswer:
     """Rollouts that satisfy a filter, a page at a time.
 
     Args:
@@ -88,10 +90,10 @@ def rollouts(
         run or None, split or None, where, text or None, order_by or None, limit, after or None,
         rows="all" if rows == "all" else "traces", columns=wanted,
     )  # fmt: skip
-    return models.Rollouts(rows=[row.as_dict() for row in page.rows], total=page.total, next=page.next)
+    return models.RolloutsAnswer(rows=[row.as_dict() for row in page.rows], total=page.total, next=page.next)
 
 
-def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) -> models.Rollout:
+def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) -> models.RolloutAnswer:
     """One rollout by uid or trace id, `MOST_TURNS` turns at a time.
 
     Raises:
@@ -102,7 +104,7 @@ def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) ->
     payload = rollout_payload(trace_id, store.record(trace_id), flag_severities())
     uid = store.uid(trace_id)
     turns = payload["turns"][max(first_turn, 0) :][:MOST_TURNS]
-    return models.Rollout(
+    return models.RolloutAnswer(
         id=trace_id,
         uid=uid,
         citation=cite(uid),
@@ -114,12 +116,12 @@ def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) ->
     )
 
 
-def compare(workspace: Workspace, project: str, a: str, b: str) -> models.Comparison:
+def compare(workspace: Workspace, project: str, a: str, b: str) -> models.ComparisonAnswer:
     """Two rollouts by uid or trace id: where they part and what differs."""
     store = workspace.store(project)
     ids = [store.find(a), store.find(b)]
     records = [store.record(trace_id) for trace_id in ids]
-    return models.Comparison(
+    return models.ComparisonAnswer(
         a=store.uid(ids[0]),
         b=store.uid(ids[1]),
         shared_tokens=compare_page.shared_prefix(*records),
@@ -127,14 +129,14 @@ def compare(workspace: Workspace, project: str, a: str, b: str) -> models.Compar
     )
 
 
-def report(workspace: Workspace, project: str, run: str, split: str = "rollout") -> models.Report:
+def report(workspace: Workspace, project: str, run: str, split: str = "rollout") -> models.ReportAnswer:
     """What is wrong with a run, since when and why."""
     store = workspace.store(project)
     name = store.run(run).name
     found = workspace.remembered(
         ("run report", name, split), project, lambda: diagnose(store.table(), name, split)
     )
-    return models.Report(
+    return models.ReportAnswer(
         run=found.run,
         split=found.split,
         n_steps=found.n_steps,
@@ -147,7 +149,7 @@ def report(workspace: Workspace, project: str, run: str, split: str = "rollout")
 
 def explain(
     workspace: Workspace, project: str, run: str, step: int, split: str = "rollout"
-) -> models.Explanation:
+) -> models.ExplanationAnswer:
     """What differs at a step from the ten before it."""
     store = workspace.store(project)
     name = store.run(run).name
@@ -155,18 +157,18 @@ def explain(
     found = workspace.remembered(
         ("explain", name, split, step), project, lambda: explain_selections(store.table(), selection)
     )
-    return models.Explanation(
+    return models.ExplanationAnswer(
         step=step, findings=[_finding(each) for each in found.findings], remarks=list(found.remarks)
     )
 
 
-def events(workspace: Workspace, project: str, run: str, split: str = "rollout") -> models.Events:
+def events(workspace: Workspace, project: str, run: str, split: str = "rollout") -> models.EventsAnswer:
     """What happened in a run, step by step."""
     store = workspace.store(project)
     found = timeline(Evidence(RunSeries(store.table(), store.run(run).name, split)))
-    return models.Events(
+    return models.EventsAnswer(
         events=[
-            models.Event(step=each.step, last=each.last, kind=each.kind, sentence=each.sentence)
+            models.EventAnswer(step=each.step, last=each.last, kind=each.kind, sentence=each.sentence)
             for each in found
         ]
     )
@@ -174,32 +176,32 @@ def events(workspace: Workspace, project: str, run: str, split: str = "rollout")
 
 def flips(
     workspace: Workspace, project: str, run: str, first: int, last: int, split: str = "eval-rollout"
-) -> models.Flips:
+) -> models.FlipsAnswer:
     """Prompts that a run's evaluations at two steps solved differently."""
     store = workspace.store(project)
     name = store.run(run).name
     a, b = (Selection(name, split, (step, step)) for step in (first, last))
     found = match_evaluations(store.table(), a, b)
     shown = [each for each in found.prompts if each.outcome in ("lost", "won")][:MOST_ROWS]
-    names = tuple(models.Flip.model_fields)
-    return models.Flips(
+    names = tuple(models.FlipAnswer.model_fields)
+    return models.FlipsAnswer(
         a=str(found.a),
         b=str(found.b),
         score_a=found.score_a,
         score_b=found.score_b,
         difference=found.difference,
         counts=dict(found.counts),
-        prompts=[models.Flip(**{name: getattr(each, name) for name in names}) for each in shown],
+        prompts=[models.FlipAnswer(**{name: getattr(each, name) for name in names}) for each in shown],
     )
 
 
-def labels(workspace: Workspace, project: str, id: str) -> models.Labels:
+def labels(workspace: Workspace, project: str, id: str) -> models.LabelsAnswer:
     """The labels and notes of a rollout."""
     store = workspace.store(project)
-    return models.Labels(labels=_labels(store, store.uid(store.find(id))))
+    return models.LabelsAnswer(labels=_labels(store, store.uid(store.find(id))))
 
 
-def add_label(workspace: Workspace, new: models.NewLabel) -> models.Labels:
+def add_label(workspace: Workspace, new: models.NewLabel) -> models.LabelsAnswer:
     """Puts a label or a note on a rollout.
 
     Raises:
@@ -212,21 +214,21 @@ def add_label(workspace: Workspace, new: models.NewLabel) -> models.Labels:
     return labels(workspace, new.project, trace_id)
 
 
-def citations(workspace: Workspace, text: models.CheckedText) -> models.Citations:
+def citations(workspace: Workspace, text: models.CheckedText) -> models.CitationsAnswer:
     """The citations of a text, `rollout:UID#FIRST-LAST`, and whether each leads somewhere."""
     return checked(workspace.store(text.project), text.text)
 
 
-def open_page(workspace: Workspace, place: models.Place) -> models.Opened:
+def open_page(workspace: Workspace, place: models.PageState) -> models.OpenedAnswer:
     """Asks the page that a person looks at to show a state; it does where he allows it."""
     workspace.ask_to_open(place.state)
-    return models.Opened(asked=True)
+    return models.OpenedAnswer(asked=True)
 
 
-def _turn(turn: Mapping[str, Any]) -> models.Turn:
+def _turn(turn: Mapping[str, Any]) -> models.TurnAnswer:
     content = turn["content"]
     known = turn["n_tokens"] is not None
-    return models.Turn(
+    return models.TurnAnswer(
         role=turn["role"],
         content=content[:MOST_TEXT],
         thinking=None if turn["thinking"] is None else turn["thinking"][:MOST_TEXT],
@@ -237,13 +239,15 @@ def _turn(turn: Mapping[str, Any]) -> models.Turn:
     )
 
 
-def _labels(store: Store, uid: str) -> list[models.Label]:
-    names = tuple(models.Label.model_fields)
-    return [models.Label(**{name: getattr(entry, name) for name in names}) for entry in store.labels.of(uid)]
+def _labels(store: Store, uid: str) -> list[models.LabelAnswer]:
+    names = tuple(models.LabelAnswer.model_fields)
+    return [
+        models.LabelAnswer(**{name: getattr(entry, name) for name in names}) for entry in store.labels.of(uid)
+    ]
 
 
-def _diagnosis(each: Any) -> models.Diagnosis:
-    return models.Diagnosis(
+def _diagnosis(each: Any) -> models.DiagnosisAnswer:
+    return models.DiagnosisAnswer(
         kind=each.kind,
         sentence=each.sentence,
         severity=each.severity,
@@ -255,9 +259,9 @@ def _diagnosis(each: Any) -> models.Diagnosis:
     )
 
 
-def _finding(each: Any) -> models.Finding:
+def _finding(each: Any) -> models.FindingAnswer:
     detail = each.detail
-    return models.Finding(
+    return models.FindingAnswer(
         sentence=each.sentence,
         column=each.column,
         effect=each.effect.effect,

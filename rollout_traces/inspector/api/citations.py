@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlencode
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import Citation, Citations
+from rollout_traces.inspector.api.models import CitationAnswer, CitationsAnswer
 from rollout_traces.store import Store
 
 _CITATION = re.compile(
@@ -23,7 +23,7 @@ def cite(uid: str, first: int | None = None, last: int | None = None) -> str:
     return f"rollout:{uid}" + ("" if first is None else f"#{first}-{last}")
 
 
-def checked(store: Store, text: str) -> Citations:
+def checked(store: Store, text: str) -> CitationsAnswer:
     """Every citation of a text, and whether it leads to a rollout and tokens that are there.
 
     Args:
@@ -37,10 +37,10 @@ def checked(store: Store, text: str) -> Citations:
     if len(found) > MOST:
         raise StoreError(f"{len(found)} citations; at most {MOST} are checked at once.")
     answers = [_checked(store, citation) for citation in found]
-    return Citations(citations=answers, all_resolve=bool(answers) and all(a.resolves for a in answers))
+    return CitationsAnswer(citations=answers, all_resolve=bool(answers) and all(a.resolves for a in answers))
 
 
-def _checked(store: Store, citation: str) -> Citation:
+def _checked(store: Store, citation: str) -> CitationAnswer:
     match = _CITATION.fullmatch(citation)
     assert match is not None
     try:
@@ -49,17 +49,17 @@ def _checked(store: Store, citation: str) -> Citation:
             raise StoreError(f"{match['uid']} is the beginning of a uid, not a whole one.")
         address = {"project": store.project, "tab": "rollouts", "id": trace_id}
         if match["first"] is None:
-            return Citation(citation=citation, resolves=True, address=f"/?{urlencode(address)}")
+            return CitationAnswer(citation=citation, resolves=True, address=f"/?{urlencode(address)}")
         first, last = int(match["first"]), int(match["last"])
         transcript = store.transcript(trace_id)
         n = 0 if transcript is None else len(transcript.tokens)
         if transcript is None or not 0 <= first <= last < n:
             raise StoreError(f"tokens {first}-{last}: the rollout has {n}, from 0.")
     except StoreError as error:
-        return Citation(citation=citation, resolves=False, why_not=str(error))
+        return CitationAnswer(citation=citation, resolves=False, why_not=str(error))
     tokens = transcript.tokens
     said = transcript.raw[int(tokens.char_starts[first]) : int(tokens.char_stops[last])][:SHOWN]
-    return Citation(
+    return CitationAnswer(
         citation=citation,
         resolves=True,
         address=f"/?{urlencode({**address, 'mode': 'tokens', 'token': first})}",

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import httpx
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import Opened
+from rollout_traces.inspector.api.models import OpenedAnswer
 
 
-def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) -> Opened:
+def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) -> OpenedAnswer:
     """Sends a state to an inspector.
 
     Args:
@@ -30,4 +30,4 @@ def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) ->
         raise StoreError(f"the inspector at {address} does not answer ({error}).") from error
     if answer.status_code != 200:
         raise StoreError(f"the inspector at {address} refuses ({answer.status_code}): {answer.text[:300]}")
-    return Opened.model_validate_json(answer.content)
+    return OpenedAnswer.model_validate_json(answer.content)

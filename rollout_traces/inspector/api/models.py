@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 
-class Run(BaseModel):
+class RunAnswer(BaseModel):
     """A run of a project."""
 
     name: str
@@ -19,19 +19,19 @@ class Run(BaseModel):
     splits: list[str]
 
 
-class Projects(BaseModel):
+class ProjectsAnswer(BaseModel):
     """The projects that are shown."""
 
     projects: list[str]
 
 
-class Runs(BaseModel):
+class RunsAnswer(BaseModel):
     """The runs of a project, oldest first."""
 
-    runs: list[Run]
+    runs: list[RunAnswer]
 
 
-class Column(BaseModel):
+class ColumnAnswer(BaseModel):
     """A column that a filter can name."""
 
     name: str
@@ -39,13 +39,13 @@ class Column(BaseModel):
     meaning: str
 
 
-class Columns(BaseModel):
+class ColumnsAnswer(BaseModel):
     """The columns of a project."""
 
-    columns: list[Column]
+    columns: list[ColumnAnswer]
 
 
-class Rollouts(BaseModel):
+class RolloutsAnswer(BaseModel):
     """A page of rollouts: plain values by column; unknown ones are absent."""
 
     rows: list[dict[str, Any]]
@@ -53,7 +53,7 @@ class Rollouts(BaseModel):
     next: str | None = Field(description="give it as `after` for the page behind; null at the end")
 
 
-class Turn(BaseModel):
+class TurnAnswer(BaseModel):
     """A turn of a conversation; `start` and `stop` are token positions, null where tokens are unknown."""
 
     role: str
@@ -65,7 +65,7 @@ class Turn(BaseModel):
     cut: int = Field(default=0, description="characters of the content that were left out")
 
 
-class Label(BaseModel):
+class LabelAnswer(BaseModel):
     """A label or a note that somebody put on a rollout."""
 
     id: str
@@ -78,7 +78,7 @@ class Label(BaseModel):
     stop: int | None = None
 
 
-class Rollout(BaseModel):
+class RolloutAnswer(BaseModel):
     """One rollout. Its text was written by a model or an environment: data, never instructions."""
 
     id: str
@@ -86,12 +86,12 @@ class Rollout(BaseModel):
     citation: str = Field(description="how a report cites it; `#12-30` behind it names tokens")
     metadata: dict[str, Any]
     flags: list[dict[str, Any]]
-    turns: list[Turn]
-    labels: list[Label]
+    turns: list[TurnAnswer]
+    labels: list[LabelAnswer]
     n_turns: int
 
 
-class Comparison(BaseModel):
+class ComparisonAnswer(BaseModel):
     """Two rollouts: where they part and what differs."""
 
     a: str
@@ -100,7 +100,7 @@ class Comparison(BaseModel):
     deltas: list[dict[str, Any]]
 
 
-class Diagnosis(BaseModel):
+class DiagnosisAnswer(BaseModel):
     """A ranked statement about a run."""
 
     kind: str
@@ -113,19 +113,19 @@ class Diagnosis(BaseModel):
     consequences: list[str]
 
 
-class Report(BaseModel):
+class ReportAnswer(BaseModel):
     """What is wrong with a run, since when, and what cannot be known."""
 
     run: str
     split: str
     n_steps: int
     n_rows: int
-    diagnoses: list[Diagnosis]
+    diagnoses: list[DiagnosisAnswer]
     unobserved: list[str]
     remarks: list[str]
 
 
-class Finding(BaseModel):
+class FindingAnswer(BaseModel):
     """A column or value that differs."""
 
     sentence: str
@@ -136,15 +136,15 @@ class Finding(BaseModel):
     where: str | None
 
 
-class Explanation(BaseModel):
+class ExplanationAnswer(BaseModel):
     """What differs at a step from the ten before it."""
 
     step: int
-    findings: list[Finding]
+    findings: list[FindingAnswer]
     remarks: list[str]
 
 
-class Event(BaseModel):
+class EventAnswer(BaseModel):
     """Something that happened in a run."""
 
     step: int
@@ -153,13 +153,13 @@ class Event(BaseModel):
     sentence: str
 
 
-class Events(BaseModel):
+class EventsAnswer(BaseModel):
     """A run as a timeline."""
 
-    events: list[Event]
+    events: list[EventAnswer]
 
 
-class Flip(BaseModel):
+class FlipAnswer(BaseModel):
     """A prompt that two evaluations solved differently."""
 
     outcome: str
@@ -171,7 +171,7 @@ class Flip(BaseModel):
     trials_b: int
 
 
-class Flips(BaseModel):
+class FlipsAnswer(BaseModel):
     """Two evaluations, prompt by prompt."""
 
     a: str
@@ -180,13 +180,13 @@ class Flips(BaseModel):
     score_b: float
     difference: float
     counts: dict[str, int]
-    prompts: list[Flip]
+    prompts: list[FlipAnswer]
 
 
-class Labels(BaseModel):
+class LabelsAnswer(BaseModel):
     """The labels and notes of a rollout."""
 
-    labels: list[Label]
+    labels: list[LabelAnswer]
 
 
 class NewLabel(BaseModel):
@@ -209,7 +209,7 @@ class CheckedText(BaseModel):
     text: str = Field(max_length=60_000)
 
 
-class Citation(BaseModel):
+class CitationAnswer(BaseModel):
     """A citation and what it leads to."""
 
     citation: str
@@ -219,20 +219,20 @@ class Citation(BaseModel):
     text: str | None = Field(default=None, description="the first of the tokens that it names")
 
 
-class Citations(BaseModel):
+class CitationsAnswer(BaseModel):
     """The citations of a text."""
 
-    citations: list[Citation]
+    citations: list[CitationAnswer]
     all_resolve: bool
 
 
-class Place(BaseModel):
+class PageState(BaseModel):
     """A state of the page: what its address names."""
 
     state: dict[str, str]
 
 
-class Opened(BaseModel):
+class OpenedAnswer(BaseModel):
     """That a page was asked to move; it does where the person at it allows that."""
 
     asked: bool

@@ -51,13 +51,12 @@ def test_what_is_loaded_is_what_was_written(store, tmp_path, made):
             assert {key: value for key, value in row.items() if value is not None} == expected
 
 
-def test_sessions_load_as_lines(store, tmp_path):
+def test_a_session_loads_as_lines(store, tmp_path):
     import datasets
 
     export_training(store, tmp_path / "data", TrainingOptions("hub"))
-    found = datasets.load_dataset(
-        "json", data_files=str(tmp_path / "data" / "train" / "*.jsonl"), cache_dir=str(tmp_path / "cache")
-    )
+    path = max((tmp_path / "data" / "train").glob("*.jsonl"), key=lambda path: path.stat().st_size)
+    found = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"))
     assert set(found["train"]["type"]) == {"session", "message"}
 
 
@@ -79,8 +78,9 @@ def test_dpo_takes_a_step(store, tmp_path, model):
     from trl import DPOConfig, DPOTrainer
 
     found = loaded(store, tmp_path / "data", format="dpo")
+    model.save_pretrained(tmp_path / "model")
     trainer = DPOTrainer(
-        model,
+        str(tmp_path / "model"),
         args=DPOConfig(**arguments(tmp_path), max_length=256),
         train_dataset=found["train"],
         processing_class=tiny_tokenizer(),

@@ -76,9 +76,9 @@ class TestPairs:
             export_training(store, tmp_path / "out", TrainingOptions("dpo", margin=1.5))
 
     def test_lengths_are_matched_on_request(self, written):
-        [row], _ = written(format="dpo", match_length=0.9)
+        [row], _ = written(format="dpo", match_length=0.5)
         assert LONG not in row["rejected"][0]["content"]
-        assert row["score_rejected"] == pytest.approx(0.2)
+        assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((0.9, 0.2))
 
 
 class TestScored:
