@@ -18,9 +18,9 @@ from typing import Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
