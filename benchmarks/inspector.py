@@ -1,4 +1,4 @@
-"""How fast the inspector is, in headless Chromium: start, a step, a long rollout under an overlay, scrolling.
+"""How fast the inspector is, in headless Chromium: start, a step, a rollout, overlays, a group, what-if, scrolling.
 
     python -m benchmarks.inspector
     python -m benchmarks.inspector --traces 2000 --tokens 8000      a short one
@@ -54,10 +54,35 @@ OTHER_OVERLAY = """async () => {
   return performance.now() - start;
 }"""
 NEXT_STEP = """async () => {
-  const before = document.querySelector('.rt-active [data-testid=rollout-header] h2').textContent;
+  const before = document.querySelector('.rt-active [data-testid=rollout-header] h1').textContent;
   const start = performance.now();
   document.querySelector('.rt-active [data-testid=step-previous]').click();
-  while (document.querySelector('.rt-active [data-testid=rollout-header] h2').textContent === before) await new Promise(requestAnimationFrame);
+  while (document.querySelector('.rt-active [data-testid=rollout-header] h1').textContent === before) await new Promise(requestAnimationFrame);
+  await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
+  return performance.now() - start;
+}"""
+NEXT_ROLLOUT = """async () => {
+  const title = () => document.querySelector('.rt-active [data-testid=rollout-header] h1').textContent;
+  const before = title();
+  const start = performance.now();
+  document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'j', bubbles: true}));
+  while (title() === before || !document.querySelector('.rt-active .rt-turn-body .rt-markdown, .rt-active .rt-turn-body .rt-plain')) await new Promise(requestAnimationFrame);
+  await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
+  return performance.now() - start;
+}"""
+OPEN_GROUP = """async query => {
+  const start = performance.now();
+  history.pushState({}, '', query);
+  window.dispatchEvent(new PopStateEvent('popstate'));
+  while (!document.querySelector('.rt-active [data-testid=prefix-tree]')) await new Promise(requestAnimationFrame);
+  await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
+  return performance.now() - start;
+}"""
+MOVE_SLIDER = """async value => {
+  const slider = document.querySelector('.rt-active [data-testid=slider-icepop-0]');
+  const start = performance.now();
+  slider.value = value;
+  slider.dispatchEvent(new Event('input'));
   await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)));
   return performance.now() - start;
 }"""
@@ -106,6 +131,7 @@ def main() -> None:
         }
         log(env, "--project", "large", "--traces", str(options.traces))
         log(env, "--project", "long", "--tokens", str(options.tokens))
+        log(env, "--project", "group", "--group-tokens", str(options.tokens // 4), "--loss-tokens", "4096")
         measure(env, options)
 
 
@@ -124,10 +150,12 @@ def measure(env: dict[str, str], options: argparse.Namespace) -> None:
         row(f"start to the first rollout, {options.traces} traces, no index yet", f"{cold:.1f} s")
         row("the same with its index", f"{warm:.1f} s, {warm - empty:+.1f} s against the empty app")
         with serving(env, SHOW, []) as address:
-            page.goto(f"{address}/?project=large")
+            page.goto(f"{address}/?project=large&tab=rollouts")
             page.locator(".rt-active [data-testid=turn]").first.wait_for()
             page.wait_for_timeout(1500)
             row("another step", milliseconds(lambda: page.evaluate(NEXT_STEP), options.repeats))
+            switched = milliseconds(lambda: page.evaluate(NEXT_ROLLOUT), 4 * options.repeats)
+            row("another rollout of the step, to its text (goal 80 ms)", switched)
             query = "?project=long&run=large-run&split=rollout&step=1&group=0&sample=0&overlay=logprob"
             home = "?project=large&tab=rollouts"
 
@@ -147,6 +175,28 @@ def measure(env: dict[str, str], options: argparse.Namespace) -> None:
             row("another overlay", milliseconds(lambda: page.evaluate(OTHER_OVERLAY), options.repeats))
             frames = page.evaluate(SCROLL)
             row("scrolling through it, a frame", "median {:.0f}, p95 {:.0f}, worst {:.0f} ms".format(*frames))
+            group = "?project=group&run=large-run&split=rollout&step=1&group=0&tab=group"
+
+            def open_group() -> float:
+                page.goto(f"{address}/{home}")
+                page.locator(".rt-active [data-testid=turn]").first.wait_for()
+                page.wait_for_timeout(800)
+                return float(page.evaluate(OPEN_GROUP, group))
+
+            row(
+                f"a group of 16 x {options.tokens // 4} tokens, other project (goal 500 ms)",
+                milliseconds(open_group, options.repeats),
+            )
+            what_if = "?project=group&run=large-run&split=rollout&step=1&tab=what_if&rules=clip:0.2,0.2;tis:2;icepop:0.5,5;stale:2"
+            page.goto(f"{address}/{what_if}")
+            page.locator(".rt-active [data-testid=token]").first.wait_for()
+            page.wait_for_timeout(800)
+            values = iter(range(10, 100))
+            moved = milliseconds(lambda: page.evaluate(MOVE_SLIDER, next(values) / 100), 2 * options.repeats)
+            row(
+                f"what-if over 512 x 4096 tokens and a rollout of {options.tokens // 4}, a move (goal 300 ms)",
+                moved,
+            )
         browser.close()
 
 
@@ -195,7 +245,7 @@ def started(page: Any, env: dict[str, str], code: str, options: list[str], ready
     """Seconds from starting the process until the page shows what was asked for."""
     begin = time.perf_counter()
     with serving(env, code, options) as address:
-        page.goto(address)
+        page.goto(address + ("/?project=large&tab=rollouts" if code == SHOW else ""))
         page.locator(ready).first.wait_for(timeout=120_000)
         return time.perf_counter() - begin
 

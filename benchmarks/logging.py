@@ -43,6 +43,7 @@ def main() -> None:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
         hand_over(options.steps)
         overload(options.wide, options.steps)
+        prompts_alone(*map(int, options.wide.split("x")), options.steps)
         hand_over_from_gpu(options.steps)
         stalls()
         small_records(options.small)
@@ -88,6 +89,25 @@ def overload(shape: str, n_steps: int) -> None:
             costs = overloaded(batch, label, n_steps, options)
             ratio = median([cost.processor for cost in costs]) / median([cost.processor for cost in usual])
             print(f"  {label:<16}  {described(costs)}   {ratio:.2f} of it")
+
+
+def prompts_alone(B: int, T: int, n_steps: int) -> None:
+    """The worst batch for what is hashed of tokens that are left out: all different, and nothing sampled."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    batch = {
+        "input_ids": torch.randint(0, 30_000, (B, T), generator=generator),
+        "attention_mask": torch.ones(B, T, dtype=torch.bool),
+        "loss_mask": torch.zeros(B, T, dtype=torch.bool),
+    }
+    print(f"overload: {B} different prompts of {T} tokens, nothing sampled, {n_steps} steps a line")
+    usual = overloaded(batch, "all tokens taken", n_steps, {"max_bytes_per_step": 4 << 30})
+    print(f"  all tokens taken  {described(usual)}")
+    for label, options in (("default budget", {}), ("full spool", {"max_spool_bytes": 1 << 20})):
+        costs = overloaded(batch, label, n_steps, options)
+        ratio = median([cost.processor for cost in costs]) / median([cost.processor for cost in usual])
+        print(f"  {label:<16}  {described(costs)}   {ratio:.2f} of it")
 
 
 def overloaded(batch: Any, label: str, n_steps: int, options: dict[str, Any]) -> list[Cost]:
@@ -175,32 +195,61 @@ def stalls() -> None:
 
 
 def small_records(n_records: int) -> None:
-    """Records a second that are stored, beside `trackio.log` of the same numbers."""
+    """Records a second that are stored, beside `trackio.log` of the same numbers.
+
+    A record is one entry of the spool: a call of `log_scalars`, of `log_rollouts`, of `join` or of `close_step`.
+    Stored means seen in Trackio's database. The worker goes through the records in one process.
+    """
     import trackio
 
     values = {f"train/number_{index}": 0.5 for index in range(8)}
-    print(f"small records: {n_records} calls of log_scalars with {len(values)} numbers, then finish()")
-    logger = make_logger(None, "small-scalars")
-    started = time.monotonic()
-    for step in range(n_records):
-        logger.log_scalars(values, step=step)
-    done = logger.finish(600)
-    ours = time.monotonic() - started
-    print(f"  ours      {n_records / ours:6.0f} a second   all stored: {done}")
+    print(
+        "small records, a second from the first call to the end of finish(): a record is one call that is logged"
+    )
     run = trackio.init(project="baseline-small", name="run", embed=False)
     started = time.monotonic()
     for step in range(n_records):
         run.log(values, step=step)
     run.finish()
-    print(f"  trackio   {n_records / (time.monotonic() - started):6.0f} a second")
-    print(f"small steps: {n_records // 10} steps of one rollout, no traces, then finish()")
+    rate = n_records / (time.monotonic() - started)
+    print(f"  trackio.log of {len(values)} numbers (the baseline)            {rate:6.0f}")
     batch = {key: value[:1, :64] for key, value in wide_batch(8, 64).items() if key in SMALL}
-    logger = make_logger(None, "small-steps")
-    started = time.monotonic()
-    for step in range(n_records // 10):
+
+    def scalars(logger: Any, step: int) -> None:
+        logger.log_scalars(values, step=step)
+
+    def rollout(logger: Any, step: int) -> None:
         logger.log_rollouts(batch, step=step)
+
+    def part(logger: Any, step: int) -> None:
+        logger.log_rollouts(batch, step=step // 16)
+
+    def joined(logger: Any, step: int) -> None:
+        logger.log_rollouts(batch, step=step, await_join=["advantages"]).join(advantages=[0.5])
+        logger.close_step(step)
+
+    rated("log_scalars of 8 numbers", scalars, n_records, 1)
+    rated("steps of one rollout", rollout, n_records // 2, 1)
+    rated("steps of 16 calls of one rollout", part, n_records // 2, 1)
+    rated("steps of one rollout, a join and a close", joined, n_records // 2, 3)
+
+
+def rated(what: str, call: Callable[[Any, int], None], n_calls: int, n_records: int) -> None:
+    """Prints how many records a second are stored, and what each costs the worker."""
+    logger = make_logger(None, f"small-{what[:20].replace(' ', '-')}", announces_closes=n_records > 1)
+    started, used = time.monotonic(), children_seconds()
+    for step in range(n_calls):
+        call(logger, step)
     done = logger.finish(600)
-    print(f"  ours      {n_records / 10 / (time.monotonic() - started):6.0f} a second   all stored: {done}")
+    rate = n_calls * n_records / (time.monotonic() - started)
+    used = 1e3 * (children_seconds() - used) / (n_calls * n_records)
+    print(f"  {what:<42} {rate:6.0f}   {used:5.2f} ms of the worker's processor each   all stored: {done}")
+
+
+def children_seconds() -> float:
+    """Processor seconds of the child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def burst(n_steps: int, folder: Path) -> None:

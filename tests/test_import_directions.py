@@ -38,6 +38,7 @@ ORDER = (
     ("analysis",),
     ("export",),
     ("inspector",),
+    ("deploy",),
     ("doctor",),
     ("cli",),
 )

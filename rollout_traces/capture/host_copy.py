@@ -6,6 +6,7 @@ nothing is decoded, hashed or looked at beyond that.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import sys
 import time
@@ -26,6 +27,8 @@ from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
+MAX_HASHED = 1 << 24
+"""Prompt tokens of one hand-over that are hashed on the calling thread, about a tenth of a second."""
 LOOKED_AT = 1024
 """Tokens of a row that are looked at together for the first sampled one."""
 
@@ -124,8 +127,10 @@ class Capture:
             self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
         row_lists = _merge_lists(batches)
+        n_unknown = 0
         if not kept.all():
-            row_lists["prompt_keys"] = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
+            row_lists["prompt_keys"] = keys = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
+            n_unknown = sum(key is None for key in itertools.compress(keys, ~kept))
         batch_id = batch_id or secrets.token_hex(6)
         meta = record_meta(
             row_lists,
@@ -136,7 +141,7 @@ class Capture:
             train_version=next((int(b.train_version) for b in batches if b.train_version is not None), None),
             pad_id=next((int(b.pad_id) for b in batches if b.pad_id is not None), None),
             handed_over_at=time.time(),
-            notes=_notes(kept, budget),
+            notes=_notes(kept, budget, n_unknown),
             not_given=_not_given(parts),
             await_join=list(await_join),
             n_ranks=n_ranks,
@@ -257,29 +262,41 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
     return fits[members]
 
 
-def _notes(kept: np.ndarray, budget: int) -> list[str]:
+def _notes(kept: np.ndarray, budget: int, n_unknown: int) -> list[str]:
     if kept.all():
         return []
-    return [
+    notes = [
         f"The tokens of {int((~kept).sum())} of {len(kept)} rollouts were left out: "
         f"there was room for {budget / 2**20:.4g} MB. Their scalars are here."
     ]
+    if n_unknown:
+        notes.append(
+            f"The prompts of {n_unknown} of them are unknown: at most {MAX_HASHED:,} prompt tokens are hashed."
+        )
+    return notes
 
 
 def _prompt_keys(parts: Sequence[CapturedPart], given: Sequence[Any] | None, kept: np.ndarray) -> list[Any]:
-    """Prompt keys, hashed here for rows whose tokens stay behind."""
+    """Prompt keys, hashed here for rows whose tokens stay behind; None beyond `MAX_HASHED` tokens."""
     keys: list[Any] = list(given) if given is not None else [None] * len(kept)
-    at = 0
+    at, left = 0, MAX_HASHED
     for part in parts:
         rows = [row for row in range(part.batch.n_rows) if not kept[at + row] and keys[at + row] is None]
-        for row, key in zip(rows, _hash_prompts(part, rows), strict=True):
+        for row, (key, n_hashed) in zip(rows, _hash_prompts(part, rows), strict=False):
             keys[at + row] = key
+            left -= n_hashed
+            if left < 0:
+                return keys
         at += part.batch.n_rows
     return keys
 
 
-def _hash_prompts(part: CapturedPart, rows: Sequence[int]) -> Iterator[str]:
-    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once."""
+def _hash_prompts(part: CapturedPart, rows: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """The hash of each row's tokens before its first sampled one; a prompt that repeats is hashed once.
+
+    Yields:
+        The hash, and how many tokens were hashed for it.
+    """
     if not rows:
         return
     ids_B_T = host_array(part.batch.input_ids, hidden=0)
@@ -288,9 +305,10 @@ def _hash_prompts(part: CapturedPart, rows: Sequence[int]) -> Iterator[str]:
     for row in rows:
         ids = part.rows.tokens_of(ids_B_T, row)
         prompt = ids[: _first_sampled(part.rows.tokens_of(values_B_T, row), is_sampled)]
-        if last is None or not np.array_equal(prompt, last):
+        is_new = last is None or not np.array_equal(prompt, last)
+        if is_new:
             last, key = prompt, hash_ids(prompt)
-        yield key
+        yield key, len(prompt) if is_new else 0
 
 
 def _sampled_where(part: CapturedPart) -> tuple[np.ndarray, np.ufunc]:

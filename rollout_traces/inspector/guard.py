@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+import anyio
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +42,7 @@ class GuardOptions:
         proxies: whose forwarding headers are believed.
         access: the token that opens the pages.
         writing: the token with which runs send what they log; its token is None where none may.
+        hub_writer: whether a token of the Hub may write to the Space that this is; it asks the Hub.
         rules: the routes that are served.
         ancestors: the sites that may show the page in a frame.
         hashes: of the scripts that Gradio puts into the page's head when it runs.
@@ -52,6 +54,7 @@ class GuardOptions:
     proxies: Proxies = field(default_factory=Proxies)
     access: Access = field(default_factory=Access)
     writing: Access = field(default_factory=Access)
+    hub_writer: Callable[[str], bool] | None = None
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules(trackio=False))
     ancestors: tuple[str, ...] = ()
     hashes: tuple[str, ...] = ()
@@ -104,9 +107,11 @@ class Guard:
             said = f"A proxy at {proxy} says that it serves this over https. Where it is yours, start with --trusted-proxy {proxy}.\n"
             await self._answer(_plain(said, 403), scope, receive, send)
             return
-        refusal = _body_refusal(rule, headers, scope["method"]) or self._sign_in(
-            rule, scope, headers, may_write
-        )
+        refusal = _body_refusal(rule, headers, scope["method"])
+        if refusal is None and rule.who == "Hub token":
+            refusal = await self._hub_refusal(headers)
+        elif refusal is None:
+            refusal = self._sign_in(rule, scope, headers, may_write)
         if refusal is not None:
             await self._answer(refusal, scope, receive, send)
             return
@@ -176,6 +181,19 @@ class Guard:
             "This inspector asks for its token: open the address that `rollout-traces show` printed. "
             "It may have been started anew."
         )
+
+    async def _hub_refusal(self, headers: Mapping[str, str]) -> Response | None:
+        """What a run gets that may not log to this Space; asked in a thread, the Hub may be slow."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if self.options.hub_writer is None or scheme.lower() != "bearer" or not token.strip():
+            return _json_refusal(
+                "This route takes what runs log: send a Hub token that may write to the Space."
+            )
+        try:
+            may_write = await anyio.to_thread.run_sync(self.options.hub_writer, token.strip())
+        except Exception as error:  # noqa: BLE001 - the run hears why, and sends again later
+            return _plain(f"The Hub did not say who may write here: {type(error).__name__}.\n", 503)
+        return None if may_write else _json_refusal("This token may not write to the Space.")
 
     def _sender(self, kind: Kind, send: Send) -> Send:
         """Adds the headers; a page is held back until its scripts are known."""

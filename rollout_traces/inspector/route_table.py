@@ -20,6 +20,7 @@ _CHOICE = re.compile(r"\(\?:([^()]*)\)")
 _ORIGIN = {
     "page": "the page's own; a link on another site may open it",
     "write token": "the page's own, or none (programs send none)",
+    "Hub token": "the page's own, or none (programs send none)",
 }
 
 
@@ -28,7 +29,7 @@ def whole_server() -> tuple[Starlette, tuple[Rule, ...]]:
     from rollout_traces.inspector.server import ServerOptions, build_server
     from rollout_traces.inspector.workspace import Workspace
 
-    options = ServerOptions(token="t" * 16, trackio_sql=True, write_token="w" * 16)
+    options = ServerOptions(token="t" * 16, trackio_sql=True, write_token="w" * 16, hub_writer=bool)
     server = build_server(Workspace(), options)
     assert not server.no_dashboard, server.no_dashboard
     return server.behind, server.rules

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Who = Literal["token", "write token"]
+Who = Literal["token", "write token", "Hub token"]
 Kind = Literal["page", "code", "data", "file"]
 
 _KIBI = 1 << 10
@@ -117,24 +117,37 @@ _SQL = (
 )
 _WRITING = (
     Rule("/trackio/version", "GET", "write token", "data", "its version"),
+    Rule("/trackio/api/query_project", "POST", "write token", "data",
+         "one SELECT: a logger asks what is stored (--receive-logs)", max_body=_MEBI),
     Rule(f"/trackio/api/(?:{'|'.join(WRITES)})", "POST", "write token", "data",
          "what runs log (--receive-logs)", max_body=64 * _MEBI, body_seconds=300),
     Rule("/trackio/api/upload", "POST", "write token", "data", "files of runs (--receive-logs)",
          content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
 )  # fmt: skip
+_SPACE = (
+    Rule("/version", "GET", "token", "data", "Trackio's version (a Space)"),
+    Rule(f"/api/(?:{'|'.join(READS)})", "POST", "token", "data", "Trackio's reading functions (a Space)"),
+    Rule("/api/query_project", "POST", "token", "data", "one SELECT (a Space)", max_body=_MEBI),
+    Rule(f"/api/(?:{'|'.join(WRITES)})", "POST", "Hub token", "data", "what runs log (a Space)",
+         max_body=64 * _MEBI, body_seconds=300),
+    Rule("/api/upload", "POST", "Hub token", "data", "files of runs (a Space)",
+         content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
+)  # fmt: skip
+"""Where Trackio's client looks for a Space's routes: at its root."""
 
 
-def rules(*, trackio: bool, sql: bool = False, writes: bool = False) -> tuple[Rule, ...]:
+def rules(*, trackio: bool, sql: bool = False, writes: bool = False, space: bool = False) -> tuple[Rule, ...]:
     """The rules of a server.
 
     Args:
         trackio: whether Trackio's dashboard is mounted.
         sql: whether its SQL is open.
         writes: whether runs may send what they log.
+        space: whether runs may send it to a Space's root, with a token of the Hub.
     """
     found: tuple[Rule, ...] = _PAGE
     if trackio:
-        found += _DASHBOARD + (_SQL if sql else ()) + (_WRITING if writes else ())
+        found += _DASHBOARD + (_SQL if sql else ()) + (_WRITING if writes else ()) + (_SPACE if space else ())
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class ServerOptions:
         mount_trackio: serve Trackio's dashboard beside it; off for a source that is not local.
         trackio_sql: also Trackio's SQL, one bounded statement a call.
         write_token: take what runs log, of whoever sends this token; None for not.
+        hub_writer: for a Space: whether a token of the Hub may write to it. Runs send what they log to its root.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +56,7 @@ class ServerOptions:
     mount_trackio: bool = True
     trackio_sql: bool = False
     write_token: str | None = None
+    hub_writer: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,18 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
         head=head,
         show_error=False,
     )
-    served = rules(trackio=not missing, sql=options.trackio_sql, writes=options.write_token is not None)
+    served = rules(
+        trackio=not missing,
+        sql=options.trackio_sql,
+        writes=options.write_token is not None,
+        space=options.hub_writer is not None,
+    )
     guard = GuardOptions(
         hosts=HostPolicy.for_server(options.host, options.allow_hosts),
         proxies=proxies,
         access=Access(options.token, options.port, framed=bool(ancestors)),
         writing=Access(options.write_token),
+        hub_writer=options.hub_writer,
         rules=served,
         ancestors=ancestors,
         hashes=script_hashes(head.encode()),
@@ -189,6 +198,7 @@ def _respond(asset: Asset | None, caching: str) -> Response:
 def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -> str:
     """Mounts the dashboard; why it could not be, empty where it could."""
     from starlette.responses import RedirectResponse
+    from starlette.routing import Route
 
     from rollout_traces.inspector.trackio_mount import MountOptions, trackio_app
 
@@ -197,7 +207,7 @@ def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -
             MountOptions(
                 prefix=options.root_path.rstrip("/"),
                 sql=options.trackio_sql,
-                writes=options.write_token is not None,
+                writes=options.write_token is not None or options.hub_writer is not None,
                 projects=workspace.projects if workspace.is_restricted else None,
             )
         )
@@ -208,5 +218,8 @@ def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -
     def add_slash() -> Response:
         return RedirectResponse("trackio/")
 
+    if options.hub_writer is not None:
+        for path, method in (("/version", "GET"), ("/api/upload", "POST"), ("/api/{name}", "POST")):
+            app.router.routes.append(Route(path, dashboard, methods=[method]))
     app.mount("/trackio", dashboard)
     return ""

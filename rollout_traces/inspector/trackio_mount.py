@@ -41,7 +41,7 @@ class MountOptions:
 
     Attributes:
         prefix: the path it is mounted below, a proxy's prefix included.
-        sql: its SQL, bounded.
+        sql: its SQL, bounded; also with `writes`, since a logger asks what is stored.
         writes: the functions by which runs send what they log; the guard lets the write token alone reach them.
         projects: the projects that may be read; None for all.
     """
@@ -131,7 +131,7 @@ class _Calls:
             return 500, trackio_reads.as_json({"error": f"{type(error).__name__}: {error}"[:500]})
 
     def _call(self, name: str, asked: Any, request: Request) -> Any:
-        if name == "query_project" and self._options.sql:
+        if name == "query_project" and (self._options.sql or self._options.writes):
             return self._sql(asked)
         if name in self._writes:
             from trackio.asgi_app import _invoke_handler

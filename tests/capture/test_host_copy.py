@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Capture, capture
+from rollout_traces.ledger.build import build_ledger
 from rollout_traces.packed_batch import concatenate
 from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
 from rollout_traces.spool.record import Record, RecordError, decode, encode
@@ -281,6 +282,21 @@ class TestBudget:
         whole = capture(parts, step=1, split="rollout")
         none = read(Capture().take(parts, step=1, split="rollout", room=0))
         assert none.prompt_keys() == whole.prompt_keys()
+
+    def test_hashes_a_bounded_number_of_prompt_tokens_and_says_which_prompts_are_unknown(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.capture.host_copy.MAX_HASHED", 250)
+        rng = np.random.default_rng(13)
+        arrays = make_arrays(rng, 8, 100)
+        arrays["attention_mask"][:] = True
+        arrays["loss_mask"][:] = 0
+        arrays.pop("versions")
+        arrays["input_ids"][:4] = arrays["input_ids"][0]  # one prompt, hashed once
+        parts = [RolloutBatch(**arrays)]
+        whole = capture(parts, step=1, split="rollout")
+        host = read(Capture().take(parts, step=1, split="rollout", room=0))
+        known = build_ledger(host).get("prompt_key").tolist()
+        assert known == [*whole.prompt_keys()[:6], None, None]
+        assert "The prompts of 2 of them are unknown" in host.notes[1]
 
     def test_costs_no_more_than_taking_the_tokens(self):
         rng = np.random.default_rng(12)

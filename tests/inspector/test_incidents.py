@@ -16,6 +16,7 @@ from rollout_traces.inspector.pages.compare import compare
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident, run_alarms
+from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -208,3 +209,9 @@ def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
     expect(visit.get("population")).to_contain_text("usual in this run")
     visit.open(tab="health", project="demo", run="run-a")
     expect(visit.get("usual-flags")).to_contain_text("%")
+
+
+def test_a_projects_card_names_what_is_open_in_its_newest_run(workspace):
+    found = project(workspace, Request({"project": "alarms"}))["incidents"]
+    assert found[0]["severity"] == "error"
+    assert "mask" in found[0]["sentence"]

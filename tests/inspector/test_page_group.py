@@ -19,6 +19,10 @@ class TestGroup:
         expect(visit.get("members")).to_contain_text("its text was not kept")
         rewards = [float(text) for text in visit.page.locator(".rt-bench .rt-cell-reward").all_inner_texts()]
         assert rewards == sorted(rewards, reverse=True)
+        strips = visit.page.locator("[data-testid='members']:visible .rt-turn-strip")
+        kept = visit.get("members").locator("tbody tr:not(.rt-not-traced)").count()
+        expect(strips).to_have_count(kept)
+        expect(strips.first.locator(".rt-strip-call")).not_to_have_count(0)
         expect(visit.get("population")).to_contain_text("rollouts kept at step 4")
         visit.picture("group")
 

@@ -31,6 +31,7 @@ class TestWhatIf:
     def test_a_rule_whose_quantities_are_missing_is_unobserved(self, visit):
         visit.open(**WHAT_IF, rules="dppo:0.1")
         expect(visit.get("unobserved-rules")).to_contain_text("DPPO, binary: unobserved")
+        expect(visit.get("taken")).to_contain_text("unobserved tokens masked")
 
     def test_rules_are_switched_and_go_with_the_address(self, visit):
         visit.open(**WHAT_IF)

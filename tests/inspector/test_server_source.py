@@ -37,7 +37,13 @@ def remote(trackio: str, tmp_path_factory: pytest.TempPathFactory):
 class TestOverAServer:
     def test_projects_runs_and_steps_are_listed(self, remote):
         found = shell.catalog(remote, Request({"project": "demo"}))
-        assert [project["name"] for project in found["projects"]] == ["demo", "hostile", "repetitive"]
+        assert [project["name"] for project in found["projects"]] == [
+            "agents",
+            "demo",
+            "hostile",
+            "pictures",
+            "repetitive",
+        ]
         assert {run["name"] for run in found["runs"]} == {"run-a", "run-b"}
 
     def test_every_page_answers(self, remote):

@@ -203,3 +203,29 @@ class TestReceivingLogs:
             assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
         finally:
             server.stop()
+
+    def test_a_rollout_logger_sees_what_it_sent_stored(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", WRITE_TOKEN)
+        folder, runs = tmp_path / "server", tmp_path / "runs"
+        folder.mkdir()
+        runs.mkdir()
+        server = Served(folder, "--receive-logs")
+        try:
+            script = (
+                "import sys\nfrom rollout_traces import RolloutLogger\n"
+                "logger = RolloutLogger('sent', 'r', server_url=sys.argv[1])\n"
+                "logger.log_scalars({'loss': 0.5}, 1)\n"
+                "print('finished', logger.finish(60))\n"
+            )
+            address = f"{server.address}/trackio/?write_token={quote(WRITE_TOKEN)}"
+            env = {**environment(runs), "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                [sys.executable, "-c", script, address], env=env, capture_output=True, text=True, timeout=120
+            )
+            assert "finished True" in done.stdout, done.stdout + done.stderr
+            base = f"{server.address}/trackio/api/query_project"
+            body = {"project": "sent", "query": "SELECT 1"}
+            assert post(base, body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
+            assert post(base, body, **BEARER)[0] == 401
+        finally:
+            server.stop()

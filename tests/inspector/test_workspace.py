@@ -27,7 +27,7 @@ class TestRequest:
 
 class TestWorkspace:
     def test_lists_the_projects_of_the_folder(self, home):
-        assert Workspace(folder=home).projects() == ["demo", "hostile", "repetitive"]
+        assert Workspace(folder=home).projects() == ["agents", "demo", "hostile", "pictures", "repetitive"]
 
     def test_a_project_that_was_not_named_cannot_be_reached(self, home):
         workspace = Workspace(folder=home, projects=("demo",))

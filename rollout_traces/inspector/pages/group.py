@@ -126,8 +126,24 @@ def _described(member: Member, worn: Worn) -> dict[str, Any]:
         "sample": member.values.get("sample"),
         **worn_listed(worn),
         "values": {name: member.values.get(name) for name in names},
+        "turns": turns_of(member),
         "actions": [] if member.transcript is None else actions(member.transcript, member.failed_turns),
     }
+
+
+def turns_of(member: Member) -> list[dict[str, Any]]:
+    """The turns of a kept sample: `role`, `n` tokens, names of the tools it `calls`, whether a call or result `failed`."""
+    if member.transcript is None:
+        return []
+    return [
+        {
+            "role": turn.role,
+            "n": len(turn),
+            "calls": [call.name or "unparsed" for call in turn.tool_calls],
+            "failed": at in member.failed_turns or not all(call.parsed for call in turn.tool_calls),
+        }
+        for at, turn in enumerate(member.transcript.turns)
+    ]
 
 
 def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import split_series
+from rollout_traces.inspector.pages.incidents import incident_bar
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import RunInfo
 
@@ -31,6 +32,7 @@ def project(workspace: Workspace, request: Request) -> dict[str, Any]:
         "last_step": newest.last_step if newest else None,
         "last_trace": _last_trace(workspace, name),
         "reward": _reward(workspace, name, newest) if newest else None,
+        "incidents": _incidents(workspace, name, newest) if newest else [],
     }
 
 
@@ -41,9 +43,23 @@ def _last_trace(workspace: Workspace, name: str) -> str | None:
     return str(value) if value else None
 
 
+def _incidents(workspace: Workspace, name: str, run: RunInfo) -> list[dict[str, Any]]:
+    """What is open in the newest run's training split and not muted, worst first: severity and sentence."""
+    asked = Request({"project": name, "run": run.id, "split": _split(run)})
+    try:
+        listed = incident_bar(workspace, asked)["incidents"]
+    except StoreError:
+        return []
+    return [{key: each[key] for key in ("severity", "sentence")} for each in listed if not each["muted"]]
+
+
+def _split(run: RunInfo) -> str:
+    return "rollout" if "rollout" in run.splits else next(iter(run.splits), "rollout")
+
+
 def _reward(workspace: Workspace, name: str, run: RunInfo) -> dict[str, Any] | None:
     """The mean reward of a run's training split over its steps, thinned; None where it was not logged."""
-    split = "rollout" if "rollout" in run.splits else next(iter(run.splits), "rollout")
+    split = _split(run)
     asked = Request({"project": name, "run": run.id, "split": split})
     metric = f"{split}/reward/mean"
     return split_series(workspace, asked, (metric,))["series"].get(metric)

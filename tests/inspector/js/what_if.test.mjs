@@ -40,6 +40,7 @@ test("what is not known is unobserved, not passed", () => {
   for (const rule of RULES) assert.ok(Number.isNaN(lost(rule.key, rule.params.map(param => param.start), {})), rule.key);
   assert.ok(Number.isNaN(together([NaN, NaN])));
   assert.equal(together([NaN, 1]), 1);
+  assert.equal(together([]), 0);
 });
 
 test("a step at the edges of its bins is answered exactly", () => {
@@ -63,6 +64,7 @@ test("rules whose quantities are missing say for how much", () => {
   const found = tried(histogram([cell({ staleness: -1 }), cell({ tokens: 30, staleness: 1 })]), new Map([["dppo", [0.1]], ["stale", [0]]]));
   assert.deepEqual(found.rules.map(each => [each.rule.key, each.observed]), [["dppo", 0], ["stale", 0.75]]);
   assert.equal(found.all.masked[0], 0.75);
+  assert.ok(Number.isNaN(tried(histogram([cell()]), new Map([["dppo", [0.1]]])).all.masked[0]), "nothing could be tried");
   const merged = tried(histogram([cell({ turn: -1, source: -1 })]), new Map([["stale", [0]]]));
   assert.deepEqual([merged.sources, merged.turns], [null, null]);
 });

@@ -32,6 +32,7 @@ function ofCell(cells, at, rules) {
   const losses = new Array(rules.length);
   const seen = new Array(rules.length).fill(0);
   const ofRule = new Array(rules.length).fill(0);
+  let known = false;
   let count = 0;
   for (const fresh of points(cells.edges, cells.new[at])) for (const prox of points(cells.edges, cells.prox[at])) for (const age of ages) {
     token.ratio = Number.isNaN(prox) ? fresh : fresh - prox;
@@ -42,26 +43,29 @@ function ofCell(cells, at, rules) {
       if (!Number.isNaN(losses[r])) { seen[r] += 1; ofRule[r] += losses[r]; }
     }
     const lost = together(losses);
+    known ||= !Number.isNaN(lost);
     const told = [lost >= 1 ? 1 : 0, lost > 0 && lost < 1 ? 1 : 0, Number.isNaN(lost) ? 0 : lost];
     for (let i = 0; i < 3; i++) { sums[i] += told[i]; least[i] = Math.min(least[i], told[i]); most[i] = Math.max(most[i], told[i]); }
     count += 1;
   }
-  return { about: sums.map(sum => sum / count), least, most, seen, ofRule };
+  return { about: sums.map(sum => sum / count), least, most, known, seen, ofRule };
 }
 
 function empty() {
-  return { tokens: 0, weight: 0, masked: [0, 0, 0], cut: [0, 0, 0], update: [0, 0, 0] };
+  return { tokens: 0, known: 0, weight: 0, masked: [0, 0, 0], cut: [0, 0, 0], update: [0, 0, 0] };
 }
 
-function add(total, tokens, weight, { about, least, most }) {
+function add(total, tokens, weight, { about, least, most, known }) {
   total.tokens += tokens;
+  if (known) total.known += tokens;
   total.weight += weight;
   for (const [name, i, of] of [["masked", 0, tokens], ["cut", 1, tokens], ["update", 2, weight]]) for (const [k, told] of [about, least, most].entries()) total[name][k] += told[i] * of;
 }
 
-// Shares of a total: [about, at least, at most]; null of the update where there is none to take.
+// Shares of a total: [about, at least, at most]; NaN where no rule could be tried, null of the update where there is none
+// to take.
 export function shares(total) {
-  const of = (values, whole) => values.map(value => (whole > 0 ? value / whole : null));
+  const of = (values, whole) => values.map(value => (!total.known ? NaN : whole > 0 ? value / whole : null));
   return { tokens: total.tokens, masked: of(total.masked, total.tokens), cut: of(total.cut, total.tokens), update: of(total.update, total.weight) };
 }
 
@@ -111,7 +115,7 @@ export function ofRollout(tokens, turns, chosen, tokenAt) {
       const size = Math.abs(advantages ? advantages[i] : NaN) * (weights ? weights[i] : 1);
       const weight = Number.isFinite(size) ? size : 0;
       const told = [value >= 1 ? 1 : 0, value > 0 && value < 1 ? 1 : 0, Number.isNaN(value) ? 0 : value];
-      for (const sum of [total, all]) add(sum, 1, weight, { about: told, least: told, most: told });
+      for (const sum of [total, all]) add(sum, 1, weight, { about: told, least: told, most: told, known: !Number.isNaN(value) });
     }
     if (total.tokens) perTurn.push({ name: `turn ${index}, ${role}`, index, ...shares(total) });
   }

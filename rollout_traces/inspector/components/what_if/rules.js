@@ -86,10 +86,10 @@ export function applied(chosen) {
   return RULES.filter(rule => chosen.has(rule.key)).map(rule => ({ rule, lost: rule.lost(...chosen.get(rule.key)) }));
 }
 
-// What rules together take of a token: 1 where one masks it; a rule that cannot tell takes nothing. NaN where none can.
+// What rules together take of a token: 1 where one masks it; a rule that cannot tell takes nothing. NaN where none can; 0 without rules.
 export function together(losses) {
   let left = 1;
-  let known = false;
+  let known = !losses.length;
   for (const lost of losses) if (!Number.isNaN(lost)) { left *= 1 - lost; known = true; }
   return known ? 1 - left : NaN;
 }

@@ -1,0 +1,158 @@
+"""The inspector on a host of its own, a Hugging Face Space or a container; set up by its environment.
+
+`rollout-traces deploy` uploads an `app.py` that calls `serve_hosted()` and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.inspector.access import SHORTEST, VARIABLE
+from rollout_traces.inspector.server import ServerOptions
+
+PORT = 7860
+"""Where a Space is expected to listen."""
+HOSTS = "ROLLOUT_TRACES_HOSTS"
+"""Host names that a container answers, separated by commas."""
+PROXIES = "ROLLOUT_TRACES_PROXIES"
+"""Addresses or networks of the proxies in front of a container, separated by commas."""
+HUB = "https://huggingface.co"
+"""The site that shows a Space in a frame."""
+LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
+"""On a Space Trackio locks a project's file for itself alone; the inspector reads the same file."""
+ASKED_AGAIN = 300.0
+"""Seconds after which the Hub is asked again whether a token may write."""
+
+
+def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
+    """Serves every project in Trackio's folder until the process is told to stop.
+
+    Args:
+        environment: the variables it is set up by; the process's own by default.
+
+    Raises:
+        ConfigError: a variable is missing or cannot be understood.
+    """
+    from rollout_traces.inspector.listening import serve
+    from rollout_traces.inspector.server import build_server
+    from rollout_traces.inspector.workspace import Workspace
+
+    options = hosted_options(os.environ if environment is None else environment)
+    os.environ.setdefault(LOCKING, "NORMAL")
+    server = build_server(Workspace(), options)
+    print(f"Inspector on port {options.port}.", flush=True)
+    if server.no_dashboard:
+        print(f"Trackio's dashboard is not served: {server.no_dashboard}", flush=True)
+    serve(server, options.host, options.port)
+
+
+def hosted_options(environment: Mapping[str, str]) -> ServerOptions:
+    """How the inspector is served, by what the environment says.
+
+    Args:
+        environment: `SYSTEM=spaces` with `SPACE_ID` and `SPACE_HOST` on a Space, else `ROLLOUT_TRACES_TOKEN`,
+            `ROLLOUT_TRACES_HOSTS`, `ROLLOUT_TRACES_PROXIES` and `TRACKIO_WRITE_TOKEN`; `PORT` on both.
+
+    Raises:
+        ConfigError: a variable is missing or cannot be understood.
+    """
+    return _space(environment) if environment.get("SYSTEM") == "spaces" else _container(environment)
+
+
+def _space(environment: Mapping[str, str]) -> ServerOptions:
+    """The Hub is in front: it lets nobody through to a private Space who may not read it."""
+    space_id, hosts = environment.get("SPACE_ID", ""), _listed(environment.get("SPACE_HOST", ""))
+    if "/" not in space_id or not hosts:
+        raise ConfigError(
+            f"SPACE_ID: seen {space_id!r}, SPACE_HOST: seen {environment.get('SPACE_HOST')!r}. Expected both "
+            "with SYSTEM=spaces; the Hub sets them."
+        )
+    if environment.get(VARIABLE):
+        raise ConfigError(
+            f"{VARIABLE} is set, and has no meaning on a Space: the Hub lets readers in. Make the Space private."
+        )
+    return ServerOptions(
+        host="0.0.0.0",
+        port=_port(environment),
+        allow_hosts=hosts,
+        trusted_proxies=("0.0.0.0/0", "::/0"),
+        frame_ancestors=(HUB,),
+        trackio_sql=True,
+        hub_writer=HubWriters(space_id).may_write,
+    )
+
+
+def _container(environment: Mapping[str, str]) -> ServerOptions:
+    token, write_token = environment.get(VARIABLE, ""), environment.get("TRACKIO_WRITE_TOKEN") or None
+    for name, given in ((VARIABLE, token), ("TRACKIO_WRITE_TOKEN", write_token)):
+        if given is not None and len(given) < SHORTEST:
+            raise ConfigError(f"{name}: seen {len(given)} characters. Expected {SHORTEST} or more.")
+    return ServerOptions(
+        host="0.0.0.0",
+        port=_port(environment),
+        token=token,
+        allow_hosts=_listed(environment.get(HOSTS, "")),
+        trusted_proxies=_listed(environment.get(PROXIES, "")),
+        trackio_sql=True,
+        write_token=write_token,
+    )
+
+
+class HubWriters:
+    """Who may log to a Space: whoever the Hub lets write to it.
+
+    Args:
+        space_id: the Space, `user/name`.
+        ask: whether a token may write, by the Hub; for tests.
+    """
+
+    def __init__(self, space_id: str, ask: Callable[[str, str], bool] | None = None) -> None:
+        self._space_id = space_id
+        self._ask = ask or _ask_the_hub
+        self._known: dict[str, tuple[bool, float]] = {}
+        self._lock = threading.Lock()
+
+    def may_write(self, token: str) -> bool:
+        """Whether a token may write to the Space; the answer is kept for five minutes.
+
+        Raises:
+            Exception: the Hub gave no answer.
+        """
+        now = time.monotonic()
+        with self._lock:
+            known = self._known.get(token)
+            if known is not None and now - known[1] < ASKED_AGAIN:
+                return known[0]
+        allowed = self._ask(self._space_id, token)
+        with self._lock:
+            self._known = {name: entry for name, entry in self._known.items() if now - entry[1] < ASKED_AGAIN}
+            self._known[token] = (allowed, now)
+        return allowed
+
+
+def _ask_the_hub(space_id: str, token: str) -> bool:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().auth_check(space_id, repo_type="space", token=token, write=True)
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code in (401, 403, 404):
+            return False
+        raise
+    return True
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    given = environment.get("PORT") or str(PORT)
+    if not given.isdecimal() or not 1 <= int(given) <= 65535:
+        raise ConfigError(f"PORT: seen {given[:40]!r}. Expected 1 to 65535.")
+    return int(given)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
