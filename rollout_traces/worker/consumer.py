@@ -352,6 +352,7 @@ class SpoolConsumer:
             self._back_off("closes_unwritten", error)
             return
         self._rules.closed(key)
+        self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
         places = [place for place, item in self._consumed.items() if item.step == key]
         again = all(self._replay.is_again(place) for place in places)
         keeps = self._processor.options.ledger
