@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript", "encodable"),
-    ("private_files", "plain_values"),
+    ("private_files", "plain_values", "counted_warnings"),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
