@@ -156,6 +156,7 @@ class Workspace:
             raise ConfigError(f"query_seconds: seen {query_seconds}. Expected seconds above 0.")
         self.query_seconds = query_seconds
         self.may_label = may_label
+        self.asked_to_open: tuple[int, dict[str, str]] = (0, {})
         self.server_url = server_url
         self.space = space
         self.folder = folder
@@ -168,6 +169,16 @@ class Workspace:
         self._answers: OrderedDict[Any, Any] = OrderedDict()
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def ask_to_open(self, state: Mapping[str, str]) -> None:
+        """Asks the pages to show a state; those whose reader allows it do.
+
+        Raises:
+            StoreError: it is larger than any state.
+        """
+        if len(state) > 40 or any(len(key) + len(value) > LONGEST_TEXT for key, value in state.items()):
+            raise StoreError("state: larger than any address. Expected names and values of one.")
+        self.asked_to_open = (self.asked_to_open[0] + 1, dict(state))
 
     @property
     def is_local(self) -> bool:
