@@ -53,6 +53,22 @@ NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
 
 
+class ListElement(str):
+    """The id of a group that is an element of a list without `group_ids`.
+
+    Args:
+        call: tells the lists of several calls apart.
+        index: its place in the list, dropped (None) elements counted.
+    """
+
+    index_in_list: int
+
+    def __new__(cls, call: str, index: int) -> ListElement:
+        element = super().__new__(cls, f"{call} element {index}")
+        element.index_in_list = index
+        return element
+
+
 @dataclass(frozen=True, eq=False)
 class RolloutBatch:
     """B rollouts of one step and split, padded to T tokens on any side, unshifted.
@@ -101,7 +117,8 @@ class RolloutBatch:
             or their bytes; None for a row without. Those of rows that become traces are kept, paths being read
             beside the trainer, so the files have to stay until then.
         ground_truths: B values.
-        timings: B mappings name -> seconds.
+        timings: B mappings name -> seconds. `turn/0`, `turn/1`, ... are those of the turns that the policy sampled,
+            `tool/0`, ... of the tools' turns, `start` when the row began, on one clock for the rows of an episode.
         extras: B mappings of scalars to show beside the row.
         episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
             compactions, sub-agents, retries), and count once in groups and pass rates.
@@ -292,7 +309,7 @@ class RolloutBatch:
         if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
             call = secrets.token_hex(4)
             return [
-                batch.as_group(f"{call} element {index}")
+                batch.as_group(ListElement(call, index))
                 for index, element in enumerate(data)
                 if element is not None
                 for batch in cls.from_any(element)

@@ -55,7 +55,7 @@ def run_apart(
                 pa.OSFile(str(Path(folder) / name), "wb") as file,
                 pa.ipc.new_file(file, table.schema) as writer,
             ):
-                writer.write_table(table)
+                writer.write_table(table.unify_dictionaries())
         asked = {"query": query, "parameters": list(parameters), "timeout": timeout, "names": list(relations)}
         (Path(folder) / "asked.json").write_bytes(orjson.dumps(asked))
         try:

@@ -1,7 +1,7 @@
 """Takes the pictures of docs/ from a project, in headless Chromium.
 
 Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
-beside `rollout-traces show --no-token`.
+beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", default="http://127.0.0.1:7861")
     parser.add_argument("--project", default="tiny-grpo")
+    parser.add_argument("--agents", default="", help="a project with episodes of several rows")
     parser.add_argument("--step", default="")
     parser.add_argument("--group", default="")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    if options.project == "stories":
+        with sync_playwright() as playwright:
+            take_of_stories(playwright, options.address)
+        return
     place = {"project": options.project, "step": options.step, "group": options.group}
     shots = {
         "rollouts": {**place},
@@ -33,7 +38,10 @@ def main() -> None:
         "explore": {"project": options.project, "tab": "explore", "hist": "n_sampled"},
         "health": {"project": options.project, "tab": "health"},
         "group": {**place, "tab": "group"},
+        "what-if": {**place, "tab": "what_if", "rules": "stale:0"},
     }
+    if options.agents:
+        shots["episodes"] = {"project": options.agents, "tab": "episodes"}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, state in shots.items():
@@ -52,6 +60,34 @@ def main() -> None:
             shrink(FOLDER / f"{name}.png")
             page.close()
         browser.close()
+
+
+def take_of_stories(playwright: object, address: str) -> None:
+    """The pages that answer, on the runs of `make_stories`."""
+    place = {"project": "stories", "run": "engine-off", "split": "rollout"}
+    shots = {
+        "run": ({**place, "run": "judge", "tab": "run"}, "run-card", 1280),
+        "run-healthy": ({**place, "run": "healthy", "tab": "run"}, "run-card", 1280),
+        "run-engine": ({**place, "tab": "run"}, "run-card", 1280),
+        "run-tools": ({**place, "run": "tool-breaks", "tab": "run"}, "run-card", 1280),
+        "explain": (
+            {**place, "run": "judge", "tab": "explain", "steps": "30:49", "against": "steps=10:29"},
+            "findings",
+            1440,
+        ),
+        "flips": ({**place, "tab": "flips"}, "grid-cell", 1440),
+        "runs": ({**place, "tab": "runs", "other": "healthy"}, "runs-card", 1440),
+    }
+    browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])  # type: ignore[attr-defined]
+    for name, (state, shown, width) in shots.items():
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="light")
+        page.goto(f"{address}/?{urlencode(state)}")
+        page.locator(f".rt-active [data-testid={shown}]").first.wait_for()
+        page.wait_for_timeout(1500)
+        page.screenshot(path=str(FOLDER / f"{name}.png"))
+        shrink(FOLDER / f"{name}.png")
+        page.close()
+    browser.close()
 
 
 def shrink(path: Path) -> None:

@@ -25,7 +25,7 @@ export function expression(wanted) {
 // A phrase of the analysis: its words in this order, whatever stands between them that is neither letter nor digit.
 export function phraseExpression(phrase) {
   const words = phrase.slice(0, LONGEST_QUERY).match(/[\p{L}\p{N}]+(?:['’][\p{L}\p{N}]+)?/gu) || [];
-  if (!words.length) return /(?!)/u;
+  if (!words.length) return /(?!)/gu;
   return new RegExp(`(?<![\\p{L}\\p{N}])${words.join("[^\\p{L}\\p{N}\\u0000]{1,12}")}(?![\\p{L}\\p{N}])`, "giu");
 }
 

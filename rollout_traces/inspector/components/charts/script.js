@@ -100,7 +100,7 @@ export class Charts {
       const title = series.map(each => each.name).join(", ");
       return h("figure", { class: "rt-chart", testid: "chart", dataset: { metric: name } },
         h("figcaption", null, h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title), logButton(now, name, series.flatMap(each => each.values), title), this.withPicker(chosen, nth), h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : "")),
-        seriesChart(series, { width, height: chart.length > 1 ? 130 : undefined, step: now.step === undefined ? null : Number(now.step), weight, log: isLog(now, name), xName: axis === "step" ? null : AXES[axis], onStep: goTo, label: `${title} over ${AXES[axis] || "steps"}` }),
+        seriesChart(series, { width, height: chart.length > 1 ? 130 : undefined, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, name), xName: axis === "step" ? null : AXES[axis], onStep: goTo, label: `${title} over ${AXES[axis] || "steps"}` }),
         chart.length > 1 ? legend(series) : null);
     }), this.whereTimeWent(now));
   }

@@ -11,7 +11,7 @@ const BARE = { left: 2, right: 2, top: 3, bottom: 3 };
 const MOST_READ = 4;
 
 // series: [{name, steps, values, x}], x: where each step lies, the steps themselves where it is not given.
-// options: {width, height, step, weight, log, range: [low, high] in place of the values' own, label, show(value),
+// options: {width, height, step, weight: how much to smooth, or a function of the number of points, log, range: [low, high] in place of the values' own, label, show(value),
 // xName: what a place on the horizontal axis is called, bare: no axes, onStep(step, name)}
 export function seriesChart(series, options) {
   const { width, height = HEIGHT, step = null, weight = 0, show, bare = false, onStep } = options;
@@ -28,10 +28,11 @@ export function seriesChart(series, options) {
   const now = at(drawn, step);
   if (now !== null) root.append(svg("line", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom, class: "rt-now" }));
   for (const each of drawn) {
-    each.line = smooth(each.values, weight);
+    const own = typeof weight === "function" ? weight(each.steps.length) : weight;
+    each.line = smooth(each.values, own);
     const style = { stroke: `var(--rt-series-${each.colour % 6})` };
     const points = values => path(each.x.map((v, i) => [x(v), y(values[i])]));
-    if (weight) root.append(svg("path", { d: points(each.values), class: "rt-line rt-line-raw", style }));
+    if (own) root.append(svg("path", { d: points(each.values), class: "rt-line rt-line-raw", style }));
     root.append(svg("path", { d: points(each.line), class: `rt-line rt-dash-${each.colour % 4}`, style }));
     for (const i of lone(each.line)) root.append(svg("circle", { cx: x(each.x[i]), cy: y(each.line[i]), r: each.steps.length === 1 ? 2.5 : 1.6, style: { fill: style.stroke } }));
   }

@@ -144,14 +144,23 @@ function column(view, answer, at) {
       ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}` : `they part at token ${number(shared)}`));
     if (view.tokenText) view.tokenText.restyle({ divergence: shared });
   }
+  if (shared === null && firstDifferent(answer) < turns.length) {
+    view.turnCards[firstDifferent(answer)].body.before(h("div", { class: "rt-divergence", testid: "first-divergence" }, "the first turn that differs"));
+  }
   const ended = shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
     ? h("div", { class: "rt-divergence rt-ends-here", testid: "first-divergence" }, `this rollout ends here, after ${plural(shared, "token")}; the other goes on`) : null;
   replace(view.turnsRoot, folded, cards.slice(whole), ended);
   return h("section", { class: "rt-compare-column", testid: at ? "compare-right" : "compare-left" }, view.legendSlot, view.turnsRoot);
 }
 
+// Without token data: the first turn whose role, text or calls differ.
+function firstDifferent(answer) {
+  const [a, b] = answer.sides.map(side => side.turns.map(turn => JSON.stringify([turn.role, turn.content, turn.thinking, turn.tool_calls])));
+  const at = a.findIndex((turn, i) => turn !== b[i]);
+  return at < 0 ? a.length : at;
+}
+
 function goToDivergence() {
-  if (!data || data.shared === null) return;
   root.querySelector("[data-testid=first-divergence]")?.scrollIntoView({ block: "center" });
 }
 

@@ -26,7 +26,8 @@ export function queries(slot, ask) {
 }
 
 function drawn({ sql, columns, rows, n_rows }) {
-  const cell = value => h("td", null, value === null ? "–" : typeof value === "number" ? number(value, 6) : inert(String(value)));
+  const sides = columns.indexOf("side");
+  const cell = (value, at) => h("td", null, at === sides ? (value ? "B" : "A") : value === null ? "–" : typeof value === "number" ? number(value, 6) : inert(String(value)));
   return h("div", { class: "rt-query", testid: "query" },
     h("div", { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": "The query's answer" }, h("table", null, h("thead", null, h("tr", null, columns.map(name => h("th", null, inert(name))))), h("tbody", null, rows.slice(0, MOST_SHOWN).map(row => h("tr", null, row.map(cell)))))),
     n_rows > MOST_SHOWN ? h("p", { class: "rt-faint" }, `${number(MOST_SHOWN)} of ${number(n_rows)} rows`) : null,

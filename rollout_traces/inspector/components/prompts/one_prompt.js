@@ -12,6 +12,7 @@ import { legend, seriesChart } from "../charts/series_chart.js";
 const MOST_LISTED = 400;
 
 export function onePrompt(one, now, width) {
+  const places = [...one.places].sort((a, b) => Number(b.run === now.run) - Number(a.run === now.run));
   const several = one.places.length > 1;
   const name = place => (new Set(one.places.map(each => each.run)).size > 1 ? `${place.run}, ${place.split}` : place.split);
   const series = value => one.places.map(place => ({ name: name(place), steps: place.visits.map(visit => visit.step), values: place.visits.map(value) }));
@@ -21,25 +22,30 @@ export function onePrompt(one, now, width) {
     const drawn = series(value);
     const values = drawn.flatMap(each => each.values);
     if (!values.some(Number.isFinite)) return null;
-    const longest = Math.max(...drawn.map(each => each.steps.length));
     return h("figure", { class: "rt-run-card", testid: "prompt-chart" }, h("figcaption", null, h("span", null, title), logButton(now, key, values, title)),
-      seriesChart(drawn, { width: wide, height: 120, step: now.step === undefined ? null : Number(now.step), weight: weightFor(now.smooth, longest), log: isLog(now, key), label: title, show, onStep: step => state.set({ step }) }));
+      seriesChart(drawn, { width: wide, height: 120, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, key), label: title, show, onStep: step => state.set({ step }) }));
   };
   const share = visit => (visit.solved === null ? NaN : visit.solved / visit.tried);
   return [
     h("div", { class: "rt-prompt-head" }, button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }), h("h1", { class: "rt-prompts-title", testid: "prompt-key" }, inert(one.prompt_key)),
-      h("span", { class: "rt-soft" }, `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`)),
+      h("span", { class: "rt-soft" }, `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`), explain(one.prompt_key, now)),
     one.prompt ? h("p", { class: "rt-prompt-text", dir: "auto" }, inert(one.prompt)) : h("p", { class: "rt-faint" }, "No rollout of it was kept, so its text is not known."),
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
       chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN), chart("prompt solved", "Solved", share, percent), chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN)),
-    one.places.map(place => visits(place, one, now)),
+    places.map(place => visits(place, one, now)),
   ];
 }
 
 function firstSolved(one) {
   const steps = one.places.flatMap(place => place.visits.filter(visit => visit.solved > 0).map(visit => visit.step));
   return steps.length ? `, first at step ${number(Math.min(...steps))}` : one.solved === 0 ? ", never solved" : "";
+}
+
+// Its rollouts in the run and split that are looked at, against those of the other prompts.
+function explain(key, now) {
+  const where = `prompt_key = '${key.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
+  return button("explain", () => state.set({ page: "explain", where, against: "rest=1", step: null, steps: null, prompt: null }), { title: `What its rollouts in ${now.split} have that those of other prompts do not`, testid: "prompt-explain" });
 }
 
 function visits(place, one, now) {

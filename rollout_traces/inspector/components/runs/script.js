@@ -86,10 +86,9 @@ function card(name, now, wide) {
     return { name: data.runs[side], ...found, x: along(axis, data.progress[side], found.steps) };
   });
   const values = series.flatMap(each => each.values);
-  const longest = Math.max(...series.map(each => each.steps.length));
   const missing = series.filter(each => !each.steps.length).map(each => each.name);
   const step = now.step === undefined ? null : Number(now.step);
   return h("figure", { class: "rt-run-card", testid: "runs-card", dataset: { metric: name } },
     h("figcaption", null, h("span", { class: "rt-ellipsis", title: name }, shortName(name, now.split)), logButton(now, name, values), missing.length ? h("span", { class: "rt-faint" }, inert(`not in ${missing.join(", ")}`)) : null),
-    seriesChart(series, { width: wide, height: 130, step, weight: weightFor(now.smooth, longest), log: isLog(now, name), xName: AXES[axis], label: `${name} of both runs over ${AXES[axis]}`, onStep: picked => state.set({ step: picked }) }));
+    seriesChart(series, { width: wide, height: 130, step, weight: points => weightFor(now.smooth, points), log: isLog(now, name), xName: AXES[axis], label: `${name} of both runs over ${AXES[axis]}`, onStep: picked => state.set({ step: picked }) }));
 }

@@ -1,0 +1,60 @@
+import { test } from "node:test";
+import assert from "node:assert/strict";
+import { along, logTicks, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
+import { asked, formatAgainst, kindOf, parseAgainst } from "../../../rollout_traces/inspector/components/explain/against.js";
+import { phraseExpression } from "../../../rollout_traces/inspector/lib/highlight.js";
+
+test("a log axis has powers of ten at equal distances, and says what it cannot show", () => {
+  const axis = valueAxis([0.01, 0.1, 1, 0, -2], { log: true });
+  assert.equal(axis.dropped, 2);
+  assert.ok(Math.abs(axis.y(0.1) - axis.y(0.01) - (axis.y(1) - axis.y(0.1))) < 1e-12);
+  assert.ok(Number.isNaN(axis.y(0)));
+  assert.deepEqual(logTicks(1, 1000), [1, 10, 100, 1000]);
+});
+
+test("without a value above 0 the axis stays linear", () => {
+  assert.equal(valueAxis([-1, 0], { log: true }).log, false);
+});
+
+test("steps lie where the run had come to, by rollouts or tokens", () => {
+  const progress = { steps: [2, 4], rollouts: [10, 30], tokens: [null, 500] };
+  assert.deepEqual(along("step", progress, [2, 3]), [2, 3]);
+  assert.deepEqual(along("rollouts", progress, [2, 3, 4, 9]), [10, 10, 30, 30]);
+  assert.deepEqual(along("rollouts", progress, [1]), [NaN]);
+  assert.deepEqual(along("tokens", progress, [2, 4]), [NaN, 500]);
+});
+
+test("few points are not smoothed unless asked", () => {
+  assert.equal(weightFor(undefined, 5), 0);
+  assert.ok(weightFor(undefined, 100) > 0);
+  assert.equal(weightFor("0.3", 5), 0.3);
+});
+
+test("a readout of several series names them", () => {
+  assert.equal(readout("step 3", [{ name: "a", value: 1 }]), "step 3: 1");
+  assert.equal(readout("step 3", [{ name: "a", value: 1 }, { name: "b", value: 2 }]), "step 3: a 1, b 2");
+});
+
+test("charts of one and of several series stand in the address", () => {
+  assert.deepEqual(chartsOf("a|b,c"), [["a", "b"], ["c"]]);
+  assert.deepEqual(drawnCharts([["a", "gone"], ["gone"]], ["a"], { a: {} }), [["a"]]);
+  assert.deepEqual(drawnCharts([], ["a", "b"], { a: {}, b: {} }), [["a"], ["b"]]);
+});
+
+test("what A is compared with survives the address", () => {
+  const parts = { run: "other run", steps: "10:20", where: "engine = 'a&b'" };
+  assert.deepEqual(parseAgainst(formatAgainst(parts)), parts);
+  assert.equal(formatAgainst({}), null);
+  assert.equal(kindOf({}), "before");
+  assert.equal(kindOf(parts), "run");
+  assert.deepEqual(asked({ run: "r", step: "5" }).step, 5);
+  assert.deepEqual(asked({ run: "r", step: "5", steps: "1:2" }).step, null);
+});
+
+test("a phrase is found across punctuation, as whole words", () => {
+  const found = text => [...text.matchAll(phraseExpression("certain of this"))].map(match => match[0]);
+  assert.deepEqual(found("I am Certain — of\nthis."), ["Certain — of\nthis"]);
+  assert.deepEqual(found("uncertain of this"), []);
+  assert.deepEqual([..."(?!".matchAll(phraseExpression("(?!"))], []);
+});

@@ -1,0 +1,237 @@
+"""Explain, Prompts, Flips and Runs: their answers, and the way from one to the next in the browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.explain import explain, figures, in_force, written
+from rollout_traces.inspector.pages.flips import flip_list, grid
+from rollout_traces.inspector.pages.prompts import prompt, prompt_list
+from rollout_traces.inspector.pages.runs import two_runs
+from rollout_traces.inspector.pages.selecting import step_range
+from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.store import QueryError
+from tests.inspector.conftest import Served, Visit
+from tests.stories.causes import CAUSES
+from tests.stories.logged import log_story
+from tests.stories.world import Kind, write_run
+from tests.trackio_home import use_trackio_home
+
+AT = 12
+PLACE = {"project": "answers", "run": "off", "split": "rollout"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two evaluated runs: a healthy one, and one whose engine vllm-1 is off from step `AT` on."""
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        use_trackio_home(patch, folder)
+        patch.setattr("tests.stories.world.KINDS", {"page": Kind(n_sources=2, groups=(5, 6), group_size=4)})
+        log_story(write_run(2, "page", n_steps=21, run="healthy"), "answers", cap=90)
+        changes = CAUSES["one engine off"].changes
+        log_story(
+            write_run(1, "page", "one engine off", changes, n_steps=21, at=AT, run="off"), "answers", cap=90
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(folder: Path) -> Iterator[Workspace]:
+    opened = Workspace(folder=folder)
+    yield opened
+    opened.close()
+
+
+class TestExplain:
+    def test_a_filter_against_the_rest_finds_what_it_selects(self, workspace):
+        asked = {
+            **PLACE,
+            "steps": f"{AT}:",
+            "where": "mismatch_abs_max > 0.3 and reward >= 0",
+            "against": {"rest": "1"},
+        }
+        found = explain(workspace, Request(asked))
+        assert found["findings"][0]["column"].startswith(("mismatch", "flags", "engine"))
+        assert "not (mismatch_abs_max > 0.3 and reward >= 0)" in found["b"]
+        assert sum(found["rows"]) == workspace.store("answers").count(
+            "off", "rollout", steps=(AT, None), rows="all"
+        )
+
+    def test_a_search_and_figures_of_the_group_can_be_explained_too(self, workspace):
+        for where in ("text contains 'Question'", "group.mean > 0.5"):
+            found = explain(workspace, Request({**PLACE, "where": where, "against": {"rest": "1"}}))
+            assert found["rows"][0] == workspace.store("answers").count(
+                "off", "rollout", where=where, rows="all"
+            )
+
+    def test_another_run_at_the_same_steps(self, workspace):
+        found = explain(workspace, Request({**PLACE, "steps": f"{AT}:", "against": {"run": "healthy"}}))
+        assert found["a"].startswith("off") and found["b"].startswith("healthy")
+        assert any("mismatch" in each["column"] for each in found["findings"])
+
+    def test_the_figures_of_every_sentence_come_from_its_query(self, workspace):
+        asked = {**PLACE, "steps": f"{AT}:", "against": {"steps": f":{AT - 1}"}}
+        found = explain(workspace, Request(asked))
+        assert found["findings"]
+        for at, each in enumerate(found["findings"]):
+            query = figures(workspace, Request({**asked, "finding": at}))["queries"][0]
+            rows = [dict(zip(query["columns"], row, strict=True)) for row in query["rows"]]
+            assert rows[0]["level"] == pytest.approx(each["a"]) and rows[1]["level"] == pytest.approx(
+                each["b"]
+            )
+            assert (rows[0]["rollouts"], rows[1]["rollouts"]) == (each["n_a"], each["n_b"])
+            inside = [row for row in rows if row.get("part") == "inside"]
+            if inside:
+                assert inside[0]["level"] == pytest.approx(each["detail"]["a"])
+            again = workspace.store("answers").sql(query["sql"]).to_pylist()
+            assert again[0]["level"] == pytest.approx(each["a"]), "the statement that is shown gives it too"
+
+    def test_diagnoses_in_force_are_named(self, workspace):
+        held = in_force(workspace, Request({**PLACE, "step": AT + 4}))["diagnoses"]
+        assert any("vllm-1" in each["sentence"] for each in held)
+        assert in_force(workspace, Request({**PLACE, "step": 2}))["diagnoses"] == []
+
+    def test_what_cannot_be_read_is_said(self, workspace):
+        with pytest.raises(QueryError):
+            explain(workspace, Request({**PLACE, "where": "reward <"}))
+        with pytest.raises(StoreError, match="10:20"):
+            explain(workspace, Request({**PLACE, "steps": "some"}))
+        with pytest.raises(StoreError, match="has no filter"):
+            explain(workspace, Request({**PLACE, "step": 3, "against": {"rest": "1"}}))
+        assert explain(workspace, Request({**PLACE, "step": 999}))["remarks"]
+
+    def test_ranges_and_literals(self):
+        assert step_range("12") == (12, 12) and step_range("10:") == (10, None)
+        assert written("a = ? and b = ?", ["it's", 3]) == "a = 'it''s' and b = 3"
+
+
+class TestPrompts:
+    def test_the_list_is_sorted_and_a_prompt_has_a_series_for_each_run_and_split(self, workspace):
+        listed = prompt_list(workspace, Request({**PLACE, "split": "eval-rollout", "order": "tokens"}))
+        tokens = [each["tokens"] for each in listed["prompts"]]
+        assert tokens == sorted(tokens, reverse=True) and listed["total"] == 40
+        key = listed["prompts"][0]["prompt_key"]
+        one = prompt(workspace, Request({**PLACE, "prompt": key}))
+        places = {
+            (place["run"], place["split"]): [visit["step"] for visit in place["visits"]]
+            for place in one["places"]
+        }
+        assert places[("off", "eval-rollout")] == [0, 10, 20] and ("healthy", "eval-rollout") in places
+
+    def test_an_unknown_order_is_refused(self, workspace):
+        with pytest.raises(StoreError, match="expected one of"):
+            prompt_list(workspace, Request({**PLACE, "order": "; drop table"}))
+
+
+class TestFlips:
+    def test_two_evaluations_and_two_runs(self, workspace):
+        asked = {**PLACE, "split": "eval-rollout"}
+        found = flip_list(workspace, Request(asked))
+        assert (found["first"], found["second"], found["n_prompts"]) == (0, 20, 40)
+        assert sum(found["counts"].values()) == 40
+        between = flip_list(workspace, Request({**asked, "other": "healthy"}))
+        assert (between["first"], between["second"]) == (20, 20)
+        cells = grid(workspace, Request({**asked, "other": "healthy"}))
+        assert len(cells["evaluations"]) == 6 and len(cells["rows"]) == 40
+
+    def test_without_an_evaluation_it_says_what_to_log(self, workspace):
+        with pytest.raises(StoreError, match="eval-rollout"):
+            flip_list(workspace, Request({**PLACE, "split": ""}))
+
+
+class TestRuns:
+    def test_series_and_progress_of_both(self, workspace):
+        found = two_runs(workspace, Request({**PLACE, "other": "healthy"}))
+        assert found["runs"] == {"a": "off", "b": "healthy"}
+        assert "rollout/reward/mean" in found["series"]["a"] and "rollout/reward/mean" in found["series"]["b"]
+        rows = workspace.store("answers").count("off", "rollout", rows="all")
+        assert found["progress"]["a"]["rollouts"][-1] == rows
+        assert found["evaluations"] == ["eval-rollout"]
+
+
+@pytest.mark.browser
+class TestPages:
+    @pytest.fixture(scope="class")
+    def shown(self, folder: Path, chromium: object) -> Iterator[Visit]:
+        server = Served(folder)
+        visit = Visit(chromium, server.address)
+        yield visit
+        visit.close()
+        server.stop()
+
+    def test_from_a_step_to_the_figures_to_a_rollout(self, shown: Visit):
+        shown.open(**PLACE, tab="explain", steps=f"{AT}:", against=f"steps=:{AT - 1}")
+        expect(shown.get("finding").first).to_contain_text("vllm-1")
+        shown.get("figures").first.click()
+        expect(shown.get("query").first).to_contain_text("select")
+        shown.get("explain-open").first.click()
+        expect(shown.get("turn").first).to_be_visible()
+        assert shown.state["tab"] == "rollouts" and "against" not in shown.state
+
+    def test_what_b_is_can_be_chosen_and_stays_in_the_address(self, shown: Visit):
+        shown.open(**PLACE, tab="explain", step=str(AT + 2))
+        shown.get("b-kind").select_option("run")
+        expect(shown.get("explain-against")).to_contain_text(f"healthy, step {AT + 2}")
+        assert shown.state["against"] == "run=healthy"
+        shown.get("a-where").fill("reward <")
+        shown.get("a-where").press("Enter")
+        expect(shown.get("filter-error")).to_be_visible()
+
+    def test_a_phrase_is_marked_where_it_is_opened(self, shown: Visit):
+        shown.open(
+            **PLACE,
+            tab="rollouts",
+            step=str(AT),
+            group="0",
+            sample="0",
+            mark="question",
+        )
+        expect(shown.get("marked")).to_contain_text("question")
+        shown.page.wait_for_function("CSS.highlights.get('rt-found')?.size > 0")
+
+    def test_a_filter_and_a_cell_of_health_can_be_explained(self, shown: Visit):
+        shown.open(**PLACE, tab="explore", rows="all", where="engine = 'vllm-1'")
+        shown.get("filter-explain").click()
+        expect(shown.get("explain-against")).to_contain_text("not (engine = 'vllm-1')")
+        shown.open(**PLACE, tab="health", step=str(AT + 3), flag="measure:reward/mean")
+        shown.get("cell-explain").click()
+        expect(shown.get("explain-against")).to_contain_text(f"step {AT + 3}")
+
+    def test_a_grid_cell_opens_both_where_they_part(self, shown: Visit):
+        shown.open(**PLACE, tab="flips")
+        expect(shown.get("flip-summary")).to_contain_text("points")
+        cell = shown.page.locator("[data-testid='grid-cell'].rt-fell:not(:disabled)").first
+        cell.click()
+        expect(shown.get("first-divergence").first).to_be_in_viewport()
+        assert shown.state["tab"] == "compare" and shown.state["a"] != shown.state["b"]
+
+    def test_a_prompt_leads_to_its_rollouts_and_two_runs_to_their_flips(self, shown: Visit):
+        shown.open(**{**PLACE, "split": "eval-rollout"}, tab="prompts")
+        shown.get("order-trend").click()
+        expect(shown.get("order-trend")).to_have_attribute("aria-pressed", "true")
+        shown.get("prompt-row").first.locator("button").click()
+        expect(shown.get("prompt-chart").first).to_be_visible()
+        shown.get("visit-before").first.click()
+        expect(shown.get("compare-left")).to_be_visible()
+        shown.open(**PLACE, tab="runs")
+        expect(shown.get("runs-card").first.locator("path.rt-dash-1")).to_be_visible()
+        shown.get("axis").select_option("rollouts")
+        expect(shown.get("runs-card").first.locator("svg")).to_contain_text("rollouts seen")
+        shown.get("log").first.click()
+        expect(shown.get("runs-card").first.locator("svg")).to_contain_text("log")
+        shown.get("runs-flips").click()
+        expect(shown.get("flip-summary")).to_be_visible()
+        assert shown.state["other"] == "healthy"
+
+    def test_another_run_keeps_step_split_and_filter(self, shown: Visit):
+        shown.open(**PLACE, tab="explain", step="5", where="engine = 'vllm-1'")
+        expect(shown.get("explain-against")).to_contain_text("off, step 5")
+        shown.get("run-select").select_option("healthy")
+        expect(shown.get("explain-against")).to_contain_text(re.compile("healthy, step 5.*engine"))
