@@ -299,7 +299,7 @@ def recomputed(run: RunSeries, moved: Moved) -> str:
             query = run.with_values(run.top_rows_query)
             return (
                 f"select step >= {start} as after, true as inside, sum(top * n) / sum(n) as level, sum(n) as rollouts "
-                f"from ({query}) where {steps} group by 1 order by 1"
+                f"from ({query}) where {steps} and top is not null group by 1 order by 1"
             )
         if moved.column.startswith(("group/", "prompts/")):
             return ""
@@ -337,8 +337,9 @@ def _groups_again(run: RunSeries, moved: Moved, steps: str) -> str:
             return ""
         inside = f"source in ({', '.join(map(sql_text, moved.part.values))})"
     return (
-        f"select step >= {moved.compared[2]} as after, {inside} as inside, sum({what}) / nullif(sum({of}), 0) as level, "
-        f"sum(rows_) as rollouts from ({run.with_values(run.groups_query)}) where {steps} group by 1, 2 order by 1, 2 desc"
+        f"select step >= {moved.compared[2]} as after, {inside} as inside, coalesce(sum({what}), 0) / sum({of}) as level, "
+        f"sum(rows_) as rollouts from ({run.with_values(run.groups_query)}) where {steps} "
+        f"group by 1, 2 having sum({of}) > 0 order by 1, 2 desc"
     )
 
 
