@@ -53,6 +53,22 @@ NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
 
 
+class ListElement(str):
+    """The id of a group that is an element of a list without `group_ids`.
+
+    Args:
+        call: tells the lists of several calls apart.
+        index: its place in the list, dropped (None) elements counted.
+    """
+
+    index_in_list: int
+
+    def __new__(cls, call: str, index: int) -> ListElement:
+        element = super().__new__(cls, f"{call} element {index}")
+        element.index_in_list = index
+        return element
+
+
 @dataclass(frozen=True, eq=False)
 class RolloutBatch:
     """B rollouts of one step and split, padded to T tokens on any side, unshifted.
@@ -292,7 +308,7 @@ class RolloutBatch:
         if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
             call = secrets.token_hex(4)
             return [
-                batch.as_group(f"{call} element {index}")
+                batch.as_group(ListElement(call, index))
                 for index, element in enumerate(data)
                 if element is not None
                 for batch in cls.from_any(element)

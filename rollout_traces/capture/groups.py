@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from rollout_traces.batch import ListElement
+
 UNKNOWN = -1
 """A group that the ledger finds by the prompt."""
 _LIMIT = 1 << 62
@@ -20,7 +22,7 @@ class GroupNumbers:
     """
 
     def __init__(self, first: int = 0) -> None:
-        self._next = first
+        self._first = self._next = first
         self._numbers: dict[Hashable, int] = {}
         self._taken: set[int] = set()
         self._n_calls = 0
@@ -36,7 +38,8 @@ class GroupNumbers:
         """The number of each id: its own where it is an int that no other id has yet.
 
         Args:
-            ids: B ids; -1 is unknown and stays so.
+            ids: B ids; -1 is unknown and stays so. An element of a list has its place there, where that is free,
+                so that a dropped element does not shift those after it.
 
         Returns:
             int64 [B].
@@ -49,8 +52,9 @@ class GroupNumbers:
             return UNKNOWN
         number = self._numbers.get(group)
         if number is None:
-            own = isinstance(group, int) and 0 <= group < _LIMIT and group not in self._taken
-            number = self._numbers[group] = int(group) if own else self._made_up()  # type: ignore[call-overload]
+            wanted = self._first + group.index_in_list if isinstance(group, ListElement) else group
+            own = isinstance(wanted, int) and 0 <= wanted < _LIMIT and wanted not in self._taken
+            number = self._numbers[group] = int(wanted) if own else self._made_up()  # type: ignore[call-overload]
             self._taken.add(number)
         return number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,18 @@ __all__ = [
     "ray_dataset",
     "write_side_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Query":
+        warnings.warn(
+            "export.Query is now ExportQuery; the old name goes with the next release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return ExportQuery
+    raise AttributeError(f"module 'rollout_traces.export' has no attribute {name!r}")
+
 
 FORMATS = ("jsonl", "parquet")
 """Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import secrets
 import sys
 import types
 import typing
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -346,11 +348,14 @@ class _ArealObserver:
         """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
         if not batch or not self._writes():
             return None
-        batches, parts = [], []
-        for index, trajectory in enumerate(resolve(batch)):
+        call, parts = secrets.token_hex(4), []
+        places = [place for place, trajectory in enumerate(batch) if trajectory is not None]
+        batches: list[RolloutBatch] = []
+        for index, (place, trajectory) in enumerate(zip(places, resolve(batch), strict=True)):
             part = contained("areal")(batch_of)(trajectory)
             if part is not None:
-                batches.append(dataclasses.replace(part, train_version=self._version_trained(split)))
+                part = dataclasses.replace(part, train_version=self._version_trained(split))
+                batches.append(part.as_group(ListElement(call, place)))
                 parts.append(_GivenPart(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None

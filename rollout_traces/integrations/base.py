@@ -12,8 +12,10 @@ import importlib
 import inspect
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol, TypeVar
@@ -119,21 +121,18 @@ INTEGRATIONS: tuple[Integration, ...] = (
     Integration(
         name="trl",
         distribution="trl",
-        supported=">=1.16,<2",
+        supported=">=0.24,<2",
         hook_points=(
-            "trl.trainer.grpo_trainer:GRPOTrainer._generate",
             "trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards",
             "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
-            "trl.trainer.rloo_trainer:RLOOTrainer._generate",
             "trl.trainer.rloo_trainer:RLOOTrainer._calculate_rewards",
             "trl.trainer.rloo_trainer:RLOOTrainer._generate_and_score_completions",
         ),
         trainer_points=(
-            "_generate",
             "_calculate_rewards",
             "_generate_and_score_completions",
             "reward_func_names",
-            "_tokenizer",
+            "processing_class",
             "accelerator.process_index",
             "callback_handler.callbacks",
             "reward_weights",
@@ -166,6 +165,35 @@ INTEGRATIONS: tuple[Integration, ...] = (
         ),
         trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer"),
     ),
+    Integration(
+        name="agent_lightning",
+        distribution="agentlightning",
+        supported=">=0.3,<0.4",
+        hook_points=(
+            "agentlightning.verl.trainer:AgentLightningTrainer._train_step",
+            "agentlightning.verl.trainer:compute_data_metrics",
+            "agentlightning.verl.daemon:AgentModeDaemon.get_test_metrics",
+        ),
+        trainer_points=("fit", "_validate", "_train_step", "config.trainer", "tokenizer"),
+    ),
+    Integration(
+        name="trl_async",
+        distribution="trl",
+        supported=">=1.16,<2",
+        hook_points=(
+            "trl.experimental.async_grpo.async_grpo_trainer:AsyncGRPOTrainer.get_train_dataloader",
+            "trl.experimental.async_grpo.async_grpo_trainer:AsyncGRPOTrainer.training_step",
+            "trl.experimental.async_grpo.async_grpo_trainer:RolloutQueueDataset.__iter__",
+            "trl.experimental.async_grpo.async_grpo_trainer:DataCollatorForRollout.torch_call",
+        ),
+        trainer_points=(
+            "get_train_dataloader",
+            "training_step",
+            "accelerator.prepare",
+            "callback_handler.callbacks",
+            "model_version",
+        ),
+    ),
 )
 """The trainers that are switched on by hooks; the others are adapters that a loop calls itself."""
 
@@ -173,10 +201,13 @@ failures: Counter[str] = Counter()
 """Times a hook failed, by integration and error, its numbers left out; training went on each time."""
 _NUMBER = re.compile(r"\d+")
 _said: set[str] = set()
+_in_hook: ContextVar[bool] = ContextVar("rollout_traces_in_hook", default=False)
 
 
 def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]]:
     """Keeps a hook's errors out of training: counted, and warned about once a kind with the trainer's version.
+
+    What it wraps runs on the training thread: its seconds are added to the integration's report.
 
     Args:
         name: the integration's name.
@@ -185,6 +216,8 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
     def decorate(function: Callable[..., T]) -> Callable[..., T | None]:
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> T | None:
+            outermost, start = not _in_hook.get(), time.perf_counter()
+            token = _in_hook.set(True)
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  a hook never raises into training; counted and warned
@@ -199,10 +232,35 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
                         text_of(error).rstrip(". ") + ".",
                     )
                 return None
+            finally:
+                _in_hook.reset(token)
+                if outermost:
+                    run_report.report_of(name).hook_seconds += time.perf_counter() - start
 
         return guarded
 
     return decorate
+
+
+def attach_when_built(trainer_class: Any, name: str, attach: Callable[[Any], Any]) -> None:
+    """Makes every trainer of a class that is built from now on be attached to; a class is wrapped once.
+
+    Args:
+        trainer_class: the trainer's class, whose constructor is wrapped.
+        name: the integration's name.
+        attach: called with the built trainer; its errors stay out of training.
+    """
+    original = trainer_class.__init__
+    if getattr(original, "_rollout_traces", False):
+        return
+
+    @functools.wraps(original)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        contained(name)(attach)(self)
+
+    build._rollout_traces = True  # type: ignore[attr-defined]
+    trainer_class.__init__ = build
 
 
 def arguments_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

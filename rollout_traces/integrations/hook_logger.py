@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ class HookLogger:
         self._starts_again = False
         self._logged_in_step = False
         self._silent_steps = 0
+        self._last_close: tuple[float, float] | None = None
         self._report = run_report.report_of(integration)
         if self.is_on:
             self._report.trainers += 1
@@ -100,6 +102,7 @@ class HookLogger:
     def start_training(self) -> None:
         """Says that the trainer begins; where it trained before, what it logs now is another attempt."""
         self._starts_again = self._has_logged
+        self._last_close = None
 
     def close_step(self, step: int, split: str) -> None:
         """Says that the trainer is done with a step, whether rollouts were logged for it or not."""
@@ -115,6 +118,7 @@ class HookLogger:
         else:
             self._silent_steps += 1
         self._logged_in_step = False
+        self._time_step()
         run_report.write()
         if self._silent_steps == SILENT_STEPS:
             log.warning(
@@ -125,6 +129,16 @@ class HookLogger:
                 step,
                 self._failure or "The trainer called nothing that is hooked.",
             )
+
+    def _time_step(self) -> None:
+        """Adds what passed since the close before, of which the hooks' share is in the report."""
+        now, hooks = time.perf_counter(), self._report.hook_seconds
+        if self._last_close is not None:
+            before, hooks_before = self._last_close
+            self._report.timed_steps += 1
+            self._report.timed_seconds += now - before
+            self._report.timed_hook_seconds += hooks - hooks_before
+        self._last_close = now, hooks
 
     def _check(self, batches: Sequence[RolloutBatch], split: str) -> None:
         """Prints what the batch shows, and ends the script: with 1 where a flag of severity error was raised.

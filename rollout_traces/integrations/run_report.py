@@ -48,6 +48,10 @@ class HookReport:
         switched_off: trainers that it left alone because no rollouts were asked for.
         steps: training steps whose rollouts were handed over.
         rollouts: rollouts that were handed over, evaluation included.
+        hook_seconds: seconds of the training thread spent in hooks, the logger's start and end included.
+        timed_steps: steps between two closes, which have no start and no end in them.
+        timed_seconds: seconds of those steps.
+        timed_hook_seconds: of these, seconds spent in hooks.
         problem: why rollouts could not be logged; empty where they could.
     """
 
@@ -56,6 +60,10 @@ class HookReport:
     switched_off: int = 0
     steps: int = 0
     rollouts: int = 0
+    hook_seconds: float = 0.0
+    timed_steps: int = 0
+    timed_seconds: float = 0.0
+    timed_hook_seconds: float = 0.0
     problem: str = ""
 
 
@@ -122,7 +130,9 @@ def lines(reports: list[HookReport], modules: tuple[str, ...]) -> list[str]:
         steps, rollouts = sum(r.steps for r in mine), sum(r.rollouts for r in mine)
         problem = next((r.problem for r in mine if r.problem), "")
         if rollouts:
-            said.append(f"{name}: {rollouts:,} rollouts of {steps:,} training steps handed over.")
+            said.append(
+                f"{name}: {rollouts:,} rollouts of {steps:,} training steps handed over{_cost(mine)}."
+            )
         elif problem:
             said.append(f"{name}: no rollouts were logged: {problem}")
         elif any(r.trainers for r in mine):
@@ -133,6 +143,19 @@ def lines(reports: list[HookReport], modules: tuple[str, ...]) -> list[str]:
                 "stats_logger.trackio.max_rollout_traces_per_step in the config."
             )
     return said or [_why_none(modules)]
+
+
+def _cost(reports: list[HookReport]) -> str:
+    """What the hooks took of the training thread a step, against the step; empty where no step was timed."""
+    n_steps = sum(report.timed_steps for report in reports)
+    step = sum(report.timed_seconds for report in reports)
+    hooks = sum(report.timed_hook_seconds for report in reports)
+    if not n_steps or not step:
+        return ""
+    return (
+        f"; the hooks took {hooks / n_steps * 1e3:.1f} ms of a step's {step / n_steps * 1e3:,.0f} ms "
+        f"({hooks / step:.1%})"
+    )
 
 
 def _why_none(modules: tuple[str, ...]) -> str:

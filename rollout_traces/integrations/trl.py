@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer`, and `RLOOTrainer`, which shares its batch.
+"""TRL's `GRPOTrainer`, `RLOOTrainer`, which shares its batch, and what Unsloth makes of both.
 
     from rollout_traces.integrations import trl
     trl.attach(trainer, max_rollout_traces_per_step=32)
@@ -12,20 +12,18 @@ merges reward functions of one name and forgets all but a generation batch.) Tra
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import TrainerCallback
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
+    attach_when_built,
     binds,
     contained,
     has_hook_points,
@@ -34,116 +32,13 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.trl_batch import ScoredCompletions, batches_from
+from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
+__all__ = ["ScoredCompletions", "attach", "batches_from", "install", "install_recompiled", "install_rloo"]
+
 DEFAULT_CAP = 32
-_logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)
-"""Global step of the trainer whose `log` is running."""
-GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
-
-
-@dataclass(frozen=True)
-class ScoredCompletions:
-    """What one call of `_generate_and_score_completions` leaves behind, for this rank's B rows.
-
-    Attributes:
-        output: the tensors it returned.
-        completion_lengths: tokens of each completion; None takes them from `completion_mask`, which hides
-            truncated completions when TRL masks them.
-        sampled: B lists, 1 where a completion's token was sampled and 0 where a tool wrote it; None takes
-            them from `tool_mask`.
-        stop_reasons: `stop` or `length` of each row; None = unknown.
-        rewards: reward function -> B floats.
-        reward_weights: weight of each reward function, in order.
-        group_ids: B group numbers.
-        global_step: the trainer's `state.global_step`.
-        messages: B conversations as TRL structured them, or None.
-        columns: data set columns and extra log columns -> B values.
-    """
-
-    output: Mapping[str, Any]
-    completion_lengths: Sequence[int] | None = None
-    sampled: Sequence[Sequence[int]] | None = None
-    stop_reasons: Sequence[str] | None = None
-    rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    reward_weights: Sequence[float] = ()
-    group_ids: Sequence[int] | None = None
-    global_step: int = 0
-    messages: Sequence[Any] | None = None
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-
-def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
-    """TRL's prompts [B, P] and completions [B, C] as one batch [B, P + C].
-
-    Raises:
-        BatchError: a key is missing, as when TRL's batch changes.
-    """
-    import torch
-
-    output = scored.output
-    for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"):
-        if key not in output:
-            raise BatchError(f"TRL's batch: key {key!r} is missing. Seen {', '.join(sorted(output))}.")
-    prompt_mask, completion_mask = output["prompt_mask"].bool(), output["completion_mask"].bool()
-    present = completion_mask
-    if scored.completion_lengths is not None:
-        lengths = torch.as_tensor(list(scored.completion_lengths), device=completion_mask.device)
-        positions = torch.arange(completion_mask.shape[1], device=completion_mask.device)
-        present = positions[None] < lengths[:, None]
-    trained = completion_mask & output["tool_mask"].bool() if "tool_mask" in output else completion_mask
-    sampled = trained if "tool_mask" in output else present
-    if scored.sampled is not None:
-        rows = [torch.as_tensor(list(row), dtype=torch.bool) for row in scored.sampled]
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        sampled = present & torch.nn.functional.pad(padded, (0, present.shape[1] - padded.shape[1])).to(
-            present.device
-        )
-
-    def after_prompt(completion: Any, fill: float | bool) -> Any:
-        before = torch.full_like(output["prompt_ids"], fill, dtype=completion.dtype)
-        return torch.cat([before, completion], dim=1)
-
-    response_mask = after_prompt(sampled, False)
-    tracks = {
-        canonical: after_prompt(output[key].float(), float("nan"))
-        for key, canonical in _logprob_keys(output).items()
-    }
-    reward = _weighted(scored.rewards, scored.reward_weights)
-    return [
-        RolloutBatch(
-            input_ids=torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
-            attention_mask=torch.cat([prompt_mask, present], dim=1),
-            loss_mask=after_prompt(trained, False),
-            response_mask=response_mask,
-            versions=torch.where(response_mask, scored.global_step, -1),
-            advantages=output.get("advantages"),
-            rewards=reward,
-            reward_components=dict(scored.rewards) if len(scored.rewards) > 1 else {},
-            group_ids=scored.group_ids,
-            stop_reasons=scored.stop_reasons,
-            messages=scored.messages,
-            ground_truths=next(
-                (scored.columns[name] for name in GROUND_TRUTH_COLUMNS if name in scored.columns), None
-            ),
-            extras=_extras(scored.columns),
-            train_version=scored.global_step,
-            **tracks,
-        )
-    ]
-
-
-def _extras(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]] | None:
-    """Scalar columns of a row to show with it; lists and images stay out."""
-    shown = {
-        name: values
-        for name, values in columns.items()
-        if name not in GROUND_TRUTH_COLUMNS
-        and all(value is None or isinstance(value, (str, int, float, bool)) for value in values)
-    }
-    return (
-        [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)] if shown else None
-    )
 
 
 def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any) -> TrainerCallback:
@@ -168,9 +63,10 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if not observer.hook.is_on or not binds(integration, trainer):
         return observer
     trainer._rollout_traces = observer
-    trainer._generate = observer.remember_lengths(trainer._generate)
+    if hasattr(trainer, "_generate"):
+        trainer._generate = observer.remember_lengths(trainer._generate)
     trainer._calculate_rewards = observer.remember_rewards(trainer._calculate_rewards)
-    trainer.log = observer.around_log(trainer.log)
+    trainer.log = at_global_step(trainer, trainer.log)
     trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
     trainer.callback_handler.callbacks.insert(0, observer)
     return observer
@@ -181,7 +77,13 @@ def install() -> None:
     if has_hook_points(integration_named("trl"), "trl.trainer.grpo_trainer"):
         from trl.trainer.grpo_trainer import GRPOTrainer
 
-        _attach_when_built(GRPOTrainer)
+        attach_when_built(GRPOTrainer, "trl", attach)
+
+
+def install_recompiled() -> None:
+    """Makes the classes that Unsloth puts in the place of TRL's log."""
+    install()
+    install_rloo()
 
 
 def install_rloo() -> None:
@@ -189,21 +91,7 @@ def install_rloo() -> None:
     if has_hook_points(integration_named("trl"), "trl.trainer.rloo_trainer"):
         from trl.trainer.rloo_trainer import RLOOTrainer
 
-        _attach_when_built(RLOOTrainer)
-
-
-def _attach_when_built(trainer_class: Any) -> None:
-    original = trainer_class.__init__
-    if getattr(original, "_rollout_traces", False):
-        return
-
-    @functools.wraps(original)
-    def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        contained("trl")(attach)(self)
-
-    build._rollout_traces = True  # type: ignore[attr-defined]
-    trainer_class.__init__ = build
+        attach_when_built(RLOOTrainer, "trl", attach)
 
 
 @dataclass(frozen=True)
@@ -280,23 +168,10 @@ class _TrlObserver(TrainerCallback):
 
         return wrapped
 
-    def around_log(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `log`, whose completions table would take a step of Trackio's own counting."""
-
-        @functools.wraps(log)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            token = _logging.set(int(self.trainer.state.global_step))
-            try:
-                return log(*args, **kwargs)
-            finally:
-                _logging.reset(token)
-
-        return wrapped
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
         self.hook.start_training()
-        contained("trl")(_align_steps)(self.trainer)
+        contained("trl")(align_steps)(self.trainer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Closes the step that TRL has just counted."""
@@ -311,7 +186,7 @@ class _TrlObserver(TrainerCallback):
         self.hook.close()
 
     def _lengths(self, result: Sequence[Any]) -> list[_Generated]:
-        ends = {*_as_list(self.trainer.eos_token_ids), self.trainer._tokenizer.pad_token_id}
+        ends = _end_ids(self.trainer)
         masks = result[2] if _are_masks(result[2]) else [[1] * len(ids) for ids in result[1]]
         return [
             _Generated(len(ids), "stop" if len(ids) and ids[-1] in ends else "length", mask)
@@ -358,7 +233,9 @@ class _TrlObserver(TrainerCallback):
         trainer = self.trainer
         n = len(inputs)
         world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        group_size = trainer.num_generations if place[1] == "rollout" else trainer.num_generations_eval
+        group_size = trainer.num_generations
+        if place[1] != "rollout":
+            group_size = getattr(trainer, "num_generations_eval", group_size)
         columns = {name: [row.get(name) for row in inputs] for name in inputs[0] if name != "prompt"}
         known = len(self.generated) == n
         rewarded = self.rewarded
@@ -394,7 +271,7 @@ class _TrlObserver(TrainerCallback):
 
     def _template(self) -> str | None:
         """The chat template that the trainer prompts with, where it is not the tokenizer's own."""
-        own = getattr(self.trainer._tokenizer, "chat_template", None)
+        own = getattr(_tokenizer_of(self.trainer), "chat_template", None)
         processor = getattr(self.trainer, "processing_class", None)
         prompting = getattr(self.trainer, "chat_template", None) or getattr(processor, "chat_template", None)
         return prompting if isinstance(prompting, str) and prompting != own else None
@@ -404,10 +281,24 @@ class _TrlObserver(TrainerCallback):
         return {
             "project": getattr(args, "project", None) or "huggingface",
             "name": getattr(args, "run_name", None),
-            "tokenizer": self.trainer._tokenizer,
+            "tokenizer": _tokenizer_of(self.trainer),
             "chat_template": self._template(),
             "chat_template_kwargs": getattr(self.trainer, "chat_template_kwargs", None),
         }
+
+
+def _tokenizer_of(trainer: Any) -> Any:
+    """The tokenizer, also where an older TRL has it as `processing_class` alone, or inside a processor."""
+    processor = trainer.processing_class
+    return getattr(trainer, "_tokenizer", None) or getattr(processor, "tokenizer", None) or processor
+
+
+def _end_ids(trainer: Any) -> set[int]:
+    """Ids that end a completion; an older TRL knows one."""
+    several = getattr(trainer, "eos_token_ids", None)
+    ends = [getattr(trainer, "eos_token_id", None)] if several is None else _as_list(several)
+    tokenizer = _tokenizer_of(trainer)
+    return {*ends, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -429,59 +320,6 @@ def _are_masks(values: Any) -> bool:
     return isinstance(values, Sequence) and all(
         isinstance(row, Sequence) and all(value in (0, 1) for value in row) for row in values
     )
-
-
-def _logprob_keys(output: Mapping[str, Any]) -> dict[str, str]:
-    """TRL's logprob keys -> ours. What the trainer recomputes is prox; an engine's own is the rollout's."""
-    keys = {
-        "sampling_per_token_logps": "logprobs",
-        "old_per_token_logps": "prox_logprobs",
-        "ref_per_token_logps": "ref_logprobs",
-    }
-    return {key: canonical for key, canonical in keys.items() if output.get(key) is not None}
-
-
-def _weighted(rewards: Mapping[str, Sequence[float]], weights: Sequence[float]) -> list[float | None] | None:
-    """Weighted sum over reward functions, those that gave none left out; None where all did."""
-    if not rewards:
-        return None
-    factors = list(weights) if len(weights) == len(rewards) else [1.0] * len(rewards)
-    totals: list[float | None] = []
-    for row in zip(*rewards.values(), strict=True):
-        known = [
-            w * value for w, value in zip(factors, row, strict=True) if value is not None and value == value
-        ]
-        totals.append(sum(known) if known else None)
-    return totals
-
-
-def _align_steps(trainer: Any) -> None:
-    for callback in trainer.callback_handler.callbacks:
-        if type(callback).__name__ == "TrackioCallback" and not isinstance(callback._trackio, _StepAligned):
-            callback._trackio = _StepAligned(callback._trackio)
-    for module in {sys.modules.get(kind.__module__) for kind in type(trainer).__mro__}:
-        trackio = getattr(module, "trackio", None)
-        if trackio is not None and not isinstance(trackio, _StepAligned):
-            module.trackio = _StepAligned(trackio)  # type: ignore[union-attr]
-
-
-class _StepAligned:
-    """Trackio as TRL calls it; what TRL logs without a step is logged at its global step.
-
-    Trackio numbers such calls itself; rollouts carry the trainer's own step.
-    """
-
-    def __init__(self, trackio: Any) -> None:
-        self._module = trackio
-
-    def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """`trackio.log` at the global step among the metrics, else at that of the trainer that is logging."""
-        if step is None:
-            step = int(metrics["train/global_step"]) if "train/global_step" in metrics else _logging.get()
-        self._module.log(dict(metrics), step=step)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 def _as_list(values: Any) -> list[Any]:

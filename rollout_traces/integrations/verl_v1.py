@@ -9,9 +9,7 @@ not, the folder is set to a name that means "no dump".
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +20,13 @@ from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
-    binds,
+    attach_when_built,
     contained,
     has_hook_points,
     integration_named,
-    warn_if_unsupported,
 )
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.verl import NO_DUMP, ground_truths_of, run_settings_of, split_extras
+from rollout_traces.integrations.verl_batch import ground_truths_of, split_extras
+from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 MODULE = "verl.trainer.ppo.v1.trainer_base"
@@ -47,7 +43,6 @@ RESPONSE_FIELDS = {
 """The queue's fields of one value a response token -> ours."""
 ROW_FIELDS = ("uid", "data_source", "reward_model", "num_turns", "extra_fields")
 FIELDS = ("prompts", "responses", "response_mask", "loss_mask", *RESPONSE_FIELDS, *ROW_FIELDS)
-_validating: ContextVar[Any] = ContextVar("rollout_traces_verl_v1_validating", default=None)
 
 
 @dataclass(frozen=True)
@@ -118,22 +113,10 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    integration = integration_named("verl_v1")
-    warn_if_unsupported(integration)
-    settings = HookSettings.from_environment().over(options)
-    if getattr(trainer, "_rollout_traces", None) is not None:
-        trainer._rollout_traces.hook.give(logger, settings)
-        return
-    if not binds(integration, trainer):
-        return
-    observer = _VerlV1Observer(trainer, logger, settings)
-    if not observer.hook.is_on:
-        return
-    trainer._rollout_traces = observer
-    trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
-    trainer._validate = observer.around_validation(trainer._validate)
-    trainer.fit = observer.around_fit(trainer.fit)
-    observer.ask_for_dumps()
+    observer = observe(_VerlV1Observer, "verl_v1", trainer, logger, options)
+    if observer is not None:
+        trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
+        observer.ask_for_dumps()
 
 
 def install() -> None:
@@ -142,18 +125,9 @@ def install() -> None:
         return
     from verl.trainer.ppo.v1 import trainer_base
 
-    original = trainer_base.PPOTrainer.__init__
-    if getattr(original, "_rollout_traces", False):
-        return
-
-    @functools.wraps(original)
-    def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        contained("verl_v1")(attach)(self)
-
-    build._rollout_traces = True  # type: ignore[attr-defined]
-    trainer_base.PPOTrainer.__init__ = build
-    trainer_base.tq = _QueueSeenInValidation(trainer_base.tq)
+    if not isinstance(trainer_base.tq, _QueueSeenInValidation):
+        trainer_base.tq = _QueueSeenInValidation(trainer_base.tq)
+    attach_when_built(trainer_base.PPOTrainer, "verl_v1", attach)
 
 
 class _QueueSeenInValidation:
@@ -164,8 +138,8 @@ class _QueueSeenInValidation:
 
     def kv_clear(self, *args: Any, **kwargs: Any) -> Any:
         """`transfer_queue.kv_clear`, after a validating trainer's rows were fetched."""
-        observer = _validating.get()
-        if observer is not None:
+        observer = validating("verl_v1")
+        if isinstance(observer, _VerlV1Observer):
             given = arguments_of(self._queue.kv_clear, args, kwargs)
             contained("verl_v1")(observer.on_validation)(given)
         return self._queue.kv_clear(*args, **kwargs)
@@ -174,83 +148,30 @@ class _QueueSeenInValidation:
         return getattr(self._queue, name)
 
 
-class _VerlV1Observer:
+class _VerlV1Observer(VerlObserver):
     """Sees a trainer's keys go by, and fetches their rows."""
 
-    def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
-        self.trainer = trainer
-        self.hook = HookLogger("verl_v1", logger, options, lambda: run_settings_of(trainer))
-
-    def ask_for_dumps(self) -> None:
-        """Makes verl call `_log_rollout_data` also where no dump was asked for."""
-        from omegaconf import open_dict
-
-        config = self.trainer.config.trainer
-        if not config.get("rollout_data_dir", None):
-            with open_dict(config):
-                config.rollout_data_dir = NO_DUMP
-
-    def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
-        """Hands training rollouts over, and lets verl dump where a folder was asked for."""
-
-        @functools.wraps(dump)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            given = arguments_of(dump, args, kwargs)
-            contained("verl_v1")(self.on_rollouts)(given)
-            return None if given.get("rollout_data_dir") == NO_DUMP else dump(*args, **kwargs)
-
-        return wrapped
-
-    def around_validation(self, validate: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the trainer whose validation batches are about to be cleared, and closes the evaluation."""
-
-        @functools.wraps(validate)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            token = _validating.set(self)
-            try:
-                return validate(*args, **kwargs)
-            finally:
-                _validating.reset(token)
-                contained("verl_v1")(self.hook.close_step)(int(self.trainer.global_steps), "eval-rollout")
-
-        return wrapped
-
-    def around_fit(self, fit: Callable[..., Any]) -> Callable[..., Any]:
-        """Stores what is left when training ends, however it ends."""
-
-        @functools.wraps(fit)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.hook.start_training()
-            try:
-                return fit(*args, **kwargs)
-            finally:
-                self.hook.close()
-
-        return wrapped
-
     def on_rollouts(self, given: Arguments) -> None:
-        """Hands a step's rollouts over and closes the step: verl calls this once a step, after the update."""
-        step, batch = int(self.trainer.global_steps), given["batch"]
-        self._log(batch.keys, batch.tags, batch.partition_id, (step, "rollout"))
-        self.hook.close_step(step, "rollout")
+        """Hands a step's rollouts over: verl calls this once a step, after the update."""
+        batch = given["batch"]
+        self._log(batch.keys, batch.tags, batch.partition_id, "rollout")
 
     def on_validation(self, given: Arguments) -> None:
         """Hands over the validation rows that are about to be cleared."""
         keys, partition = given["keys"], given["partition_id"]
         known = _queue().kv_list(partition).get(partition, {})
         tags = [known.get(key, {}) for key in keys]
-        self._log(keys, tags, partition, (int(self.trainer.global_steps), "eval-rollout"))
+        self._log(keys, tags, partition, "eval-rollout")
 
     def _log(
-        self, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], partition: str, place: tuple[int, str]
+        self, keys: Sequence[str], tags: Sequence[Mapping[str, Any]], partition: str, split: str
     ) -> None:
-        step, split = place
         present = [b for b, tag in enumerate(tags) if not tag.get("is_padding") and not tag.get("is_prompt")]
         keys = [keys[b] for b in present]
         data = _queue().kv_batch_get(keys=keys, partition_id=partition, select_fields=list(FIELDS))
-        version = step - 1 if split == "rollout" else None
+        version = self.step - 1 if split == "rollout" else None
         fetched = Fetched(keys, [tags[b] for b in present], dict(data.items()), version)
-        self.hook.log_rollouts(batches_from(fetched), step=step, split=split)
+        self.hook.log_rollouts(batches_from(fetched), step=self.step, split=split)
 
 
 def _queue() -> Any:

@@ -7,10 +7,11 @@ before they are resolved, since a resolved handle travels with every later call 
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.errors import BatchError
 
 TOKEN_KEYS = {
@@ -69,12 +70,18 @@ def _canonical(trajectory: Mapping[str, Any]) -> Any:
 def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutBatch]:
     """AReaL's list of dicts, tensors resolved, as one batch a dict: a group each.
 
-    None trajectories, which AReaL leaves where it dropped one, are passed over.
+    None trajectories, which AReaL leaves where it dropped one, are passed over; they keep their place, so that a
+    group's number is its place in AReaL's list.
 
     Raises:
         BatchError: a dict has none of the keys that a rollout needs.
     """
-    return [batch_of(trajectory) for trajectory in native if trajectory is not None]
+    call = secrets.token_hex(4)
+    return [
+        batch_of(trajectory).as_group(ListElement(call, place))
+        for place, trajectory in enumerate(native)
+        if trajectory is not None
+    ]
 
 
 def resolve(

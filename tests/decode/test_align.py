@@ -104,7 +104,7 @@ class TestContentForms:
             ("as is", "as is"),
             ([{"type": "text", "text": "a"}, {"type": "image_url"}, "b"], "a[image_url]b"),
             (4, "4"),
-            ("\ud800", "?"),
+            ("\ud800", "\ufffd"),
         ],
     )
     def test_none_lists_and_odd_values_become_text(self, content: Any, text: str) -> None:

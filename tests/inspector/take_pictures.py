@@ -19,6 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", default="http://127.0.0.1:7861")
     parser.add_argument("--project", default="tiny-grpo")
+    parser.add_argument("--agents", default="", help="a project with episodes of several rows")
     parser.add_argument("--step", default="")
     parser.add_argument("--group", default="")
     options = parser.parse_args()
@@ -37,7 +38,10 @@ def main() -> None:
         "explore": {"project": options.project, "tab": "explore", "hist": "n_sampled"},
         "health": {"project": options.project, "tab": "health"},
         "group": {**place, "tab": "group"},
+        "what-if": {**place, "tab": "what_if", "rules": "stale:0"},
     }
+    if options.agents:
+        shots["episodes"] = {"project": options.agents, "tab": "episodes"}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, state in shots.items():

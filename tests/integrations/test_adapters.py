@@ -140,10 +140,10 @@ class TestAreal:
             **more,
         }
 
-    def test_each_dict_is_a_group_and_dropped_trajectories_are_passed_over(self):
+    def test_each_dict_is_a_group_and_a_dropped_one_does_not_shift_those_after_it(self):
         batches = areal.batches_from([self.trajectory(), None, self.trajectory()])
         host, rows = rows_of(batches)
-        assert host.group_ids.tolist() == [0, 0, 1, 1]
+        assert host.group_ids.tolist() == [0, 0, 2, 2]
         assert rows[1] == ([5, 8], [0, 1], [0, 1])
 
     def test_padding_whose_versions_are_zero_is_not_taken_for_sampled(self):

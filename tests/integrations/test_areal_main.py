@@ -149,7 +149,7 @@ class TestMovedParts:
         done, database = start(*RUN, layout=layout, **TRACKIO)
         said = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
         assert len(said) == 2 and "areal 3.1.0 is not among the versions tested" in said[0], done.stderr
-        assert said[1] == "rollout-traces: areal: 15 rollouts of 3 training steps handed over."
+        assert said[1].startswith("rollout-traces: areal: 15 rollouts of 3 training steps handed over;")
         assert rows(database, "select count(*) from traces where key = 'rollout/trajectories'") == [(12,)]
 
     def test_an_areal_that_logs_rollouts_itself_does_not_log_them_twice(self, start, tmp_path):

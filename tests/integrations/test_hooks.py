@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from rollout_traces.integrations.base import (
     warn_if_unsupported,
 )
 from rollout_traces.integrations.hook_logger import HookLogger
+from rollout_traces.integrations.run_report import report_of
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 
@@ -40,6 +42,33 @@ class TestContained:
         assert f"rollout-traces with {integration_named('trl')}: BatchError: " in caplog.text
         assert "'completion_mask'" in caplog.text
         assert sum(failures.values()) == 3
+
+
+class TestSeconds:
+    def test_a_hook_inside_a_hook_is_counted_once(self):
+        before = report_of("trl").hook_seconds
+
+        @contained("trl")
+        def inner():
+            time.sleep(0.02)
+
+        @contained("trl")
+        def outer():
+            inner()
+
+        start = time.perf_counter()
+        outer()
+        assert 0.02 <= report_of("trl").hook_seconds - before <= time.perf_counter() - start
+
+    def test_the_first_step_is_not_timed_since_it_makes_the_logger(self):
+        mine = SimpleNamespace(log_rollouts=lambda *_, **__: None, close_step=lambda *_: None)
+        hook = HookLogger("openrlhf", mine, {}, dict)
+        report = report_of("openrlhf")
+        for step in range(3):
+            contained("openrlhf")(hook.log_rollouts)([], step=step, split="rollout")
+            hook.close_step(step, "rollout")
+        assert report.timed_steps == 2
+        assert 0 < report.timed_hook_seconds <= report.timed_seconds
 
 
 class TestVersions:

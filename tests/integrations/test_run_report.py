@@ -27,6 +27,13 @@ class TestWhatIsSaid:
         reports = [HookReport("verl", 1, steps=2, rollouts=16), HookReport("verl", 1, steps=1, rollouts=1008)]
         assert lines(reports, ()) == ["verl: 1,024 rollouts of 3 training steps handed over."]
 
+    def test_what_the_hooks_took_is_said_against_the_trainers_own_step(self):
+        report = HookReport(
+            "trl", 1, steps=3, rollouts=24, timed_steps=2, timed_seconds=0.8, timed_hook_seconds=0.004
+        )
+        [line] = lines([report], ())
+        assert line.endswith("handed over; the hooks took 2.0 ms of a step's 400 ms (0.5%).")
+
     def test_a_logger_that_could_not_be_made_is_the_reason(self):
         [line] = lines([HookReport("trl", 1, problem="project: seen 3.")], ())
         assert line == "trl: no rollouts were logged: project: seen 3."
@@ -52,7 +59,10 @@ class TestAScript:
 
     def test_that_logs_is_told_how_much(self, tmp_path):
         result = run(tmp_path, LOGGED, "train.py", options=("--max-traces", "4"))
-        assert result.stderr.endswith("rollout-traces: trl: 24 rollouts of 3 training steps handed over.\n")
+        assert (
+            "rollout-traces: trl: 24 rollouts of 3 training steps handed over; the hooks took "
+            in result.stderr
+        )
 
     def test_whose_trainer_runs_in_another_process_is_told_once(self, tmp_path):
         result = run(tmp_path, IN_ANOTHER_PROCESS, "train.py", options=("--max-traces", "4"))

@@ -31,6 +31,10 @@ from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.integrations import trl as integration  # noqa: E402
 from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.result import report  # noqa: E402
+
+ROWS = 16
+"""Rollouts a step."""
 
 
 def multiply(a: int, b: int) -> int:
@@ -108,26 +112,31 @@ def teach(model, tokenizer, template, tools: list, arguments: dict) -> None:
             break
 
 
+def _training_template(tokenizer) -> str | None:
+    """The template that TRL prompts with, where it is another than the tokenizer's; an older TRL has none."""
+    try:
+        from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
+    except ImportError:
+        return None
+    return None if is_chat_template_prefix_preserving(tokenizer) else get_training_chat_template(tokenizer)
+
+
 def train(
     project: str,
     *,
     tools: list,
-    steps: int = 3,
-    cap: int = 8,
+    steps: int = 4,
+    cap: int = ROWS,
     selection: str = "all",
     own_template: str | None = None,
     classes: tuple[type, type] = (GRPOTrainer, GRPOConfig),
     **options,
 ) -> GRPOTrainer:
     """Trains for a few steps with the hook attached; the trainer's own records are kept on it."""
-    from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
-
     tokenizer = copy.deepcopy(tiny_tokenizer("qwen3"))
     tokenizer.chat_template = own_template or tokenizer.chat_template
     model = tiny_model(tokenizer)
-    template = (
-        None if is_chat_template_prefix_preserving(tokenizer) else get_training_chat_template(tokenizer)
-    )
+    template = _training_template(tokenizer)
     teach(model, tokenizer, template, tools, options.get("chat_template_kwargs", {}))
     data = Dataset.from_list(
         [
@@ -136,8 +145,9 @@ def train(
         ]
     )
 
-    def correct(completions, answer, log_extra, **_):
-        log_extra("n_words", [len(str(c[-1].get("content", "")).split()) for c in completions])
+    def correct(completions, answer, log_extra=None, **_):
+        if log_extra is not None:  # an older TRL has none
+            log_extra("n_words", [len(str(c[-1].get("content", "")).split()) for c in completions])
         return [float(a in str(c[-1].get("content", ""))) for c, a in zip(completions, answer, strict=True)]
 
     def short(completions, **_):
@@ -159,7 +169,7 @@ def train(
     evaluated = options.pop("evaluated", 0)
     config = classes[1](
         output_dir=str(FOLDER / "out"),
-        per_device_train_batch_size=options.pop("rows", 8),
+        per_device_train_batch_size=options.pop("rows", ROWS),
         num_generations=options.pop("group_size", 4),
         max_completion_length=options.pop("max_completion_length", 120),
         max_steps=steps,
@@ -205,6 +215,7 @@ def train(
                 "completion": list(trainer._logs["completion"])[mine],
                 "rewards": {"correct": right, "short": short},
                 "advantages": output["advantages"].tolist(),
+                "masks": _masks(output),
                 "ids": [
                     [*prompt[prompt_mask.bool()].tolist(), *completion[mask.bool()].tolist()]
                     for prompt, prompt_mask, completion, mask in zip(
@@ -224,6 +235,14 @@ def train(
     trainer._generate_and_score_completions = keep
     trainer.train()
     return trainer
+
+
+def _masks(output: dict) -> list[list[int]]:
+    """Each row's loss mask over its real completion tokens, as TRL has it."""
+    trained = output["completion_mask"]
+    if "tool_mask" in output:
+        trained = trained * output["tool_mask"]
+    return [row[mask.bool()].tolist() for row, mask in zip(trained, output["completion_mask"], strict=True)]
 
 
 def stored(project: str, split: str = "rollout") -> dict[int, list[TraceRecord]]:
@@ -267,7 +286,8 @@ def _arguments(value):
 def decoded_from_tokens(trainer: GRPOTrainer, record: TraceRecord):
     """The stored tokens decoded again without TRL's structured messages, so that these can judge."""
     tokens = read_transcript(record).tokens
-    decoder = TranscriptDecoder(trainer._tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+    kwargs = getattr(trainer, "chat_template_kwargs", None)  # an older TRL has none
+    decoder = TranscriptDecoder(trainer.processing_class, chat_template_kwargs=kwargs)
     return decoder.decode(tokens.input_ids, loss_mask=tokens.loss_mask, response_mask=tokens.response_mask)
 
 
@@ -276,18 +296,22 @@ def bodies(trainer: GRPOTrainer, record: TraceRecord, role: str) -> list[str]:
     transcript = read_transcript(record)
     turns = [turn for turn in transcript.turns if turn.role == role]
     ids = transcript.tokens.input_ids.tolist()
-    return [trainer._tokenizer.decode(ids[turn.body_start : turn.body_stop]).strip() for turn in turns]
+    return [trainer.processing_class.decode(ids[turn.body_start : turn.body_stop]).strip() for turn in turns]
 
 
-def check(project: str, trainer: GRPOTrainer) -> None:
-    """Rows, groups, rewards, advantages, steps and conversations equal the trainer's own."""
+def check(project: str, trainer: GRPOTrainer) -> int:
+    """Rows, ids, masks, groups, rewards, advantages, steps and conversations equal the trainer's own.
+
+    Returns:
+        The number of rows compared.
+    """
     by_step = stored(project)
     assert sorted(by_step) == [seen["global_step"] + 1 for seen in trainer.seen], sorted(by_step)
     assert metric_steps(project) == sorted(by_step), (metric_steps(project), sorted(by_step))
     conversations = equal = malformed = 0
     for seen in trainer.seen:
         records = by_step[seen["global_step"] + 1]
-        assert len(records) == len(seen["completion"]) == 8
+        assert len(records) == len(seen["completion"]) == ROWS
         for row, record in enumerate(records):
             meta = record.metadata
             weighted = seen["rewards"]["correct"][row] + 0.5 * seen["rewards"]["short"][row]
@@ -298,6 +322,15 @@ def check(project: str, trainer: GRPOTrainer) -> None:
             assert abs(meta["advantage"] - seen["advantages"][row]) < 1e-3
             assert meta["group"] == row // 4
             assert meta["version_min"] == meta["version_max"] == seen["global_step"]
+            tokens, n_masked = read_transcript(record).tokens, len(seen["masks"][row])
+            if n_masked:  # TRL hides a truncated completion that it masks
+                assert tokens.input_ids.tolist() == seen["ids"][row]
+                assert tokens.loss_mask.astype(int).tolist()[-n_masked:] == seen["masks"][row]
+                assert not tokens.loss_mask[:-n_masked].any()
+            else:
+                assert not tokens.loss_mask.any()
+            if isinstance(seen["completion"][row], str):
+                continue  # an older TRL keeps texts: there is no structure to compare with
             transcript = decoded_from_tokens(trainer, record)
             if any(not call.parsed for turn in transcript.turns for call in turn.tool_calls):
                 malformed += 1
@@ -317,31 +350,45 @@ def check(project: str, trainer: GRPOTrainer) -> None:
         f"completions; {malformed} with a malformed call left out"
     )
     assert equal == conversations
+    return sum(len(records) for records in by_step.values())
 
 
-def check_evaluation(project: str, trainer: GRPOTrainer) -> None:
-    """What TRL samples to evaluate is the other split, with TRL's rewards."""
+def check_evaluation(project: str, trainer: GRPOTrainer) -> int:
+    """What TRL samples to evaluate is the other split, with TRL's ids and rewards.
+
+    Returns:
+        The number of rows compared.
+    """
     seen = sorted(
-        (call["global_step"], round(right + 0.5 * short, 4))
+        (call["global_step"], round(right + 0.5 * short, 4), ids)
         for call in trainer.evaluated
-        for right, short in zip(call["rewards"]["correct"], call["rewards"]["short"], strict=True)
+        for right, short, ids in zip(
+            call["rewards"]["correct"], call["rewards"]["short"], call["ids"], strict=True
+        )
     )
     found = sorted(
-        (step, round(record.metadata["reward"], 4))
+        (step, round(record.metadata["reward"], 4), read_transcript(record).tokens.input_ids.tolist())
         for step, records in stored(project, "eval-rollout").items()
         for record in records
     )
     assert seen and found == seen, (found, seen)
     assert sorted(stored(project, "eval-rollout")) == metric_steps(project, "eval/reward")
     print(
-        f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's rewards, at the steps of its eval/reward"
+        f"{project}: {len(found)} of {len(seen)} evaluation rows with TRL's ids and rewards, at the steps of its eval/reward"
     )
+    return len(found)
 
 
 def main() -> None:
     """Trains and checks each variant."""
+    from trl.experimental.gmpo import (
+        GMPOConfig,
+        GMPOTrainer,
+    )  # an older TRL, which others run this with, has none
+
+    rows = 0
     for project, options in {
-        "trl-plain": {"tools": [], "cap": 16, "eval_strategy": "steps", "eval_steps": 2, "evaluated": 1},
+        "trl-plain": {"tools": [], "eval_strategy": "steps", "eval_steps": 2, "evaluated": 1},
         "trl-wide-eval": {
             "tools": [],
             "cap": 100,
@@ -355,14 +402,16 @@ def main() -> None:
         "trl-tools": {"tools": [multiply]},
         "trl-template": {"tools": [], "own_template": OWN_TEMPLATE, "chat_template_kwargs": {"plain": True}},
         "trl-rloo": {"tools": [], "classes": (RLOOTrainer, RLOOConfig), "beta": 0.0},
+        "trl-gmpo": {"tools": [], "classes": (GMPOTrainer, GMPOConfig)},
         "trl-truncated": {"tools": [], "mask_truncated_completions": True, "max_completion_length": 6},
     }.items():
         start = time.time()
         trainer = train(project, **options)
         print(f"{project}: {len(trainer.seen)} steps in {time.time() - start:.1f} s")
-        check(project, trainer)
+        rows += check(project, trainer)
         if trainer.evaluated:
-            check_evaluation(project, trainer)
+            rows += check_evaluation(project, trainer)
+    report("TRL: GRPO, RLOO, GMPO", "trl", "trl", rows=rows, equal=rows)
 
 
 if __name__ == "__main__":

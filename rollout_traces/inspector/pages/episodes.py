@@ -42,7 +42,7 @@ def episodes(workspace: Workspace, request: Request) -> dict[str, Any]:
     rows is chosen.
     """
     store = workspace.store(request.project)
-    rows = _rows(store, request)
+    rows, n_beyond = _rows(store, request)
     found: dict[str, list[TraceRow]] = {}
     for row in rows:
         found.setdefault(str(row["episode"]), []).append(row)
@@ -57,16 +57,19 @@ def episodes(workspace: Workspace, request: Request) -> dict[str, Any]:
         "range": axis_range(workspace, request, "reward"),
         "severities": flag_severities(),
         "kinds": KINDS,
+        "n_beyond": n_beyond,
         "tree": _tree(store, chosen, found[chosen]),
     }
 
 
-def _rows(store: Store, request: Request) -> list[TraceRow]:
+def _rows(store: Store, request: Request) -> tuple[list[TraceRow], int]:
+    """The rows of a step that belong to an episode, and how many rows of the step were not looked at."""
     steps = (request.step, request.step)
     page = store.query(
         request.run, request.split, rows="all", steps=steps, limit=MOST_ROWS, order_by="group, sample"
     )
-    return [row for row in page.rows if row["episode"] is not None and not row["superseded"]]
+    rows = [row for row in page.rows if row["episode"] is not None and not row["superseded"]]
+    return rows, page.total - len(page.rows)
 
 
 def _chosen(found: Mapping[str, Sequence[TraceRow]], request: Request) -> str:

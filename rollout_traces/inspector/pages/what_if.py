@@ -50,10 +50,18 @@ def what_if(workspace: Workspace, request: Request) -> dict[str, Any]:
         "step": request.step,
         "cells": cells,
         "why": why,
-        "declared": {name: settings.get(name) for name in DECLARED},
+        "declared": {name: _number_or_range(settings.get(name)) for name in DECLARED},
         "range": axis_range(workspace, request, "reward"),
         "samples": [sample_card(row) for group in groups for row in group.traces],
     }
+
+
+def _number_or_range(value: Any) -> float | dict[str, float] | None:
+    """A bound as the run's config holds it; None for anything else."""
+    if isinstance(value, Mapping) and {"min", "max"} <= set(value):
+        low, high = _number_or_range(value["min"]), _number_or_range(value["max"])
+        return {"min": low, "max": high} if isinstance(low, float) and isinstance(high, float) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
@@ -74,4 +82,4 @@ def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
     }, ""
 
 
-PAGE = Page(name="what_if", title="What if", key="i", functions=(what_if, rollout, image, population))
+PAGE = Page(name="what_if", title="What if", key="W", functions=(what_if, rollout, image, population))

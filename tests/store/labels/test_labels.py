@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.export import Query, export
+from rollout_traces.export import ExportQuery, export
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.aggregate import Measure
 from rollout_traces.store.labels import LabelBook
@@ -217,7 +217,7 @@ class TestTheTable:
 
 class TestElsewhere:
     def test_an_export_has_labels_with_place_author_and_time(self, labelled, tmp_path):
-        export(labelled, tmp_path / "out.jsonl", Query(where="label = odd"))
+        export(labelled, tmp_path / "out.jsonl", ExportQuery(where="label = odd"))
         [row] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
         assert row["labels"] == ["good", "odd"]
         assert [(a["text"], a.get("turn"), a.get("start"), a["author"]) for a in row["annotations"]] == [

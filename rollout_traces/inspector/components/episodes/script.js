@@ -95,7 +95,7 @@ const nameOf = row => (row.name ? inert(row.name) : `${number(row.group)} #${num
 
 function draw() {
   const opened = openRow();
-  replace(part(".rt-episodes-list"), data.episodes.map(listed));
+  replace(part(".rt-episodes-list"), data.episodes.map(listed), data.n_beyond ? h("p", { class: "rt-faint" }, `${plural(data.n_beyond, "further row")} of this step: not looked at.`) : null);
   const below = part(".rt-branch-slot") || h("section", { class: "rt-branch-slot" });
   replace(part(".rt-episodes-main"), head(), tree(opened), below);
   open(opened, below);

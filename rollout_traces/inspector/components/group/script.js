@@ -136,7 +136,7 @@ function branch(node, first = false) {
   const line = [
     h("span", { class: "rt-branch-mean", style: { "--dot": rewardColour(node.mean, data.range) } }, number(node.mean)),
     h("span", { class: "rt-branch-count" }, lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`),
-    h("code", { class: "rt-ellipsis", dir: "auto" }, node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they differ from the first sampled token" : "ends here"),
+    h("code", { class: "rt-ellipsis", dir: "auto" }, node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they share nothing from here on" : "ends here"),
     h("span", { class: "rt-faint rt-nowrap" }, plural(node.n_tokens, "token")),
   ];
   const row = lone ? h("button", { type: "button", class: "rt-branch", title: "Open there", onclick: () => open(member, { token: node.start, view: "tokens" }) }, line) : h("div", { class: "rt-branch" }, line);

@@ -1,0 +1,140 @@
+"""TRL's batch, left-padded prompts and right-padded completions, as a canonical one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout_traces.batch import RolloutBatch
+from rollout_traces.errors import BatchError
+
+GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
+
+
+@dataclass(frozen=True)
+class ScoredCompletions:
+    """What one call of `_generate_and_score_completions` leaves behind, for this rank's B rows.
+
+    Attributes:
+        output: the tensors it returned.
+        completion_lengths: tokens of each completion; None takes them from `completion_mask`, which hides
+            truncated completions when TRL masks them.
+        sampled: B lists, 1 where a completion's token was sampled and 0 where a tool wrote it; None takes
+            them from `tool_mask`.
+        stop_reasons: `stop` or `length` of each row; None = unknown.
+        rewards: reward function -> B floats.
+        reward_weights: weight of each reward function, in order.
+        group_ids: B group numbers.
+        global_step: the trainer's `state.global_step`.
+        messages: B conversations as TRL structured them, or None.
+        columns: data set columns and extra log columns -> B values.
+    """
+
+    output: Mapping[str, Any]
+    completion_lengths: Sequence[int] | None = None
+    sampled: Sequence[Sequence[int]] | None = None
+    stop_reasons: Sequence[str] | None = None
+    rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    reward_weights: Sequence[float] = ()
+    group_ids: Sequence[int] | None = None
+    global_step: int = 0
+    messages: Sequence[Any] | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
+    """TRL's prompts [B, P] and completions [B, C] as one batch [B, P + C].
+
+    Raises:
+        BatchError: a key is missing, as when TRL's batch changes.
+    """
+    import torch
+
+    output = scored.output
+    for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"):
+        if key not in output:
+            raise BatchError(f"TRL's batch: key {key!r} is missing. Seen {', '.join(sorted(output))}.")
+    prompt_mask, completion_mask = output["prompt_mask"].bool(), output["completion_mask"].bool()
+    present = completion_mask
+    if scored.completion_lengths is not None:
+        lengths = torch.as_tensor(list(scored.completion_lengths), device=completion_mask.device)
+        positions = torch.arange(completion_mask.shape[1], device=completion_mask.device)
+        present = positions[None] < lengths[:, None]
+    trained = completion_mask & output["tool_mask"].bool() if "tool_mask" in output else completion_mask
+    sampled = trained if "tool_mask" in output else present
+    if scored.sampled is not None:
+        rows = [torch.as_tensor(list(row), dtype=torch.bool) for row in scored.sampled]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        sampled = present & torch.nn.functional.pad(padded, (0, present.shape[1] - padded.shape[1])).to(
+            present.device
+        )
+
+    def after_prompt(completion: Any, fill: float | bool) -> Any:
+        before = torch.full_like(output["prompt_ids"], fill, dtype=completion.dtype)
+        return torch.cat([before, completion], dim=1)
+
+    response_mask = after_prompt(sampled, False)
+    tracks = {
+        canonical: after_prompt(output[key].float(), float("nan"))
+        for key, canonical in _logprob_keys(output).items()
+    }
+    reward = _weighted(scored.rewards, scored.reward_weights)
+    return [
+        RolloutBatch(
+            input_ids=torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
+            attention_mask=torch.cat([prompt_mask, present], dim=1),
+            loss_mask=after_prompt(trained, False),
+            response_mask=response_mask,
+            versions=torch.where(response_mask, scored.global_step, -1),
+            advantages=output.get("advantages"),
+            rewards=reward,
+            reward_components=dict(scored.rewards) if len(scored.rewards) > 1 else {},
+            group_ids=scored.group_ids,
+            stop_reasons=scored.stop_reasons,
+            messages=scored.messages,
+            ground_truths=next(
+                (scored.columns[name] for name in GROUND_TRUTH_COLUMNS if name in scored.columns), None
+            ),
+            extras=_extras(scored.columns),
+            train_version=scored.global_step,
+            **tracks,
+        )
+    ]
+
+
+def _extras(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]] | None:
+    """Scalar columns of a row to show with it; lists and images stay out."""
+    shown = {
+        name: values
+        for name, values in columns.items()
+        if name not in GROUND_TRUTH_COLUMNS
+        and all(value is None or isinstance(value, (str, int, float, bool)) for value in values)
+    }
+    return (
+        [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)] if shown else None
+    )
+
+
+def _logprob_keys(output: Mapping[str, Any]) -> dict[str, str]:
+    """TRL's logprob keys -> ours. What the trainer recomputes is prox; an engine's own is the rollout's."""
+    keys = {
+        "sampling_per_token_logps": "logprobs",
+        "old_per_token_logps": "prox_logprobs",
+        "ref_per_token_logps": "ref_logprobs",
+    }
+    return {key: canonical for key, canonical in keys.items() if output.get(key) is not None}
+
+
+def _weighted(rewards: Mapping[str, Sequence[float]], weights: Sequence[float]) -> list[float | None] | None:
+    """Weighted sum over reward functions, those that gave none left out; None where all did."""
+    if not rewards:
+        return None
+    factors = list(weights) if len(weights) == len(rewards) else [1.0] * len(rewards)
+    totals: list[float | None] = []
+    for row in zip(*rewards.values(), strict=True):
+        known = [
+            w * value for w, value in zip(factors, row, strict=True) if value is not None and value == value
+        ]
+        totals.append(sum(known) if known else None)
+    return totals
