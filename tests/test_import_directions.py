@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript", "encodable"),
-    ("private_files", "plain_values"),
+    ("private_files", "plain_values", "counted_warnings"),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -88,7 +88,7 @@ TURNS_BACK = {
 }
 """Imports that close a circle, and why they stay."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share")
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
@@ -14,20 +12,13 @@ from typing import Any, Protocol, TypeVar
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, Copier, CudaCopier, Staged, TooManyInFlight
 from rollout_traces.capture.host_copy import Capture, Captured
-from rollout_traces.errors import text_of
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.record import Record, decode, encode
 
 log = logging.getLogger("rollout_traces")
 
 T = TypeVar("T")
-WARN_EVERY = 60.0
-"""Seconds between two warnings of one kind; what happened between them is counted."""
-KIND_LENGTH = 40
-"""Characters at a warning's beginning that tell its kind, beside its counter: they name the key."""
-MAX_KINDS = 100
-"""Kinds that are told apart; further ones count as one."""
-_NUMBER = re.compile(r"\d+")
 MAX_KEPT_BYTES = 256 << 20
 """Bytes of records that are kept in memory while the disk is full."""
 
@@ -42,27 +33,6 @@ class RecordWriter(Protocol):
     def count_waiting(self) -> int: ...
 
     def keep_ahead(self) -> None: ...
-
-
-class Warnings:
-    """One warning a minute and kind, and a count of all.
-
-    Args:
-        counters: where they are counted.
-    """
-
-    def __init__(self, counters: Counter[str]) -> None:
-        self.counters = counters
-        self._warned: dict[tuple[str, str], float] = {}
-
-    def count(self, counter: str, what: object, n: int = 1) -> None:
-        """Counts, and warns when the last warning of the kind is long enough ago."""
-        self.counters[counter] += n
-        now, text = time.monotonic(), text_of(what)
-        kind = (counter, _NUMBER.sub("#", text)[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
-        if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
-            self._warned[kind] = now
-            log.warning("%s (%d so far), training goes on: %s", counter, self.counters[counter], text)
 
 
 class HandOver:

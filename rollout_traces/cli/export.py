@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_traces.cli import options
+
+if TYPE_CHECKING:
+    from rollout_traces.export.training import TrainingManifest
+
+TRAINING = "Training data"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +27,12 @@ def export(
     which: options.Which,
     sort: options.Sort = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", "-f", help="jsonl or parquet; by the file's name by default.")
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="jsonl or parquet, by the file's name by default; training data: sft, dpo, reward or hub.",
+        ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="Most rollouts; all by default.")] = None,
@@ -34,15 +45,40 @@ def export(
     no_conversations: Annotated[
         bool, typer.Option("--no-conversations", help="With --partition-by: columns alone.")
     ] = False,
+    thinking: Annotated[
+        str, typer.Option(help="Thinking: content, reasoning_content or drop.", rich_help_panel=TRAINING)
+    ] = "content",
+    margin: Annotated[
+        float, typer.Option(help="dpo: by how much the better reward is above.", rich_help_panel=TRAINING)
+    ] = 0.0,
+    match_length: Annotated[
+        float | None,
+        typer.Option(help="dpo: lengths of a pair differ by this share at most.", rich_help_panel=TRAINING),
+    ] = None,
+    test_share: Annotated[
+        float, typer.Option(help="Share of the prompts that go to the file test.", rich_help_panel=TRAINING)
+    ] = 0.0,
+    near_duplicates: Annotated[
+        float,
+        typer.Option(
+            help="Shared five-word runs of a near-duplicate; 0 keeps all.", rich_help_panel=TRAINING
+        ),
+    ] = 0.9,
+    evaluation: Annotated[
+        bool,
+        typer.Option("--evaluation", help="Take evaluation and its prompts too.", rich_help_panel=TRAINING),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write rollouts to JSONL or parquet, with a manifest beside the file.
+    """Write rollouts to JSONL or parquet, or training data to a folder, with a manifest.
 
     Example: rollout-traces export good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
     from rollout_traces.export import ExportQuery, export_partitioned
     from rollout_traces.export import export as write
+    from rollout_traces.export.training import FORMATS as TRAINING_FORMATS
+    from rollout_traces.export.training import TrainingOptions, export_training
 
     store = source.open()
     if partition_by is not None:
@@ -61,6 +97,12 @@ def export(
         typer.echo(f"{rows} rollouts: {out}")
         return
     query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
+    if file_format in TRAINING_FORMATS:
+        made = TrainingOptions(
+            str(file_format), thinking, margin, match_length, test_share, near_duplicates or None, evaluation
+        )
+        _print_training(export_training(store, out, made, query), out, as_json)
+        return
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:
@@ -71,3 +113,17 @@ def export(
         print_json(asdict(manifest))
     else:
         typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
+
+
+def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        from rollout_traces.cli.tables import print_json
+
+        print_json(asdict(manifest))
+        return
+    said = ", ".join(f"{n:,} {name}" for name, n in manifest.splits.items())
+    typer.echo(f"{said} of {manifest.made_from.matched:,} rollouts: {out}")
+    for reason, n in manifest.left_out.items():
+        typer.echo(f"  left out: {n:,}, {reason}")

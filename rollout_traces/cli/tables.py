@@ -8,7 +8,9 @@ from typing import Any
 from rollout_traces.terminal_text import one_line
 
 CELL = 48
-"""Most characters of one cell."""
+"""Most characters of one cell on a terminal."""
+WHOLE = 1 << 20
+"""Most characters of one cell in a pipe."""
 GAP = 3
 """Characters between two columns."""
 NARROWEST = 9
@@ -24,16 +26,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         title: stands above.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[cell(value) for value in row] for row in rows]
-    widths = [
-        max(map(len, column))
-        for column in zip([one_line(name, CELL) for name in columns], *cells, strict=True)
-    ]
     console = Console(highlight=False)
+    most = CELL if console.is_terminal else WHOLE
+    cells = [[cell(value, most) for value in row] for row in rows]
+    names = [one_line(name, most) for name in columns]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     if console.is_terminal:
         widths = fitted(widths, console.width - GAP * len(columns) - 1)
     else:
@@ -41,10 +43,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     if title:
         console.print(Text(one_line(title, 200), style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for at, name in enumerate(columns):
+    for at, name in enumerate(names):
         numeric = rows and all(isinstance(row[at], int | float | None) for row in rows)
         table.add_column(
-            Text(one_line(name, CELL)),
+            Text(name),
             justify="right" if numeric else "left",
             no_wrap=True,
             overflow="ellipsis",
@@ -77,14 +79,19 @@ def print_json(value: Any) -> None:
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode())
 
 
-def cell(value: Any) -> str:
-    """One value as a person reads it; unknown is empty."""
+def cell(value: Any, most: int = CELL) -> str:
+    """One value as a person reads it; unknown is empty.
+
+    Args:
+        value: a plain value.
+        most: characters of a text that are shown.
+    """
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, tuple | list):
-        return one_line(", ".join(map(str, value)), CELL)
+        return one_line(", ".join(map(str, value)), most)
     if isinstance(value, Mapping):
-        return one_line(", ".join(f"{k} {cell(v)}" for k, v in value.items()), CELL)
-    return one_line(str(value), CELL)
+        return one_line(", ".join(f"{k} {cell(v, most)}" for k, v in value.items()), most)
+    return one_line(str(value), most)

@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Any
 
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
 from rollout_traces.cluster.rendezvous import NodeMeeting
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name
 

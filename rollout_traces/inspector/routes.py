@@ -58,6 +58,27 @@ _PAGE = (
     Rule("/config/?", "GET", "token", "data", "the components of the page"),
     Rule("/gradio_api/component_server/?", "POST", "token", "data", "the pages' server functions"),
 )
+ANSWERS = (
+    "columns",
+    "compare",
+    "events",
+    "explain",
+    "flips",
+    "labels",
+    "projects",
+    "report",
+    "rollout",
+    "rollouts",
+    "runs",
+)
+"""What programs may ask for under `/api/v1/`."""
+_API = (
+    Rule(f"/api/v1/(?:{'|'.join(ANSWERS)})", "GET", "token", "data", "the pages' answers for programs"),
+    Rule(r"/api/v1/openapi\.json", "GET", "token", "data", "what programs may ask for, described"),
+    Rule("/api/v1/labels", "POST", "token", "data", "a label or a note (not with --no-labels)"),
+    Rule("/api/v1/citations", "POST", "token", "data", "checks the citations of a report"),
+    Rule("/api/v1/open", "POST", "token", "data", "asks the page to move, where its reader allows it"),
+)
 READS = (
     "get_alerts",
     "get_all_projects",
@@ -145,7 +166,7 @@ def rules(*, trackio: bool, sql: bool = False, writes: bool = False, space: bool
         writes: whether runs may send what they log.
         space: whether runs may send it to a Space's root, with a token of the Hub.
     """
-    found: tuple[Rule, ...] = _PAGE
+    found: tuple[Rule, ...] = _PAGE + _API
     if trackio:
         found += _DASHBOARD + (_SQL if sql else ()) + (_WRITING if writes else ()) + (_SPACE if space else ())
     return found

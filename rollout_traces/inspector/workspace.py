@@ -18,6 +18,8 @@ from rollout_traces.store.time_limit import QUERY_SECONDS
 T = TypeVar("T")
 FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
+EXPORT_FRESH_FOR = 60.0
+"""The same of an export, of which every look lists all files."""
 LONGEST_WAIT = 20.0
 """Seconds that a question waits for the first indexing of its project."""
 LONGEST_TEXT = 10_000
@@ -154,6 +156,7 @@ class Workspace:
             raise ConfigError(f"query_seconds: seen {query_seconds}. Expected seconds above 0.")
         self.query_seconds = query_seconds
         self.may_label = may_label
+        self.asked_to_open: tuple[int, dict[str, str]] = (0, {})
         self.server_url = server_url
         self.space = space
         self.folder = folder
@@ -166,6 +169,16 @@ class Workspace:
         self._answers: OrderedDict[Any, Any] = OrderedDict()
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def ask_to_open(self, state: Mapping[str, str]) -> None:
+        """Asks the pages to show a state; those whose reader allows it do.
+
+        Raises:
+            StoreError: it is larger than any state.
+        """
+        if len(state) > 40 or any(len(key) + len(value) > LONGEST_TEXT for key, value in state.items()):
+            raise StoreError("state: larger than any address. Expected names and values of one.")
+        self.asked_to_open = (self.asked_to_open[0] + 1, dict(state))
 
     @property
     def is_local(self) -> bool:
@@ -250,14 +263,15 @@ class Workspace:
         return None
 
     def refresh(self, project: str) -> int:
-        """Looks for new rows, at most once a second.
+        """Looks for new rows, at most once a second, of an export once a minute.
 
         Returns:
             A number that grows whenever there were any.
         """
         store = self.store(project)
         now = time.monotonic()
-        if now - self._looked.get(project, -FRESH_FOR) >= FRESH_FOR:
+        fresh_for = EXPORT_FRESH_FOR if is_address(project) else FRESH_FOR
+        if now - self._looked.get(project, -fresh_for) >= fresh_for:
             self._looked[project] = now
             store.refresh()
             runs = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())

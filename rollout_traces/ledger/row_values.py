@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from rollout_traces.packed_batch import PackedBatch
 
 SHORT = 200
 """Characters of a text that a column keeps; the trace of a row holds it whole."""
+OF_A_TURN = re.compile(r"(turn|tool)/\d+")
+"""Timings of single turns, which stay in the traces."""
 MAX_NAMES = 32
 """Names of extras, and of timings, that get a column in a step; further ones stay in the traces."""
 
@@ -59,7 +62,8 @@ def short_text(value: Any) -> str:
 def _by_name(batch: PackedBatch, key: str) -> dict[str, list[Any]]:
     """Name -> its B values, None in rows without it."""
     rows = [row if isinstance(row, Mapping) else {} for row in batch.row_lists.get(key) or ()]
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))[:MAX_NAMES]
+    found = dict.fromkeys(str(name) for row in rows for name in row)
+    names = [name for name in found if key != "timings" or not OF_A_TURN.fullmatch(name)][:MAX_NAMES]
     plain = [{str(name): value for name, value in row.items()} for row in rows]
     return {name: [row.get(name) for row in plain] for name in names}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.join import JOINABLE
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError
 from rollout_traces.flags import check_parameters, current_parameters

@@ -15,9 +15,10 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import (
@@ -23,6 +22,7 @@ from rollout_traces.cluster.rendezvous import (
     wait_for_announcement,
     wait_for_node_folder,
 )
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions, SpoolClient, unique

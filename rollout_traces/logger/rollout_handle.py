@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.capture.device_copy import flat, on_gpu, owned_copy
-from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.capture.join import join_record
+from rollout_traces.counted_warnings import Warnings
 
 
 @dataclass(frozen=True, eq=False)

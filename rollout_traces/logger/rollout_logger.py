@@ -18,9 +18,9 @@ from typing import Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
@@ -167,6 +167,7 @@ class RolloutLogger:
             batch_id = secrets.token_hex(6)
             batches = batches_of_call(batch, batch_id, self._warnings)
             attempt = self._pipeline.attempts.note_rollouts(at, split, announced=self._announces_closes)
+            self._counters["attempts_begun"] = self._pipeline.attempts.n_begun - 1
             details = {
                 "step": at,
                 "split": split,
@@ -247,7 +248,7 @@ class RolloutLogger:
         A new process and a step that goes back by more than one begin an attempt by themselves.
         """
         self._pipeline.attempts.begin()
-        self._counters["attempts_begun"] += 1
+        self._counters["attempts_begun"] = self._pipeline.attempts.n_begun - 1
 
     def flush(self, timeout: float = 30.0, close: bool = True) -> bool:
         """Waits until everything logged is stored, and closes the steps that are open.

@@ -210,6 +210,10 @@ class RunFolder:
             self.path.parent.rmdir()
         return True
 
+    def remove(self) -> None:
+        """Removes the folder with everything that waits in it; the caller knows that nobody uses it."""
+        shutil.rmtree(self.path)
+
     def _replace(self, name: str, data: bytes) -> None:
         temporary = self.path / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
         try:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from rollout_traces.cluster.ranks import is_rank_zero
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
@@ -87,6 +88,7 @@ class StatsLogger:
             check_keys(self.config.trackio.metric_keys)
             check_parameters(current_parameters(self.config.trackio.flag_parameters))
         self.counters: Counter[str] = Counter()
+        self._warnings = Warnings(self.counters)
         self._stored_config = plain_config(config, self.config)
         self._ft_spec = ft_spec
         self._tokenizer = self._usable(tokenizer)
@@ -263,11 +265,10 @@ class StatsLogger:
             return
         self._tokenizer = self._usable(tokenizer)
         if self._rollout_logger is not None and not self._decodes:
-            self.counters["tokenizer_too_late"] += 1
-            log.warning(
-                "the tokenizer came after %d commits without one: no rollout of this run becomes a trace. "
+            self._warnings.count(
+                "tokenizer_too_late",
+                f"it came after {self.counters['commits']} commits: no rollout of this run becomes a trace. "
                 "Give it to StatsLogger(tokenizer=...).",
-                self.counters["commits"],
             )
 
     def _usable(self, tokenizer: Any) -> Any:
@@ -306,8 +307,7 @@ class StatsLogger:
         try:
             return make()
         except MissingTracker as error:
-            self.counters["trackers_missing"] += 1
-            log.warning("%s Training goes on without it.", error)
+            self._warnings.count("trackers_missing", error)
         except Exception as error:  # noqa: BLE001  a tracker that cannot start must not stop training
             self._count_error("open", error)
         return None
@@ -319,9 +319,7 @@ class StatsLogger:
             self._count_error(name, error)
 
     def _count_error(self, name: str, error: Exception) -> None:
-        self.counters[f"errors_{name}"] += 1
-        if self.counters[f"errors_{name}"] == 1:
-            log.warning("%s failed, training goes on; further errors are counted: %r", name, error)
+        self._warnings.count(f"errors_{name}", repr(error))
 
     def _progress(self, epoch: int, step: int, global_step: int) -> str:
         totals = [

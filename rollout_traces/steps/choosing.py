@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.selection import Selected, SelectionRequest, choose, policy_named
 from rollout_traces.sink.stored import StoredRow
@@ -71,8 +72,7 @@ def choose_rows(
     try:
         chosen = choose(options.policy(step.key.split), request)
     except Exception as error:  # noqa: BLE001  a caller's policy may fail; the first rows stand in for it
-        counters["selection_errors"] += 1
-        log.warning("selection failed, the first rows are taken instead: %r", error)
+        Warnings(counters).count("selection_errors", f"the first rows are taken instead: {error!r}")
         chosen = choose(policy_named("first"), request)
     kept = step.kept_probability
     chosen = [

@@ -6,7 +6,6 @@ file, no clock and no lock. What fails inside it is counted and left out; the st
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ import numpy as np
 from rollout_traces.alarms.incidents import AlarmState, advance
 from rollout_traces.alarms.report import alerts_of
 from rollout_traces.alarms.signals import signals_of, watched
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import (
     Alert,
     Flag,
@@ -44,8 +44,6 @@ from rollout_traces.steps.run_state import RunState
 from rollout_traces.steps.step_files import filtered_details
 from rollout_traces.steps.summary import JudgedRows, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LOSS_HISTOGRAM = "loss_histogram"
@@ -92,6 +90,10 @@ class Judge:
     reader: RowReader
     counters: Counter[str] = field(default_factory=Counter)
     flag_errors: FlagErrors = field(default_factory=FlagErrors)
+    _warnings: Warnings = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_warnings", Warnings(self.counters))
 
     def __call__(
         self, step: ClosedStep, stored: StoredStep, state: RunState, *, over_disk_limit: bool = False
@@ -238,9 +240,10 @@ class Judge:
             return step_summary_of(
                 step, judged, self.options, scalars=scalars, details=kept, over_disk_limit=over_disk_limit
             )
-        except Exception as error:
-            self.counters["step_summary_errors"] += 1
-            log.warning("the summary of %s failed, its ledger goes on: %r", step.key, error, exc_info=True)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count(
+                "step_summary_errors", f"{step.key}, its ledger goes on: {error!r}", with_traceback=True
+            )
         return self._contained(
             "ledgers_failed",
             lambda: None,
@@ -253,9 +256,8 @@ class Judge:
         """What `compute` gives; `otherwise` where it fails, which is counted."""
         try:
             return compute(*arguments)
-        except Exception as error:
-            self.counters[counter] += 1
-            log.warning("%s (%d so far): %r", counter, self.counters[counter], error, exc_info=True)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count(counter, repr(error), with_traceback=True)
             return otherwise()
 
 

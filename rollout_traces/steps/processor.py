@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import Alert
 from rollout_traces.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import Stored
@@ -76,6 +77,7 @@ class StepProcessor:
         self.sink = sink
         self.options = options
         self.counters: Counter[str] = Counter() if counters is None else counters
+        self._warnings = Warnings(self.counters)
         redaction = None if redact is None else Redaction(redact, self.counters)
         self._reader = RowReader(decoder, self.counters, redaction)
         self._judge = Judge(options, self._reader, self.counters)
@@ -175,18 +177,14 @@ class StepProcessor:
         try:
             write_all_rows(self.options.all_rows_folder, step.batch, judged.rows, self._reader.transcripts)
         except Exception as error:  # noqa: BLE001  a full disk must not stop the worker; counted and warned
-            self.counters["all_rows_errors"] += 1
-            log.warning("the file of all rows of step %d was not written: %r", step.key.step, error)
+            self._warnings.count("all_rows_errors", f"the file of step {step.key.step}: {error!r}")
 
     def _resumed(self) -> RunState:
         stored = self.sink.stored
         try:
             return RunState.resumed(stored.run_state(), stored.totals(), stored.traced_prompts())
         except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
-            self.counters["store_unreadable"] += 1
-            log.warning(
-                "what earlier steps of the run left behind cannot be read, counts start anew: %r", error
-            )
+            self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {error!r}")
             return RunState()
 
     def _is_over_disk_limit(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.steps.images import images_of
 from rollout_traces.steps.redact import Redaction
@@ -42,6 +43,7 @@ class RowReader:
         self.decoder: Decoder | None = decoder
         self.tokenizer = getattr(decoder, "tokenizer", None)
         self._counters = counters
+        self._warnings = Warnings(counters)
         self._redaction = redaction
 
     def label(self, batch: PackedBatch) -> PackedBatch:
@@ -79,8 +81,7 @@ class RowReader:
             try:
                 decoded[row] = self.decoder.decode_batch(batch, [row])[0]
             except Exception as error:  # noqa: BLE001  one bad row must not take its siblings; it is counted
-                self._counters["decode_errors"] += 1
-                log.warning("decoding %s failed, its siblings go on: %r", batch.uid(row), error)
+                self._warnings.count("decode_errors", f"{batch.uid(row)}, its siblings go on: {error!r}")
         return decoded
 
 

@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
-from rollout_traces.store.query.compiler import Compiler, Sql
+from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
@@ -106,10 +106,17 @@ class Asking:
         query = scope.parsed()
         plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | TextScan)]
         texts = [node for node in conjuncts(query.node) if isinstance(node, Text | TextScan)]
+        for node in texts:
+            _check(node, scope.where)
         parts, columns = scope.place(self.rows.state)
         relations: dict[str, pa.Table] = {}
         used = dict.fromkeys(columns)
-        compiler = Compiler(self.names, scope.where, lambda node: self._text(node, relations, parts, used))
+
+        def compile_text(node: Text | TextScan) -> Sql:
+            _check(node, scope.where)
+            return self._text(node, relations, parts, used)
+
+        compiler = Compiler(self.names, scope.where, compile_text)
         compiler.used = used
         parts += [compiler.filter(node) for node in plain]
         parts += self._searched([*texts, *scope.searches()], relations, parts, used)
@@ -223,6 +230,12 @@ class Asking:
     @staticmethod
     def _no_text(node: Text | TextScan) -> Sql:
         raise StoreError("text cannot be sorted by.")
+
+
+def _check(node: Text | TextScan, where: str) -> None:
+    """Points at a regular expression that is none, before any text is read."""
+    if isinstance(node, TextScan) and node.how == "~":
+        check_pattern(node.pattern, where, node.place)
 
 
 @lru_cache(maxsize=1)

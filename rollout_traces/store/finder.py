@@ -27,6 +27,10 @@ DEFAULT_ORDER = "-step, group, sample"
 MAX_LIMIT = 10_000
 """Most rows in one page; ask for the next one with its cursor."""
 KEPT_ANSWERS = 64
+PIECE = 32_768
+"""Values that are binned together."""
+SORTED_WHOLE = 50_000
+"""Rows up to which a page is sorted out of all of them at once."""
 
 Answer = TypeVar("Answer")
 
@@ -130,14 +134,13 @@ class Finder:
         def histogram(asking: Asking) -> Histogram:
             asked = asking.asked(scope)
             known = named(asking, column)
+            value = f"TRY_CAST({known.sql} AS DOUBLE)" if known.kind != "tags" else "CAST(NULL AS DOUBLE)"
             found = asking.run(
                 _reading(asked, known.reads),
-                f"SELECT TRY_CAST({known.sql} AS DOUBLE) AS v FROM {asked.tables} WHERE {asked.condition.text}"
-                if known.kind != "tags"
-                else f"SELECT CAST(NULL AS DOUBLE) AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                f"SELECT {value} AS v FROM {asked.tables} WHERE {asked.condition.text}",
                 asked.condition.parameters,
             )
-            return _binned(found["v"].to_numpy(), bins)
+            return _binned([c.to_numpy(zero_copy_only=False) for c in found["v"].chunks], bins)
 
         return self.ask(histogram)
 
@@ -182,6 +185,8 @@ class Finder:
 
     def _count(self, asking: Asking, asked: Asked) -> int:
         def counted() -> int:
+            if asked.condition == Sql("true"):
+                return asking.rows.n_rows
             statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
@@ -232,22 +237,45 @@ def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
 
 
 def _page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.Table:
-    """Positions of a page's rows, with what they are sorted by and their numbers."""
+    """Positions of a page's rows, with what they are sorted by and their numbers.
+
+    Where a whole page ties at the best value of the first key, as the rewards of a run or the rows of its
+    newest step do, the other rows are never sorted.
+    """
     keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
-    sorted_by = "".join(
-        f"k{at} {'DESC' if down else 'ASC'} NULLS LAST, " for at, (_, down) in enumerate(asked.order)
-    )
     behind = Sql("true")
     if after is not None:
         behind = _behind([down for _, down in asked.order], cursor.decoded(after, len(asked.order) + 1))
-    parameters = [p for key, _ in asked.order for p in key.parameters]
-    statement = (
-        f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
-        f" WHERE {behind.text} ORDER BY {sorted_by}last LIMIT {int(limit)}"
+    rows = Sql(
+        f"(SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
+        f" WHERE {behind.text}",
+        (
+            *(p for key, _ in asked.order for p in key.parameters),
+            *asked.condition.parameters,
+            *behind.parameters,
+        ),
     )
-    return asking.run(
-        asked, statement, (*parameters, *asked.condition.parameters, *behind.parameters), [POSITION, "row"]
-    )
+
+    def run(what: str, rest: str, *more: Any) -> pa.Table:
+        return asking.run(
+            asked, f"SELECT {what} FROM {rows.text}{rest}", (*rows.parameters, *more), [POSITION, "row"]
+        )
+
+    directions = [down for _, down in asked.order]
+    if directions and asking.rows.n_rows > SORTED_WHOLE:
+        best = run("max(k0)" if directions[0] else "min(k0)", "")[0][0].as_py()
+        if best is not None:
+            rest = "" if len(directions) == 1 and asking.rows.in_order else _sorted_by(directions, 1)
+            found = run("*", f" AND k0 = ?{rest} LIMIT {int(limit)}", best)
+            if found.num_rows == limit:
+                return found
+    return run("*", f"{_sorted_by(directions)} LIMIT {int(limit)}")
+
+
+def _sorted_by(directions: Sequence[bool], first: int = 0) -> str:
+    """ORDER BY the keys from one on, unknown values last, and the rows' numbers."""
+    keys = [f"k{at} {'DESC' if down else 'ASC'} NULLS LAST" for at, down in enumerate(directions)]
+    return f" ORDER BY {', '.join([*keys[first:], 'last'])}"
 
 
 def _behind(directions: Sequence[bool], values: Sequence[Any]) -> Sql:
@@ -265,20 +293,25 @@ def _behind(directions: Sequence[bool], values: Sequence[Any]) -> Sql:
     return result
 
 
-def _binned(values: np.ndarray, bins: int) -> Histogram:
-    values = np.asarray(values, np.float64)
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return Histogram((), (), len(values))
-    low, high = float(known.min()), float(known.max())
+def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:
+    """A histogram of values that come in parts; each is small enough to stay in the processor's cache."""
+    n = sum(map(len, parts))
+    pieces = [part[at : at + PIECE] for part in parts for at in range(0, len(part), PIECE)]
+    known = [piece if (finite := np.isfinite(piece)).all() else piece[finite] for piece in pieces]
+    known = [piece for piece in known if len(piece)]
+    if not known:
+        return Histogram((), (), n)
+    low, high = float(min(p.min() for p in known)), float(max(p.max() for p in known))
     high = high if high > low else low + bins
     width = high / bins - low / bins
-    with np.errstate(over="ignore"):  # a range may be wider than a float
-        where_to = (known - low) / width if width > 0 else np.zeros(len(known))
-    places = np.clip(where_to, 0, bins - 1).astype(np.int64)
-    counts = np.bincount(places, minlength=bins)
+    counts = np.zeros(bins, np.int64)
+    for piece in known:
+        with np.errstate(over="ignore"):  # a range may be wider than a float
+            where_to = (piece - low) / width if width > 0 else np.zeros(len(piece))
+        np.minimum(where_to, bins - 1, out=where_to)
+        counts += np.bincount(where_to.astype(np.intp), minlength=bins)
     edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
-    return Histogram(edges, tuple(counts.tolist()), len(values) - len(known))
+    return Histogram(edges, tuple(counts.tolist()), n - sum(map(len, known)))
 
 
 def _uncast(column: QueryColumn) -> str:

@@ -187,6 +187,15 @@ class Index:
                 self._start_over(f"it is damaged ({error})")
             return self._refresh(progress)
 
+    def start_over(self, why: str) -> None:
+        """Removes the index's files, and with them every copy of what they held; a refresh fills it anew.
+
+        Args:
+            why: said in the log.
+        """
+        with self._writing:
+            self._start_over(why)
+
     def close(self) -> None:
         """Closes the file."""
         self._connections.close()

@@ -1,6 +1,9 @@
-"""The table's rows as a `Ledger`: numpy columns with its own marks for the unknown."""
+"""The table's rows as a `Ledger`: numpy columns, with its own marks for the unknown or masked ones."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +15,41 @@ from rollout_traces.store.columns.schema import INTERNAL
 from rollout_traces.store.loading import shown_columns
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.scope import Scope
+
+
+@dataclass(frozen=True)
+class MaskedLedger(Ledger):
+    """A ledger whose whole numbers are masked arrays: what is unknown is masked, and counts in no figure.
+
+    Unknown floats are NaN and unknown texts None, as in every ledger.
+    """
+
+    def get(self, name: str) -> np.ndarray:
+        """A column, full of unknowns when it is absent."""
+        return _masked(super().get(name))
+
+    def take(self, rows: np.ndarray) -> MaskedLedger:
+        """A ledger of the given rows, in their order."""
+        return MaskedLedger(super().take(rows).columns)
+
+    def row(self, b: int) -> dict[str, Any]:
+        """Row b as plain Python values, None where unknown."""
+        marked = {
+            name: column.filled(NULL_INT) if isinstance(column, np.ma.MaskedArray) else column
+            for name, column in self.take(np.asarray([b])).columns.items()
+        }
+        return Ledger(marked).row(0)
+
+
+def masked_ledger(ledger: Ledger) -> MaskedLedger:
+    """A ledger with its unknown whole numbers masked."""
+    return MaskedLedger({name: _masked(column) for name, column in ledger.columns.items()})
+
+
+def _masked(column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind != "i" or isinstance(column, np.ma.MaskedArray):
+        return column
+    return np.ma.masked_equal(column, NULL_INT)
 
 
 def ledger_of(asking: Asking, scope: Scope) -> Ledger:

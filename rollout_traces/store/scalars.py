@@ -11,7 +11,7 @@ import orjson
 from rollout_traces.store.source import Source
 
 Series = dict[str, tuple[list[int], list[float]]]
-"""Key -> steps and values, in order of arrival."""
+"""Key -> steps and values, in order of arrival; of a step that was logged several times, the newest value."""
 
 _LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -19,9 +19,9 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 @dataclass
 class _Read:
-    """What was read of one run: its series, and the id of the last row."""
+    """What was read of one run: key -> step -> its newest value, and the id of the last row."""
 
-    series: Series = field(default_factory=dict)
+    series: dict[str, dict[int, float]] = field(default_factory=dict)
     last_id: int = 0
 
 
@@ -38,7 +38,7 @@ class Scalars:
         self._lock = threading.Lock()
 
     def of(self, run_id: str) -> Series:
-        """Every number a run has logged so far.
+        """Every number a run has logged so far; a step that a later attempt logged anew has its values.
 
         Args:
             run_id: the run.
@@ -50,10 +50,10 @@ class Scalars:
                     if not _add(read.series, step, text):
                         _LOG.warning("%s: metrics row %d is damaged and left out", self._source.label, row_id)
                 read.last_id = rows[-1][0]
-            return {key: (list(steps), list(values)) for key, (steps, values) in read.series.items()}
+            return {key: (list(values), list(values.values())) for key, values in read.series.items()}
 
 
-def _add(series: Series, step: int, text: str | bytes) -> bool:
+def _add(series: dict[str, dict[int, float]], step: int, text: str | bytes) -> bool:
     """Adds the numbers of one row; False when it is damaged."""
     try:
         logged = orjson.loads(text)
@@ -65,7 +65,7 @@ def _add(series: Series, step: int, text: str | bytes) -> bool:
         if isinstance(value, bool):
             continue
         if isinstance(value, int | float) or value in _NOT_FINITE:
-            steps, values = series.setdefault(key, ([], []))
-            steps.append(step)
-            values.append(float(value))
+            values = series.setdefault(key, {})
+            values.pop(step, None)
+            values[step] = float(value)
     return True

@@ -86,7 +86,7 @@ def step_metrics(
     settings = RunSettings.from_config(store.config(run))
     result = {step: metrics for step, metrics in logged.items() if _between(step, steps)}
     if never_logged:
-        for step, rows in by_step(store.ledger(run, split, steps)):
+        for step, rows in by_step(store.ledger_rows(run, split, steps)):
             result[step] = result.get(step, {}) | ledger_metrics(rows, split, never_logged, settings)
     for step, rows in by_step(_of_traces(store, run, split, steps, result)):
         result[step] = ledger_metrics(rows, split, keys, settings)

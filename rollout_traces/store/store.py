@@ -85,6 +85,12 @@ class Store:
         """
         return self._index.rebuild(progress)
 
+    def index_anew(self) -> int:
+        """Removes the index's files and builds it again, so that nothing of what was deleted stays in it."""
+        self._index.start_over("rollouts were deleted")
+        self._finder.forget()
+        return self.refresh()
+
     @property
     def index_path(self) -> Path:
         """The index's folder."""
@@ -438,7 +444,16 @@ class Store:
 
         Returns:
             The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
+            Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
         """
+        from rollout_traces.store.ledgers import masked_ledger
+
+        return masked_ledger(self.ledger_rows(run, split, steps))
+
+    def ledger_rows(
+        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
+    ) -> Ledger:
+        """As `ledger`, with `NULL_INT` for unknown whole numbers, as the functions of `metrics` take it."""
         from rollout_traces.store.ledgers import ledger_of
 
         scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import Token, TrackioSink
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
@@ -104,6 +105,7 @@ class SpoolConsumer:
         self._make_processor = make_processor
         self.sink = sink
         self.counters = counters
+        self._warnings = Warnings(counters)
         self._consumed: dict[Place, Consumed] = {}
         self._replay = Replay(sink.stored, closes or CloseLog(), counters)
         self._replay.send_again(place for place, _ in self._records())
@@ -213,15 +215,13 @@ class SpoolConsumer:
         except FileNotFoundError:
             return
         except RecordError as error:
-            self.counters["records_damaged"] += 1
-            log.warning("a record cannot be read and is set aside: %s", error)
+            self._warnings.count("records_damaged", f"a record cannot be read and is set aside: {error}")
             source.set_aside(place[0])
             return
         try:
             step = self._take(record, place, source)
-        except Exception as error:
-            self.counters["process_errors"] += 1
-            log.warning("a record could not be processed and is set aside: %r", error, exc_info=True)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count("process_errors", f"a record is set aside: {error!r}", with_traceback=True)
             source.set_aside(place[0])
             return
         finally:
@@ -273,8 +273,9 @@ class SpoolConsumer:
         if self._processor.join(batch_id, tracks, floats):
             return self._processor.key_of(batch_id)
         if not (self._replay.is_again(place) and self._replay.is_complete(batch_id)):
-            self.counters["joins_too_late"] += 1
-            log.warning("join: the step of hand-over %s is closed. Join before it is.", batch_id)
+            self._warnings.count(
+                "joins_too_late", f"the step of hand-over {batch_id} is closed. Join before it is."
+            )
         return None
 
     def _take_close(self, meta: Mapping[str, Any], source: RecordSource) -> StepKey | None:
@@ -351,15 +352,17 @@ class SpoolConsumer:
             self._back_off("closes_unwritten", error)
             return
         self._rules.closed(key)
+        self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
         places = [place for place, item in self._consumed.items() if item.step == key]
         again = all(self._replay.is_again(place) for place in places)
         keeps = self._processor.options.ledger
         try:
             stored = self._replay.stored_step(close, keeps_summaries=keeps, again=again)
             self._processor.close(key, stored, again=again)
-        except Exception as error:
-            self.counters["process_errors"] += 1
-            log.warning("%s could not be processed, its records are set aside: %r", key, error, exc_info=True)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count(
+                "process_errors", f"the records of {key} are set aside: {error!r}", with_traceback=True
+            )
             self.sink.take_logged()
             for place in places:
                 self._consumed.pop(place).source.set_aside(place[0])

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, StoreError
@@ -132,8 +133,7 @@ def options_of(manifest: RunManifest, named: NamedTargets, counters: Counter[str
     try:
         folder = named.all_rows_folder(manifest.options, Path(trackio.utils.TRACKIO_DIR))
     except StoreError as error:
-        counters["all_rows_folders_refused"] += 1
-        log.warning("%s", error)
+        Warnings(counters).count("all_rows_folders_refused", error)
         folder = None
     return replace(options, all_rows_folder=folder)
 
@@ -161,8 +161,7 @@ def webhook_of(manifest: RunManifest, counters: Counter[str]) -> AlertWebhook | 
     try:
         return AlertWebhook(url, manifest.project, manifest.run_name, counters) if url else None
     except ConfigError as error:
-        counters["webhooks_refused"] += 1
-        log.warning("%s", error)
+        Warnings(counters).count("webhooks_refused", error)
         return None
 
 

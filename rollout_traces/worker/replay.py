@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.packed_batch import StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.choosing import StoredStep
@@ -30,7 +31,7 @@ class Replay:
     def __init__(self, stored: Stored, closes: CloseLog, counters: Counter[str]) -> None:
         self._stored = stored
         self._closes = closes
-        self._counters = counters
+        self._warnings = Warnings(counters)
         self._again: set[Place] = set()
 
     def send_again(self, places: Iterable[Place]) -> None:
@@ -96,6 +97,5 @@ class Replay:
         try:
             return self._stored.has_totals(key.step, key.split)
         except Exception as error:  # noqa: BLE001  the store may be locked or away: better twice than never; counted
-            self._counters["store_unreadable"] += 1
-            log.warning("it is unknown whether %s was closed before: %r", key, error)
+            self._warnings.count("store_unreadable", f"was {key} closed before? {error!r}")
             return False

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.worker.consumer import SpoolConsumer
@@ -72,10 +73,11 @@ class WorkerThread:
     def _run(self) -> None:
         try:
             self._open_loop().run_until(self._stopped.is_set)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  counted and warned
             self.failure = error
-            self._counters["worker_deaths"] += 1
-            log.warning("the worker stopped, what is handed over stays spooled: %r", error, exc_info=True)
+            Warnings(self._counters).count(
+                "worker_deaths", f"the worker stopped, records stay spooled: {error!r}", with_traceback=True
+            )
 
 
 class WorkerProcess:

@@ -9,7 +9,8 @@ import pytest
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, TooManyInFlight
-from rollout_traces.capture.hand_over import HandOver, Warnings
+from rollout_traces.capture.hand_over import HandOver
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import DiskFull
 from rollout_traces.spool.record import Record, decode
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer

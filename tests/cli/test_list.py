@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rollout_traces.cli.tables import fitted
+from rollout_traces.store import Store
 from tests.cli.conftest import Command
 
 
@@ -33,6 +34,12 @@ class TestList:
     def test_filters(self, command: Command, arguments: tuple[str, ...], uids: set[str]) -> None:
         done = command("list", "--json", *arguments)
         assert {row["uid"] for row in json.loads(done.stdout)["rows"]} == uids
+
+    def test_no_cell_is_cut_in_a_pipe(self, command: Command, store: Store) -> None:
+        ids = [row.id or "" for row in store.query().rows]
+        assert max(map(len, ids)) > 48
+        lines = command("list", "--columns", "id,reply").output
+        assert all(trace_id in lines for trace_id in ids) and "…" not in lines
 
     def test_chosen_columns(self, command: Command) -> None:
         header = command("list", "--columns", "step, component/format", "-n", "1").output.splitlines()[1]

@@ -13,12 +13,12 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from rollout_traces.capture.hand_over import Warnings
 from rollout_traces.cluster import connection, forwarding, receiving
 from rollout_traces.cluster.connection import NodeAddress, NodeConnection, NodeConnectionError, NodeListener
 from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import ADDRESS, NodeMeeting, host_and_port, own_store
+from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.spool.run_folder import RunFolder

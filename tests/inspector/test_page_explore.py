@@ -23,6 +23,11 @@ class TestTheTable:
         expect(visit.get("population")).to_contain_text("not the population")
         visit.picture("explore")
 
+    def test_a_search_shows_the_text_around_what_was_found(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", text="the")
+        expect(visit.page.locator("th", has_text="found")).to_be_visible()
+        expect(visit.get("snippet").first).to_contain_text("the", ignore_case=True)
+
     def test_all_rows_come_from_the_ledger_and_load_on_scrolling(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
         expect(rows(visit).first).to_be_visible()

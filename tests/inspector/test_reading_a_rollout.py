@@ -125,7 +125,7 @@ class TestCharts:
     def test_components_evaluation_and_loss_are_among_the_first_by_their_own_names(self, visit):
         visit.open(**PLACE, tab="rollouts")
         for name in ("reward/correct/mean", "eval-rollout/reward/mean", "train/loss"):
-            expect(visit.page.locator(".rt-chart figcaption", has_text=name)).to_be_visible()
+            expect(visit.page.locator(".rt-chart figcaption > .rt-ellipsis", has_text=name)).to_be_visible()
 
 
 class TestContent:

@@ -44,6 +44,10 @@ class TestTable:
             "POST /gradio_api/component_server",
             "POST /gradio_api/component_server/",
             "POST /trackio/api/upload",
+            "POST /api/upload",
+            "POST /api/v1/labels",
+            "POST /api/v1/citations",
+            "POST /api/v1/open",
         }
 
     def test_options_that_are_off_have_no_rows(self):

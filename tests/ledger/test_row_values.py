@@ -37,6 +37,10 @@ class TestTexts:
 
 
 class TestNamedValues:
+    def test_timings_of_single_turns_take_no_column(self):
+        ledger = ledger_of(timings=[{"turn/0": 2.0, "tool/0": 1.0, "generate": 3.0}, None, None])
+        assert [name for name in ledger.columns if name.startswith("timing/")] == ["timing/generate"]
+
     def test_timings_are_seconds_and_unknown_where_a_row_has_none(self):
         ledger = ledger_of(timings=[{"generate": 2, "tool": 0.5}, None, {"generate": "soon"}])
         assert np.array_equal(ledger.get("timing/generate"), [2.0, np.nan, np.nan], equal_nan=True)

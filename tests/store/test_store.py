@@ -209,6 +209,13 @@ class TestLedgerAndMetrics:
         assert set(ledger.get("split")) == {"rollout"}
         assert np.isnan(ledger.get("reward")[3])
 
+    def test_whole_numbers_that_are_unknown_are_masked_and_count_in_no_figure(self, store: Store) -> None:
+        ledger = store.ledger()
+        assert ledger.get("n_sampled").mean() == pytest.approx(np.mean([*([40] * 24), 5, 15]), rel=0.2)
+        assert ledger.get("n_turns").mask.all() and ledger.get("n_turns").tolist() == [None] * 26
+        assert ledger.take(np.asarray([0])).row(0)["n_sampled"] == 5
+        assert all(column.min() > -(2**60) for column in ledger.columns.values() if column.dtype.kind == "i")
+
     def test_no_ledger_is_an_empty_one(self, store: Store) -> None:
         assert store.ledger(steps=(50, 60)).n_rows == 0
 

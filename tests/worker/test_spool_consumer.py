@@ -133,7 +133,7 @@ class TestClosing:
         path.log(1, attempt="a-2")
         path.turns()
         path.sink.let_through()
-        assert path.sink.summaries == [(3, 0, 4)]
+        assert path.sink.summaries == [(3, 0, 4)] and path.counters["closed_attempt"] == 1
 
     def test_a_step_that_never_closes_is_closed_once_its_owner_is_gone(self, path):
         path.log(1, announced=True)
@@ -141,7 +141,7 @@ class TestClosing:
         assert path.counters["steps_closed"] == 0
         path.spool.close()
         path.turns()
-        assert path.counters["steps_closed"] == 1
+        assert path.counters["steps_closed"] == path.counters["closed_gone"] == 1
 
     def test_a_join_that_is_awaited_holds_the_step_until_a_later_one_is_due(self, path):
         path.log(1, await_join=["advantages"])

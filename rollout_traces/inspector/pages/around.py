@@ -33,7 +33,7 @@ def step_means(workspace: Workspace, request: Request) -> dict[str, Any]:
     Returns:
         `advantage`, `logprob` (rollout logprob, nats; each None where the ledger has none), `n_rows`.
     """
-    ledger = workspace.store(request.project).ledger(
+    ledger = workspace.store(request.project).ledger_rows(
         request.run, request.split, steps=(request.step, request.step)
     )
     sampled = ledger.get("n_sampled")

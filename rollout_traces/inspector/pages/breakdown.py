@@ -35,7 +35,7 @@ def breakdown(workspace: Workspace, request: Request) -> dict[str, Any]:
     if measure is None or by not in BY:
         raise StoreError(f"breakdown: no measure {name!r} by {by!r}. Columns: {', '.join(BY)}.")
     store = workspace.store(request.project)
-    ledger = store.ledger(request.run, request.split)
+    ledger = store.ledger_rows(request.run, request.split)
     settings = RunSettings.from_config(store.config(request.run))
     steps = sorted({int(step) for step in ledger.get("step").tolist()})
 

@@ -16,6 +16,8 @@ from rollout_traces.store.scope import Which
 PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
 BINS = 24
+FOUND = "snippet"
+"""The last column of a search: the text around what was found."""
 
 WHICH = ("step", "group", "sample", "reward")
 WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
@@ -24,13 +26,17 @@ WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 def table(workspace: Workspace, request: Request) -> dict[str, Any]:
     """A page of rows with the chosen columns, and how many match."""
     store = workspace.store(request.project)
-    page = store.query(
+    chosen = request.names("columns") or default_columns(_rows(request))
+    searched = bool(request.text("text"))
+    wanted = tuple(name for name in chosen if name != FOUND) + ((FOUND,) if searched else ())
+    ask = store.search if searched else store.query
+    page = ask(
         order_by=request.text("sort") or None,
         limit=PAGE_ROWS,
         after=request.text("after") or None,
+        columns=[*wanted, "group", "sample"],
         **_asked(request),
     )
-    wanted = request.names("columns") or default_columns(_rows(request))
     steps = store.steps(request.run, request.split)
     known = [info.n_rollouts for info in steps if info.n_rollouts is not None]
     return {

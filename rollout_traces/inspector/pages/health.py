@@ -83,7 +83,7 @@ def _is_known(store: Store, request: Request, column: str) -> bool:
     steps = [info.step for info in store.steps(request.run, request.split) if info.n_rollouts]
     if not steps:
         return False
-    values = store.ledger(request.run, request.split, steps=(steps[-1], steps[-1])).get(column)
+    values = store.ledger_rows(request.run, request.split, steps=(steps[-1], steps[-1])).get(column)
     return any(value not in (None, NULL_INT) for value in values.tolist())
 
 
@@ -166,7 +166,9 @@ def _summaries(
     settings = RunSettings.from_config(store.config(request.run)) if missing else RunSettings()
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]
-        rows_of = dict(by_step(store.ledger(request.run, request.split, steps=(part[0][0], part[-1][0]))))
+        rows_of = dict(
+            by_step(store.ledger_rows(request.run, request.split, steps=(part[0][0], part[-1][0])))
+        )
         for step, n_rows in part:
             summary = summarise(rows_of.get(step, Ledger({})), request.split, keys, settings)
             workspace.steps_seen[(*place, step, n_rows, keys)] = known[step] = summary

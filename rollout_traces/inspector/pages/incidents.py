@@ -158,7 +158,7 @@ def _signals(workspace: Workspace, request: Request) -> list[StepSignals]:
     ]
     for at in range(0, len(counted), STEPS_AT_ONCE):
         part = dict(counted[at : at + STEPS_AT_ONCE])
-        ledger = store.ledger(request.run, request.split, steps=(min(part), max(part)))
+        ledger = store.ledger_rows(request.run, request.split, steps=(min(part), max(part)))
         for step, rows in by_step(ledger):
             if step in part:
                 seen = signals_of(of_closed_step(rows), step)

@@ -38,7 +38,12 @@ def pulse(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Whether anything was added since a version; the new catalog when it was."""
     version = workspace.refresh(request.project)
     changed = version != request.values.get("version")
-    return {"changed": changed, "catalog": catalog(workspace, request) if changed else None}
+    asked, state = workspace.asked_to_open
+    return {
+        "changed": changed,
+        "catalog": catalog(workspace, request) if changed else None,
+        "open": {"asked": asked, "state": state},
+    }
 
 
 def _runs(workspace: Workspace, project: str) -> list[dict[str, Any]]:

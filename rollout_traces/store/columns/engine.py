@@ -18,6 +18,8 @@ MOST_THREADS = 4
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a query may take for itself, at most `MOST_MEMORY`."""
 MOST_MEMORY = 4 << 30
+SCANNED = 122_880
+"""Rows that one thread scans together; DuckDB's own number."""
 
 _SETTINGS = (
     "SET temp_directory = ''",
@@ -73,7 +75,7 @@ class Engine:
         cursor = self._cursor()
         try:
             for name, table in (relations or {}).items():
-                cursor.register(name, table)
+                cursor.register(name, pa.Table.from_batches(table.to_batches(SCANNED), table.schema))
             with _interrupted_after(cursor, min(left, default=None)):
                 return cursor.sql(statement, params=_listed(parameters)).to_arrow_table()
         except duckdb.InterruptException:

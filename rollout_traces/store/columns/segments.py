@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.kinds import Kind, type_of
+from rollout_traces.store.columns.kinds import Kind
 
 logger = logging.getLogger("rollout_traces")
 
 SUFFIX = ".parquet"
-ROW_GROUP = 16_384
+ROW_GROUP = 8192
 """Rows that are decoded together where only some are wanted."""
 UNIQUE = frozenset({"uid", "id", "trace_uid", "prompt", "reply", "timestamp", "answer", "parsed_answer"})
 """Texts that rarely occur twice, which a dictionary would only make larger."""
@@ -110,7 +111,8 @@ def read_columns(
     here = [name for name in names if name in segment.kinds]
     coded = [name for name in here if segment.kinds[name] in ("text", "mixed") and name not in UNIQUE]
     try:
-        with pq.ParquetFile(segment.path, read_dictionary=coded) as file:
+        footer = _footer(segment.path)
+        with pq.ParquetFile(segment.path, metadata=footer, read_dictionary=coded) as file:
             if row_groups is None:
                 table = file.read(columns=here, use_threads=True)
                 if table.num_rows != segment.n_rows:
@@ -125,6 +127,12 @@ def read_columns(
         raise DamagedSegment(segment, error) from error
     nulls = {name: pa.chunked_array([pa.nulls(n)]) for name in names if name not in found}
     return found | nulls
+
+
+@lru_cache(maxsize=256)
+def _footer(path: Path) -> pq.FileMetaData:
+    """What a segment's file says of its row groups; a file never changes under its name."""
+    return pq.read_metadata(path)
 
 
 def alive_rows(segment: SegmentFile) -> np.ndarray | None:
@@ -142,8 +150,3 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
         if path.suffix in (SUFFIX, ".unfinished") and path.name not in kept:
             with suppress(OSError):
                 path.unlink()
-
-
-def empty_column(kind: Kind) -> pa.ChunkedArray:
-    """A column without rows."""
-    return pa.chunked_array([], type_of(kind))

@@ -7,7 +7,7 @@ in `rollout-columns/<project>/` beside it, those of an export in its folder `_co
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,3 +107,28 @@ def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:
             if meaning:
                 meanings[column.name] = meaning.decode("utf-8", "replace")
     return SideColumns(stamp, files, kinds, meanings)
+
+
+def remove_rows(folder: Path, trace_ids: Collection[str]) -> int:
+    """Takes the rows of some traces out of every side table of a folder.
+
+    Args:
+        folder: where they lie; it may be missing.
+        trace_ids: whose rows.
+
+    Returns:
+        How many rows went.
+    """
+    gone = 0
+    ids = pa.array(sorted(trace_ids), pa.string())
+    for path in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():
+        table = pq.read_table(path, partitioning=None)
+        if KEY not in table.column_names:
+            continue
+        kept = table.filter(pc.invert(pc.is_in(table[KEY].cast(pa.string()), value_set=ids)))
+        if kept.num_rows < table.num_rows:
+            unfinished = path.with_suffix(".unfinished")
+            pq.write_table(kept, unfinished, compression="zstd")
+            unfinished.replace(path)
+            gone += table.num_rows - kept.num_rows
+    return gone

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,11 @@ from rollout_traces.store.labels.book import Labelled
 
 MOST_KEPT = 1 << 30
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
+
+FEW_GROUPS = 8
+"""Groups of neighbouring rows that are read by themselves, each time anew."""
+BYTES_OF_A_VALUE = 8
+"""What a value takes in memory, roughly."""
 
 POSITION = "position"
 """A row's place among the rows of one state of the table, 0 ... N - 1."""
@@ -99,12 +105,21 @@ class Rows:
             self._columns[name] = column
         return pa.table({name: self._column(name) for name in names})
 
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the rows lie in the order of their numbers."""
+        numbers = self.arrow(["row"])["row"].to_numpy()
+        return bool((numbers[1:] > numbers[:-1]).all())
+
     def nothing(self, names: Sequence[str]) -> pa.Table:
         """Some columns without rows, to tell their types; nothing is read."""
         return pa.schema([(name, type_of(self.kinds[name])) for name in names]).empty_table()
 
     def take(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:
-        """Some columns of some rows, in their order; what is not in memory is read around them alone.
+        """Some columns of some rows, in their order.
+
+        What is not in memory is read around them alone; rows that lie scattered over a table which fits into
+        memory bring its columns there.
 
         Args:
             positions: int [K].
@@ -116,6 +131,9 @@ class Rows:
         edges = np.cumsum([0, *self._sizes])
         parts: list[dict[str, pa.Array]] = []
         needed = list(dict.fromkeys([*stored, *self._stored_for(names)]))
+        cheap = self.n_rows * len(needed) * BYTES_OF_A_VALUE <= MOST_KEPT // 2
+        if cheap and len(np.unique(wanted // ROW_GROUP)) > FEW_GROUPS:
+            self._load(needed)
         for at, segment in enumerate(self.state.segments):
             inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
             if len(inside):
@@ -142,11 +160,9 @@ class Rows:
         raw = inside if alive is None else np.flatnonzero(alive)[inside]
         kept = {name: column for name in names if (column := self._cache.known(segment, name)) is not None}
         cold = [name for name in names if name not in kept]
-        groups = np.unique(raw // ROW_GROUP)
         found: dict[str, pa.Array] = {}
-        if cold and len(groups) * 2 > (segment.n_rows - 1) // ROW_GROUP + 1:
-            kept |= self._cache.columns(segment, alive, cold, self.kinds)
-        elif cold:
+        if cold:
+            groups = np.unique(raw // ROW_GROUP)
             read = read_columns(segment, cold, groups.tolist())
             first = {int(group): at * ROW_GROUP for at, group in enumerate(groups)}
             local = np.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], np.int64)

@@ -67,11 +67,7 @@ class LabelBook:
         self._lock = threading.Lock()
 
     def now(self) -> Labelled:
-        """What is labelled, with what others wrote since the last time.
-
-        Raises:
-            StoreError: the file is there and cannot be read.
-        """
+        """What is labelled, with what others wrote since the last time."""
         with self._lock:
             anew, news = self.log.news()
             if anew or news:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import stat
 from pathlib import Path
 
 from rollout_traces.errors import StoreError
@@ -12,6 +14,7 @@ from rollout_traces.store.labels.entry import Entry, read_entry
 
 MOST_BYTES = 64 << 20
 """Bytes of a project's file."""
+logger = logging.getLogger("rollout_traces")
 
 
 class LabelLog:
@@ -19,11 +22,16 @@ class LabelLog:
 
     Args:
         path: the file; it is made with the first line, mode 0600, its folder 0700.
+
+    Attributes:
+        unreadable: lines that are no entry.
+        problem: why the file is not read; empty where it is, or is not there.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unreadable = 0
+        self.problem = ""
         self._read: tuple[int, int] | None = None
         self._offset = 0
 
@@ -56,7 +64,7 @@ class LabelLog:
             os.close(fd)
 
     def news(self) -> tuple[bool, list[Entry]]:
-        """The entries that came since the last time.
+        """The entries that came since the last time; none where the file cannot be read or believed.
 
         Returns:
             Whether it is another file than before, so that these are all there are; and the entries.
@@ -67,16 +75,20 @@ class LabelLog:
             known, self._read, self._offset = self._read, None, 0
             return known is not None, []
         except OSError as error:
-            raise StoreError(f"labels: {self.path} cannot be read ({error.strerror}).") from error
+            return self._not_read(f"{self.path} cannot be read ({error.strerror}).")
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            return self._not_read(f"{self.path} is no file.")
         with os.fdopen(fd, "rb") as file:
-            found = os.fstat(fd)
             identity = (found.st_dev, found.st_ino)
             anew = identity != self._read or found.st_size < self._offset
             if anew and self._read is not None:
                 self._offset = self.unreadable = 0
-            if anew and why_not_believed(self.path.parent, self.path.parent, (self.path,)) is not None:
-                return True, []
-            self._read = identity
+            foreign = why_not_believed(self.path.parent, self.path.parent, (self.path,)) if anew else None
+            if foreign is not None:
+                return self._not_read(foreign)
+            self._read, self.problem = identity, ""
             if found.st_size == self._offset:
                 return anew, []
             file.seek(self._offset)
@@ -86,3 +98,10 @@ class LabelLog:
         entries = [read_entry(line) for line in whole.split(b"\n") if line]
         self.unreadable += sum(entry is None for entry in entries)
         return anew, [entry for entry in entries if entry is not None]
+
+    def _not_read(self, why: str) -> tuple[bool, list[Entry]]:
+        """Says once why there are no labels; reading goes on without them."""
+        if why != self.problem:
+            logger.warning("rollout-traces: labels are left out: %s", why)
+        known, self._read, self._offset, self.problem = self._read, None, 0, why
+        return known is not None, []

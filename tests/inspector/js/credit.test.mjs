@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { CREDIT } from "../../../rollout_traces/inspector/components/overlays/credit.js";
 import { AROUND, OVERLAYS, available, missing, paint } from "../../../rollout_traces/inspector/components/overlays/registry.js";
-import { turnFigures } from "../../../rollout_traces/inspector/components/transcript/turn_table.js";
+import { turnFigures, turnTimes } from "../../../rollout_traces/inspector/components/transcript/turn_table.js";
 
 const pack = (values, Kind, kind) => ({ kind, data: Buffer.from(Kind.from(values).buffer).toString("base64") });
 
@@ -92,4 +92,10 @@ test("figures of a turn come from its own tokens", () => {
   const turns = [{ start: 0, stop: 2 }, { start: 2, stop: 4 }];
   const figures = Object.fromEntries(turnFigures(turns, tokens({ advantages: [5, 1, 2, 4], token_rewards: [0, 0.5, 0, 1] })).map(each => [each.name, each.values]));
   assert.deepEqual(figures, { advantage: [1, 3], reward: [0.5, 1] });
+});
+
+test("a turn's time is what the trainer timed, and no column where it did not", () => {
+  const turns = [{ role: "user", n_sampled: 0 }, { role: "assistant", n_sampled: 5 }, { role: "tool", n_sampled: 0 }, { role: "assistant", n_sampled: 3 }];
+  assert.deepEqual(turnTimes(turns, { "turn/0": 1.5, "tool/0": 0.2, "turn/1": "x", generation: 3 })[0].values, [NaN, 1.5, 0.2, NaN]);
+  assert.deepEqual(turnTimes(turns, { generation: 3 }), []);
 });

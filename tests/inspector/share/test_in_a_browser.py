@@ -92,3 +92,20 @@ class TestFromDisk:
         expect(page.get("run-verdict")).to_be_visible()
         expect(page.get("explain-against")).to_be_visible()
         expect(page.get("share")).to_have_count(0)
+
+
+class TestTheButton:
+    def test_downloads_what_is_shown_without_the_texts_that_are_to_be_hidden(self, visit, tmp_path):
+        visit.open(tab="rollouts", project="demo", run="run-a", step=6)
+        said = visit.page.locator("[data-role='user']").first.inner_text().split()[-2]
+        visit.get("share").click()
+        visit.get("share-hide").fill(said)
+        with visit.page.expect_download() as download:
+            visit.get("share-download").click()
+        path = tmp_path / "page.html"
+        download.value.save_as(path)
+        text = path.read_text("utf-8")
+        assert download.value.suggested_filename == "rollout.html"
+        assert "default-src 'none'" in text.replace("&#x27;", "'")
+        assert "parts are hidden" in text
+        expect(visit.get("share-dialog")).to_have_count(0)

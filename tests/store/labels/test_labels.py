@@ -119,7 +119,18 @@ class TestTheFile:
     def test_what_lies_in_a_folder_that_others_may_write_is_not_believed(self, book):
         book.add("label", "r", "good", "ann")
         book.log.path.parent.chmod(0o777)
-        assert not LabelBook(book.log.path).now().entries
+        other = LabelBook(book.log.path)
+        stamp = other.now().stamp
+        assert not other.now().entries and "may be written by others" in other.log.problem
+        assert other.now().stamp == stamp, "every look would make the table anew"
+
+    def test_a_file_that_cannot_be_read_leaves_the_table_readable(self, labelled, caplog):
+        path = labelled.labels.log.path
+        path.unlink()
+        path.mkdir()
+        assert labelled.count() > 0 and labelled.count(where="label = good") == 0
+        assert labelled.labels.log.problem
+        assert caplog.text.count("labels are left out") == 1
 
 
 class TestWhatIsKept:

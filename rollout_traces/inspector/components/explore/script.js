@@ -117,7 +117,7 @@ function cell(name, value) {
   if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
   if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
-  return h("td", { class: "rt-cell-text", dir: "auto" }, firstWords(String(value), 110));
+  return h("td", { class: "rt-cell-text", dir: "auto", testid: name === "snippet" ? "snippet" : null }, firstWords(String(value), name === "snippet" ? 160 : 110));
 }
 
 function rowNode(row) {
@@ -137,7 +137,7 @@ function drawTable(now) {
     return;
   }
   const body = h("tbody", null, data.rows.map(rowNode));
-  const head = h("tr", null, data.columns.map(name => h("th", { class: kindOf(name) === "number" ? "rt-num" : "", title: known.find(column => column.name === name)?.meaning || name, "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null },
+  const head = h("tr", null, data.columns.map(name => name === "snippet" ? h("th", { title: "The text around what was found" }, "found") : h("th", { class: kindOf(name) === "number" ? "rt-num" : "", title: known.find(column => column.name === name)?.meaning || name, "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null },
     h("button", { type: "button", class: "rt-hist-button", title: `How ${name} is spread`, "aria-label": `How ${name} is spread`, "aria-pressed": String(now.hist === name), onclick: () => { choosing = false; state.set({ hist: now.hist === name ? null : name }); } }, "▮"),
     h("button", { type: "button", onclick: () => order(now, name) }, name, h("span", { class: "rt-sort" }, now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : "")))));
   sentinel = h("div", { class: "rt-sentinel" });

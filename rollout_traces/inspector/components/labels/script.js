@@ -51,7 +51,7 @@ export class Labels {
     const told = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
     replace(this.root,
       labels.map(entry => h("span", { class: "rt-chip rt-label-chip", title: inert(told(entry)), testid: "label", dataset: { label: entry.text } }, inert(entry.text), where(entry), off(entry))),
-      this.open ? [button("label", () => this.ask("label"), { class: "rt-ghost", title: "Label it (q)", testid: "label-button" }), button("note", () => this.ask("note"), { class: "rt-ghost", title: "Write a note (i)", testid: "note-button" })] : null,
+      this.open ? [button("label", () => this.ask("label"), { class: "rt-ghost", title: "Label it (q)", testid: "label-button" }), button("note", () => this.ask("note"), { class: "rt-ghost", title: "Write a note (u)", testid: "note-button" })] : null,
       notes.map(entry => h("p", { class: "rt-label-note", testid: "note" }, h("b", null, inert(entry.author)), where(entry), " ", inert(entry.text), off(entry))));
     this.root.hidden = !this.open && !entries.length;
   }

@@ -162,7 +162,7 @@ function flagLine(entry, show) {
 }
 
 function timings(values) {
-  const entries = Object.entries(values || {});
+  const entries = Object.entries(values || {}).filter(([name]) => !/^(turn|tool)\/\d+$/.test(name));
   if (!entries.length) return null;
   return fact("time", entries.map(([name, value], i) => [i ? ", " : "", `${inert(name)} ${seconds(Number(value))}`]));
 }

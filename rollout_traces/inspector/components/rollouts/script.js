@@ -288,6 +288,6 @@ function keys() {
   shortcut("N", "Previous place that was searched for or is marked", () => marks?.step(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
-  shortcut("i", "Write a note", () => labels?.ask("note"), samples);
+  shortcut("u", "Write a note", () => labels?.ask("note"), samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
 }

@@ -17,6 +17,8 @@ let call = null;
 let root = null;
 let shown = null;
 let loadedProject;
+let openSeen = null;
+let mayMove = false;
 
 export async function mount(element, server) {
   call = remote(server);
@@ -151,6 +153,7 @@ function drawTabs() {
 function drawTools() {
   replace(root.querySelector(".rt-top-tools"),
     settings.trackio && h("a", { class: "rt-ghost", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
+    button("agent", () => { mayMove = !mayMove; drawTools(); }, { class: "rt-ghost", "aria-pressed": String(mayMove), title: "An agent may move this page (rollout-traces mcp --inspector)", testid: "may-move" }),
     button("◐", toggleTheme, { class: "rt-ghost", title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
     button("?", showHelp, { class: "rt-ghost", title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }));
 }
@@ -174,12 +177,21 @@ function shortcuts() {
   }
 }
 
+// Where an agent asked this page to go; it goes there only where its reader switched that on.
+function moveWhereAsked(open) {
+  if (openSeen === null) openSeen = open.asked;
+  if (open.asked === openSeen) return;
+  openSeen = open.asked;
+  if (mayMove) state.set(state.parse(new URLSearchParams(open.state).toString()));
+}
+
 // A live run: asks whether anything was added, and tells the page that is shown.
 async function pulse() {
   const now = state.get();
   if (document.hidden || !now.project || loadedProject !== now.project) return;
   try {
     const news = await call("pulse", { project: now.project, version: catalog.version });
+    moveWhereAsked(news.open);
     const live = root.querySelector(".rt-live");
     if (news.changed) {
       Object.assign(catalog, news.catalog);

@@ -1,7 +1,7 @@
 // Each turn in figures, from the token track; a figure whose input was not logged has no column.
 
 import { h } from "../../lib/dom.js";
-import { number, signed } from "../../lib/format.js";
+import { number, seconds, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { meanOf } from "../overlays/values.js";
 
@@ -27,8 +27,20 @@ export function turnFigures(turns, tokens) {
   }));
 }
 
+// Seconds of each turn, as the trainer's timings tell: `turn/0`, `turn/1`, ... of the turns that were sampled, `tool/0`, ...
+// of the tools' turns. Nothing where they tell of none.
+export function turnTimes(turns, timings) {
+  const counts = { turn: 0, tool: 0 };
+  const values = turns.map(turn => {
+    const kind = turn.role === "tool" ? "tool" : turn.n_sampled ? "turn" : null;
+    const value = kind && timings?.[`${kind}/${counts[kind]++}`];
+    return typeof value === "number" ? value : NaN;
+  });
+  return values.some(value => !Number.isNaN(value)) ? [{ name: "time", meaning: "seconds, as the trainer timed the turn", values, show: seconds }] : [];
+}
+
 export function turnTable(rollout, tokens, goTo) {
-  const figures = turnFigures(rollout.turns, tokens);
+  const figures = [...turnFigures(rollout.turns, tokens), ...turnTimes(rollout.turns, rollout.timings)];
   const cell = (value, show = number) => h("td", { class: "rt-num" }, Number.isNaN(value) || value === null ? "" : show(value));
   return h("div", { class: "rt-turn-table", testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" }, h("table", null,
     h("thead", null, h("tr", null, h("th", null, "turn"), h("th", { class: "rt-num" }, "tokens"), h("th", { class: "rt-num" }, "sampled"), h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"), figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)), h("th", null, "calls"))),

@@ -1,0 +1,187 @@
+"""`rollout-traces delete`: takes rollouts out of a project of this machine."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+    from rollout_traces.store.removal_plan import RemovalPlan
+    from rollout_traces.worker.recovery import Left
+
+SHOWN_PLACES = 40
+"""Steps that are listed one by one."""
+_AGE = re.compile(r"(\d{1,6})\s*([hdw])\Z")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("delete")(delete)
+
+
+def delete(
+    project: options.Project = None,
+    run: options.Run = None,
+    split: options.Split = None,
+    steps: options.StepRange = None,
+    where: options.Where = "",
+    prompt: Annotated[str | None, typer.Option(help="Every rollout of this prompt_key.")] = None,
+    rollout: Annotated[str | None, typer.Option(help="One rollout, by its uid or trace id.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Retention: steps last written longer ago, such as 30d, 12h, 8w.")
+    ] = None,
+    keep_gb: Annotated[
+        float | None, typer.Option(help="Retention: the oldest steps, until traces take no more than this.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it, only says what would go.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete a run, steps, a prompt or a rollout; says what would go, and goes ahead with --yes alone.
+
+    Takes them out of Trackio's database on this machine, the spools of whole runs, the index and side tables.
+    Copies on servers, on Spaces and in exports stay. Logged scalars go with whole runs alone.
+
+    Example: rollout-traces delete -p gsm8k --run run-001 --steps :100
+    """
+    from rollout_traces.cli.opening import open_for
+
+    selected = run is not None or split is not None or steps is not None or where or prompt or rollout
+    retained = older_than is not None or keep_gb is not None
+    if bool(selected) == retained:
+        raise typer.BadParameter(
+            "name what goes: --run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
+            " --keep-gb."
+        )
+    store = open_for(project, None, None)
+    plan = (
+        _retention(store, older_than, keep_gb)
+        if retained
+        else _selection(store, run, split, steps, _condition(where, prompt, rollout))
+    )
+    spooled = _spooled(store, plan)
+    _say(plan, spooled, yes, as_json)
+    if plan.is_empty or not yes:
+        return
+    _carry_out(store, plan, spooled)
+    if not as_json:
+        typer.echo("Deleted.")
+
+
+def _condition(where: str, prompt: str | None, rollout: str | None) -> str:
+    parts = [f"({where})"] if where else []
+    if prompt is not None:
+        parts.append(f"prompt_key = {_quoted(prompt)}")
+    if rollout is not None:
+        parts.append(f"(uid = {_quoted(rollout)} or id = {_quoted(rollout)})")
+    return " and ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    if "'" in text:
+        raise typer.BadParameter(f"{text!r}: a quote is not looked for; use --where.")
+    return f"'{text}'"
+
+
+def _selection(
+    store: Store, run: str | None, split: str | None, steps: str | None, where: str
+) -> RemovalPlan:
+    from rollout_traces.store.removal_plan import plan_removal
+
+    return plan_removal(
+        store,
+        where,
+        None if run is None else [run],
+        None if split is None else [split],
+        options.parse_steps(steps),
+    )
+
+
+def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> RemovalPlan:
+    from rollout_traces.store.removal_plan import plan_retention
+
+    age = None
+    if older_than is not None:
+        found = _AGE.match(older_than)
+        if found is None:
+            raise typer.BadParameter(f"--older-than {older_than!r}: expected such as 12h, 30d or 8w.")
+        age = timedelta(hours=int(found[1]) * _HOURS[found[2]])
+    if keep_gb is not None and not keep_gb >= 0:
+        raise typer.BadParameter(f"--keep-gb {keep_gb}: expected 0 or more.")
+    return plan_retention(store, age, None if keep_gb is None else int(keep_gb * 1e9))
+
+
+def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
+    """What waits in spools of the runs that something is deleted of."""
+    from rollout_traces.worker.recovery import find_left
+
+    names = {*plan.runs.values(), *(place[0] for place in plan.places)}
+    return [left for left in find_left(store.project) if left.run_name in names]
+
+
+def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> None:
+    waiting = sum(left.n_records for left in spooled)
+    summary = {
+        "runs": sorted(plan.runs.values()),
+        "rollouts": plan.rollouts,
+        "traced": plan.traced,
+        "traces_and_summaries": len(plan.traces),
+        "ledgers_rewritten": len(plan.ledger_rows),
+        "steps": len(plan.places),
+        "megabytes": round(plan.text_bytes / 1e6, 3),
+        "waiting_in_spools": waiting,
+        "deleted": yes and not plan.is_empty,
+    }
+    if as_json:
+        print_json(summary)
+        return
+    if plan.is_empty:
+        typer.echo("Nothing matches; nothing goes.")
+        return
+    rows = [[*place, n] for place, n in plan.places.items()]
+    print_table(["run", "split", "step", "rollouts"], rows[:SHOWN_PLACES], title=f"project {plan.project}")
+    if len(rows) > SHOWN_PLACES:
+        typer.echo(f"… and {len(rows) - SHOWN_PLACES} steps more")
+    typer.echo(
+        f"{plan.rollouts} rollouts go, {plan.traced} of them traced: {len(plan.traces)} traces and step summaries,"
+        f" {plan.text_bytes / 1e6:.1f} MB; {len(plan.ledger_rows)} ledgers lose rows."
+    )
+    for name in sorted(plan.runs.values()):
+        typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")
+    if waiting:
+        typer.echo(f"{waiting} records wait in spools of these runs.")
+    if not yes:
+        typer.echo("Nothing was deleted. Go ahead with --yes.")
+
+
+def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
+    from pathlib import Path
+
+    from rollout_traces.errors import StoreError
+    from rollout_traces.sink import removal
+    from rollout_traces.store.columns.side import remove_rows
+
+    for left in spooled:
+        if left.in_use:
+            raise StoreError(f"run {left.run_name!r} is being logged. Stop it first; nothing was deleted.")
+        if left.n_records and left.run_name not in plan.runs.values():
+            raise StoreError(
+                f"run {left.run_name!r}: {left.n_records} records wait in {left.folder.path} and would come back."
+                " `rollout-traces recover` stores them; nothing was deleted."
+            )
+    for left in spooled:
+        if left.run_name in plan.runs.values():
+            left.folder.remove()
+    removal.remove_traces(plan.project, plan.traces, plan.ledger_rows)
+    removal.remove_runs(plan.project, plan.runs)
+    if not removal.shrink(plan.project):
+        typer.echo("Somebody is writing: the file shrinks at the next deletion.", err=True)
+    remove_rows(Path(store.side_folder), plan.traces)
+    store.index_anew()

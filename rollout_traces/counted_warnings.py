@@ -1,0 +1,54 @@
+"""The one place that counts what went wrong and was contained, and warns of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+
+from rollout_traces.errors import text_of
+
+log = logging.getLogger("rollout_traces")
+
+WARN_EVERY = 60.0
+"""Seconds between two warnings of one kind; what happened between them is counted."""
+KIND_LENGTH = 40
+"""Characters at a warning's beginning that tell its kind, beside its counter: they name the key."""
+MAX_KINDS = 100
+"""Kinds that are told apart; further ones count as one."""
+_NUMBER = re.compile(r"\d+")
+
+
+class Warnings:
+    """One warning a minute and kind, and a count of all.
+
+    Args:
+        counters: where they are counted.
+    """
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self.counters = counters
+        self._warned: dict[tuple[str, str], float] = {}
+
+    def count(self, counter: str, what: object, n: int = 1, *, with_traceback: bool = False) -> None:
+        """Counts, and warns when the last warning of the kind is long enough ago.
+
+        Args:
+            counter: the counter's name.
+            what: what happened, or the error.
+            n: how many.
+            with_traceback: log where the error that is being handled was raised.
+        """
+        self.counters[counter] += n
+        now, text = time.monotonic(), text_of(what)
+        kind = (counter, _NUMBER.sub("#", text)[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
+        if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
+            self._warned[kind] = now
+            log.warning(
+                "%s (%d so far), training goes on: %s",
+                counter,
+                self.counters[counter],
+                text,
+                exc_info=with_traceback,
+            )

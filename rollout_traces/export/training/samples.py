@@ -1,0 +1,216 @@
+"""The rollouts that training data is made of: conversation, tools, and what decides where each goes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.export.rows import PAGE, ExportQuery
+from rollout_traces.export.training.options import TrainingOptions
+from rollout_traces.trace.conversion import TraceRecord, read_transcript
+from rollout_traces.transcript import Turn
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store, TraceRow
+
+EVALUATION = "eval-rollout"
+GROUP_KEYS = ("run_id", "split", "step", "group", "attempt")
+HIDDEN = "█"
+"""What a run's `redact` hook left of what it hid."""
+
+
+@dataclass(frozen=True)
+class TrainingSample:
+    """One rollout as training data.
+
+    Attributes:
+        uid: the rollout's uid; its trace id where it has none.
+        prompt: the messages before the first that the policy wrote.
+        completion: those from there on.
+        tools: the tools that it was given, OpenAI style; none where the prompt's text describes them, as a chat
+            template wrote it: given again they would be there twice.
+        key: what makes rollouts answers to the same prompt.
+        group: the rollouts of one prompt in one step of one run share it; None for those of no group.
+        reward: the reward; None when unknown.
+        n_sampled: tokens that the policy sampled; characters of the completion where they are unknown.
+        about: further columns, by name.
+    """
+
+    uid: str
+    prompt: tuple[Mapping[str, Any], ...]
+    completion: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    key: str
+    group: tuple[Any, ...] | None
+    reward: float | None
+    n_sampled: int
+    about: Mapping[str, Any]
+
+
+def samples(
+    store: Store, query: ExportQuery, options: TrainingOptions, left_out: Counter[str]
+) -> Iterator[TrainingSample]:
+    """The samples of a query.
+
+    Args:
+        store: where from.
+        query: which rollouts; those without a trace have no conversation and are none of them.
+        options: how they are made.
+        left_out: counts those that are not given, by reason.
+
+    Raises:
+        ConfigError: the query asks for evaluation alone, and that was not allowed.
+    """
+    if query.split == EVALUATION and not options.evaluation:
+        raise ConfigError(
+            "training data of evaluation rollouts would train on what the run is measured by. "
+            "Where that is meant, add --evaluation."
+        )
+    held_out = frozenset() if options.evaluation else evaluation_prompts(store)
+    for row in _rows(store, query):
+        if not options.evaluation and row.split == EVALUATION:
+            left_out["evaluation"] += 1
+            continue
+        sample = _sample(store, row, options, left_out)
+        if sample is None:
+            continue
+        if sample.key in held_out or row["prompt_key"] in held_out:
+            left_out["a prompt of evaluation"] += 1
+            continue
+        yield sample
+
+
+def evaluation_prompts(store: Store) -> frozenset[str]:
+    """Keys of the prompts that were evaluated: those that were logged, and those of kept conversations."""
+    table = store.rollouts(columns=["prompt_key"], splits=[EVALUATION])
+    keys = {key for key in table["prompt_key"].to_pylist() if key is not None}
+    for row in _rows(store, ExportQuery(split=EVALUATION)):
+        if row.id is not None:
+            try:
+                keys.add(prompt_hash(_split(_messages(store.record(row.id), "drop"))[0]))
+            except StoreError:
+                continue  # a trace that cannot be read is counted where it is exported
+    return frozenset(keys)
+
+
+def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
+    """A key of a prompt's text: equal for equal ones, blanks and case left out."""
+    text = "\x00".join(f"{m['role']}\x01{' '.join(str(m['content']).lower().split())}" for m in prompt)
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def _rows(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
+    left, after = query.limit, None
+    while left is None or left > 0:
+        page = store.query(
+            query.run, query.split, query.where, query.text, query.order_by or "run, step, group, sample",
+            PAGE if left is None else min(PAGE, left), after, query.steps,
+        )  # fmt: skip
+        yield from page.rows
+        left = None if left is None else left - len(page.rows)
+        after = page.next
+        if after is None:
+            return
+
+
+def _sample(
+    store: Store, row: TraceRow, options: TrainingOptions, left_out: Counter[str]
+) -> TrainingSample | None:
+    try:
+        record = store.record(str(row.id))
+        messages = _messages(record, options.thinking)
+        transcript = read_transcript(record)
+    except StoreError:
+        left_out["unreadable"] += 1
+        return None
+    prompt, completion = _split(messages)
+    if not completion:
+        left_out["nothing written by the policy"] += 1
+        return None
+    if HIDDEN in orjson.dumps(messages, default=str).decode():
+        left_out["redacted in part"] += 1
+        return None
+    reward = row["reward"]
+    components = {name: row[name] for name in row.values if name.startswith("component/")}
+    group = tuple(row[name] for name in GROUP_KEYS) if row["group"] is not None else None
+    labels = {"labels": list(row["labels"])} if row["labels"] else {}
+    return TrainingSample(
+        uid=str(row["uid"] or row.id),
+        prompt=tuple(prompt),
+        completion=tuple(completion),
+        tools=() if transcript is None else _tools_beside(transcript.tools, prompt),
+        key=prompt_hash(prompt),
+        group=group,
+        reward=float(reward) if isinstance(reward, (int, float)) else None,
+        n_sampled=int(row["n_sampled"] or len(str(completion))),
+        about={"run": row.run, "step": row.step, **components, **labels},
+    )
+
+
+def _tools_beside(
+    tools: Sequence[Mapping[str, Any]], prompt: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
+    text = "\n".join(str(message["content"]) for message in prompt)
+    return () if all(all(word in text for word in _words(tool)) for tool in tools) else tuple(tools)
+
+
+def _words(tool: Mapping[str, Any]) -> list[str]:
+    """What any description of a tool holds: its name, what it says of itself, its parameters."""
+    inner = tool.get("function")
+    function = inner if isinstance(inner, Mapping) else tool
+    parameters = function.get("parameters")
+    names = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    told = [function.get("name"), function.get("description"), *(names if isinstance(names, Mapping) else ())]
+    return [str(word) for word in told if word]
+
+
+def _messages(record: TraceRecord, thinking: str) -> list[dict[str, Any]]:
+    """The conversation, thinking where it is wanted, and arguments of tools as values.
+
+    Raises:
+        StoreError: the trace is damaged.
+    """
+    transcript = read_transcript(record)
+    if transcript is None:
+        return [_plain(message) for message in record.messages]
+    turns = [turn if thinking == "content" else replace(turn, thinking=None) for turn in transcript.turns]
+    messages = [_plain(message) for message in replace(transcript, turns=tuple(turns)).messages()]
+    if thinking == "reasoning_content":
+        for message, turn in zip(messages, transcript.turns, strict=True):
+            message |= _reasoning(turn)
+    return messages
+
+
+def _reasoning(turn: Turn) -> dict[str, str]:
+    return {} if turn.thinking is None else {"reasoning_content": turn.thinking}
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose tools' arguments are values where they are JSON: templates write them as such."""
+    plain = {**message, "content": message.get("content") or ""}
+    if plain.get("tool_calls"):
+        plain["tool_calls"] = [_call(call) for call in plain["tool_calls"]]
+    return plain
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            function["arguments"] = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            function["arguments"] = arguments
+    return {**call, "function": function}
+
+
+def _split(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Prompt and completion: the second begins with the first message of the assistant."""
+    first = next((at for at, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
+    return list(messages[:first]), list(messages[first:])

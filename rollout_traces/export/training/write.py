@@ -1,0 +1,184 @@
+"""Training data as a folder that `datasets` loads, with a card and a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.export.manifest import ExportManifest, describe
+from rollout_traces.export.rows import ExportQuery
+from rollout_traces.export.training.duplicates import Duplicates
+from rollout_traces.export.training.options import TrainingOptions
+from rollout_traces.export.training.rows import ROWS
+from rollout_traces.export.training.samples import TrainingSample, samples
+from rollout_traces.export.training.sessions import session_lines, session_name
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+
+CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
+"""Columns whose values differ in their fields from row to row."""
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TrainingManifest:
+    """What training data was made of, and how.
+
+    Attributes:
+        made_from: as of any export; its checksum and size are those of the file `train`.
+        options: how it was made.
+        splits: rows of each file.
+        left_out: rollouts of the query that are in none, by reason.
+        files: file -> SHA-256; of `hub`, of the names and contents of all sessions together.
+    """
+
+    made_from: ExportManifest
+    options: Mapping[str, Any]
+    splits: Mapping[str, int]
+    left_out: Mapping[str, int]
+    files: Mapping[str, str]
+
+
+def export_training(
+    store: Store,
+    folder: Path | str,
+    options: TrainingOptions,
+    query: ExportQuery = ExportQuery(),  # noqa: B008
+) -> TrainingManifest:
+    """Writes training data: `train.jsonl`, `test.jsonl`, a card (`README.md`) and `manifest.json`.
+
+    The folder appears under its name only when it is complete. `datasets.load_dataset(folder)` reads it.
+
+    Args:
+        store: where from.
+        folder: a new or empty folder.
+        options: what is made, and how.
+        query: which rollouts.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError: the folder is not empty, nothing is left to write, or evaluation is asked for unasked.
+        QueryError: the query cannot be understood.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    left_out: Counter[str] = Counter()
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        made = options if options.format != "hub" else replace(options, thinking="reasoning_content")
+        kept = _without_duplicates(samples(store, query, made, left_out), made, left_out)
+        splits = _write(unfinished, kept, made, left_out)
+        if not sum(splits.values()):
+            raise ConfigError(
+                f"no rollout is left to write. Left out: {_said(left_out) or 'none; none matches'}."
+            )
+        manifest = _manifest(store, query, unfinished, made, splits, left_out)
+        (unfinished / MANIFEST).write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
+        if folder.exists():
+            folder.rmdir()
+        unfinished.chmod(0o755)
+        unfinished.replace(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return manifest
+
+
+def _without_duplicates(
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
+) -> Iterator[TrainingSample]:
+    duplicates = Duplicates(options.near_duplicates)
+    for sample in found:
+        key = sample.key if options.format != "dpo" else f"{sample.key} {sample.reward}"
+        if duplicates.is_new(key, sample.completion):
+            yield sample
+        else:
+            left_out["near-duplicate"] += 1
+
+
+def _write(
+    folder: Path, found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
+) -> dict[str, int]:
+    splits = dict.fromkeys(("train", "test") if options.test_share else ("train",), 0)
+    if options.format == "hub":
+        for sample in found:
+            name = _split_of(sample.key, options)
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / session_name(sample)).write_bytes(b"".join(session_lines(sample)))
+            splits[name] += 1
+        return splits
+    columns: dict[str, None] = {}
+    files = {name: (folder / f"{name}.jsonl").open("wb") for name in splits}
+    try:
+        for row in ROWS[options.format](found, options, left_out):
+            name = _split_of(row["prompt_key"], options)
+            columns |= dict.fromkeys(row)
+            files[name].write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
+            splits[name] += 1
+    finally:
+        for file in files.values():
+            file.close()
+    for name in [name for name, n in splits.items() if not n]:
+        (folder / f"{name}.jsonl").unlink()
+    (folder / "README.md").write_text(
+        _card(options, [n for n in splits if splits[n]], list(columns)), "utf-8"
+    )
+    return splits
+
+
+def _split_of(key: str, options: TrainingOptions) -> str:
+    """`train` or `test`, the same for a prompt whatever else is exported."""
+    digest = hashlib.blake2b(f"{options.seed} {key}".encode(), digest_size=8).digest()
+    return "test" if int.from_bytes(digest, "big") / 2**64 < options.test_share else "train"
+
+
+def _card(options: TrainingOptions, splits: list[str], columns: list[str]) -> str:
+    """The data set's card: which file is which split, and that conversations are JSON of any fields."""
+    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
+    for name in splits:
+        lines += [f"  - split: {name}", f"    path: {name}.jsonl"]
+    lines += ["tags:", "- rollout-traces", f"- {options.format}", "---", ""]
+    lines += [
+        f"Rollouts as `{options.format}` data, written by rollout-traces. `{MANIFEST}` says what of and how.",
+        "",
+    ]
+    lines += [f"Columns: {', '.join(f'`{name}`' for name in columns)}.", ""]
+    return "\n".join(lines)
+
+
+def _manifest(
+    store: Store,
+    query: ExportQuery,
+    folder: Path,
+    options: TrainingOptions,
+    splits: Mapping[str, int],
+    left_out: Mapping[str, int],
+) -> TrainingManifest:
+    files = sorted(path for path in folder.rglob("*.jsonl"))
+    matched = store.count(query.run, query.split, query.where, query.text, query.steps)
+    made_from = describe(
+        store, query, files[0], file_format=options.format, rows=sum(splits.values()), matched=matched
+    )
+    if options.format == "hub":
+        whole = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+        sums = {"*.jsonl": whole}
+    else:
+        sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return TrainingManifest(made_from, asdict(options), splits, dict(left_out), sums)
+
+
+def _said(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} ({reason})" for reason, n in left_out.items())

@@ -1,0 +1,1 @@
+"""The inspector for programs: typed answers, their routes, and their tools for agents."""

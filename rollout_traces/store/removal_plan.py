@@ -1,0 +1,196 @@
+"""What goes when rollouts are deleted: worked out before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.local_source import LocalSource
+from rollout_traces.store.store import Steps, Store
+
+Place = tuple[str, str, int]
+"""Run id, split and step."""
+
+
+@dataclass(frozen=True)
+class RemovalPlan:
+    """What a deletion takes away.
+
+    Attributes:
+        project: the project.
+        runs: id -> name of runs of which nothing stays: their scalars, configuration and alerts go too.
+        traces: ids of the traces that go, step summaries included.
+        ledger_rows: id of a step summary that stays -> uids of the rollouts that leave its ledger.
+        rollouts: rollouts that go, traced or not.
+        traced: the traced ones among them.
+        places: run, split and step they are of -> how many go.
+        text_bytes: bytes of the traces that go, as stored.
+    """
+
+    project: str
+    runs: Mapping[str, str] = field(default_factory=dict)
+    traces: frozenset[str] = frozenset()
+    ledger_rows: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rollouts: int = 0
+    traced: int = 0
+    places: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
+    text_bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing goes."""
+        return not (self.runs or self.traces or self.ledger_rows)
+
+
+def plan_removal(
+    store: Store,
+    where: str = "",
+    runs: Sequence[str] | None = None,
+    splits: Sequence[str] | None = None,
+    steps: Steps = (None, None),
+) -> RemovalPlan:
+    """What goes when every rollout of a filter is deleted, traced or not, of every attempt.
+
+    Args:
+        store: a project of this machine.
+        where: a filter.
+        runs: ids or names of runs; all when None.
+        splits: which splits; all when None.
+        steps: first and last step, both included.
+
+    Raises:
+        StoreError: it is a server or an export, which nothing is deleted from.
+        QueryError: the filter cannot be understood.
+    """
+    _need_local(store)
+    table = store.rollouts(where, ["run_id", "run", "split", "step", "uid", "id"], runs, splits, steps)
+    wanted: dict[Place, list[tuple[str | None, str | None]]] = {}
+    names: dict[str, str] = {}
+    for run_id, run, split, step, uid, trace_id in zip(*(c.to_pylist() for c in table.columns), strict=True):
+        names[run_id] = run
+        wanted.setdefault((run_id, split, step), []).append((uid, trace_id))
+    whole = {}
+    if not where and splits is None and steps == (None, None):
+        chosen = store.runs() if runs is None else [store.run(run) for run in runs]
+        whole = {info.id: info.name for info in chosen}
+    return _planned(store, wanted, names, whole)
+
+
+def plan_retention(
+    store: Store, older_than: timedelta | None = None, most_bytes: int | None = None
+) -> RemovalPlan:
+    """What goes so that nothing older stays, and the project's traces take no more than so many bytes.
+
+    Whole steps go, the oldest first by when they were last written.
+
+    Args:
+        store: a project of this machine.
+        older_than: age of the oldest step that stays.
+        most_bytes: bytes of all traces and step summaries, as stored.
+
+    Raises:
+        StoreError: it is a server or an export, which nothing is deleted from.
+    """
+    _need_local(store)
+    sizes = _sizes(store)
+    ages: dict[Place, str] = {}
+    taken: dict[Place, int] = {}
+    for place, trace_id in _docs_of(store):
+        timestamp, size = sizes.get(trace_id, ("", 0))
+        ages[place] = max(ages.get(place, ""), timestamp)
+        taken[place] = taken.get(place, 0) + size
+    left = sum(taken.values())
+    limit = "" if older_than is None else (datetime.now(timezone.utc) - older_than).isoformat()
+    going = set()
+    for place in sorted(ages, key=lambda each: (ages[each], each)):
+        if ages[place] < limit or (most_bytes is not None and left > most_bytes):
+            going.add(place)
+            left -= taken[place]
+    table = store.rollouts(columns=["run_id", "run", "split", "step", "uid", "id"])
+    wanted: dict[Place, list[tuple[str | None, str | None]]] = {place: [] for place in going}
+    names: dict[str, str] = {}
+    for run_id, run, split, step, uid, trace_id in zip(*(c.to_pylist() for c in table.columns), strict=True):
+        if (run_id, split, step) in going:
+            names[run_id] = run
+            wanted[(run_id, split, step)].append((uid, trace_id))
+    return _planned(store, wanted, names, {})
+
+
+def _need_local(store: Store) -> None:
+    if not isinstance(store.source, LocalSource):
+        raise StoreError(
+            f"{store.source.label}: nothing is deleted from there. Delete on the machine that holds the project."
+        )
+
+
+def _planned(
+    store: Store,
+    wanted: Mapping[Place, Sequence[tuple[str | None, str | None]]],
+    names: Mapping[str, str],
+    whole_runs: Mapping[str, str],
+) -> RemovalPlan:
+    rows_of = _rows_of(store)
+    docs: dict[Place, list[tuple[str, str | None, str]]] = {}
+    for place, trace_id, uid, kind in _docs(store):
+        if place in wanted or place[0] in whole_runs:
+            docs.setdefault(place, []).append((trace_id, uid, kind))
+    traces: set[str] = set()
+    ledgers: dict[str, frozenset[str]] = {}
+    for place, there in docs.items():
+        rows = wanted.get(place, ())
+        uids = frozenset(uid for uid, _ in rows if uid is not None)
+        ids = {trace_id for _, trace_id in rows if trace_id is not None}
+        everything = place[0] in whole_runs or len(rows) >= rows_of.get(place, 0)
+        for trace_id, uid, kind in there:
+            if everything or trace_id in ids or (kind != "digest" and uid is not None and uid in uids):
+                traces.add(trace_id)
+            elif kind == "digest" and uids:
+                ledgers[trace_id] = uids
+    sizes = _sizes(store)
+    return RemovalPlan(
+        project=store.project,
+        runs=dict(whole_runs),
+        traces=frozenset(traces),
+        ledger_rows=ledgers,
+        rollouts=sum(map(len, wanted.values())),
+        traced=sum(trace_id is not None for rows in wanted.values() for _, trace_id in rows),
+        places={(names[p[0]], *p[1:]): len(rows) for p, rows in sorted(wanted.items()) if rows},
+        text_bytes=sum(sizes.get(trace_id, ("", 0))[1] for trace_id in traces),
+    )
+
+
+def _rows_of(store: Store) -> dict[Place, int]:
+    """How many rollouts each place has."""
+    found = store.ask(
+        lambda asking: asking.connection.execute(
+            "SELECT run_id, split, step, sum(n_rows) FROM parts JOIN places USING (place) JOIN runs USING (run)"
+            " WHERE NOT dead GROUP BY place"
+        ).fetchall()
+    )
+    return {(run_id, split, step): n for run_id, split, step, n in found}
+
+
+def _docs(store: Store) -> list[tuple[Place, str, str | None, str]]:
+    found: list[Any] = store.ask(
+        lambda asking: asking.connection.execute(
+            "SELECT run_id, split, step, id, uid, kind FROM docs JOIN places USING (place) JOIN runs USING (run)"
+        ).fetchall()
+    )
+    return [
+        ((run_id, split, step), trace_id, uid, kind) for run_id, split, step, trace_id, uid, kind in found
+    ]
+
+
+def _docs_of(store: Store) -> list[tuple[Place, str]]:
+    return [(place, trace_id) for place, trace_id, _, _ in _docs(store)]
+
+
+def _sizes(store: Store) -> dict[str, tuple[str, int]]:
+    """When each trace was stored, and its bytes."""
+    rows = store.source.select(
+        "SELECT id, timestamp, length(messages) + length(metadata) + coalesce(length(spans), 0) FROM traces"
+    )
+    return {trace_id: (timestamp or "", size or 0) for trace_id, timestamp, size in rows}

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from rollout_traces.cli import build_app
+from rollout_traces.export import write_side_table
+from rollout_traces.store import open_store
+from tests.store.projects import PROJECT, RUN, database, make_ledger, store_values, write_step
+
+SECRET = "the combination is 4711"
+
+
+@pytest.fixture
+def project(trackio_dir: Path) -> Path:
+    """Three steps of two runs; row 1 of every step says the secret."""
+    for name, run_id in ((RUN, "1" * 32), ("run-002", "2" * 32)):
+        for step in range(3):
+            texts = {1: (("user", "What?"), ("assistant", f"{SECRET}, step {step}"))}
+            ledger = make_ledger([[1.0, 0.0], [0.5, 0.5]], step=step, batch=name[-1], traced=(0, 1))
+            write_step(ledger, (0, 1), texts, run=(name, run_id))
+            store_values({"train/loss": 1.0}, step=step, run=(name, run_id))
+    return trackio_dir
+
+
+@pytest.fixture
+def delete(project: Path) -> Callable[..., Result]:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(build_app(["delete"]), ["delete", "-p", PROJECT, *arguments])
+
+    return run
+
+
+def kept(**asked: object) -> set[tuple[str, str]]:
+    rows = open_store(PROJECT).rollouts(columns=["run", "uid"], **asked).to_pylist()
+    return {(row["run"], row["uid"]) for row in rows}
+
+
+def said_in_files(folder: Path, text: str) -> list[str]:
+    return [str(p) for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+
+class TestDryRun:
+    def test_is_what_happens_without_yes(self, delete: Callable[..., Result], project: Path) -> None:
+        before = database(project).read_bytes()
+        done = delete("--run", RUN, "--steps", "0:1")
+        assert "8 rollouts go, 4 of them traced" in done.output
+        assert "Nothing was deleted" in done.output
+        assert database(project).read_bytes() == before and len(kept()) == 24
+
+    def test_names_runs_that_go_as_a_whole(self, delete: Callable[..., Result]) -> None:
+        assert "Run run-002 goes as a whole" in delete("--run", "run-002").output
+        assert "goes as a whole" not in delete("--run", "run-002", "--steps", "1").output
+
+    @pytest.mark.parametrize(
+        "arguments", [(), ("--run", RUN, "--older-than", "3d"), ("--older-than", "soon")]
+    )
+    def test_what_goes_must_be_named_plainly(
+        self, delete: Callable[..., Result], arguments: tuple[str, ...]
+    ) -> None:
+        assert delete(*arguments, "--yes").exit_code == 2
+        assert len(kept()) == 24
+
+    def test_a_filter_that_is_not_understood_deletes_nothing(self, delete: Callable[..., Result]) -> None:
+        assert delete("-w", "rewrd < 1", "--yes").exit_code != 0
+        assert delete("-w", "reward > 100", "--yes").output.startswith("Nothing matches")
+        assert len(kept()) == 24
+
+
+class TestDelete:
+    def test_a_run_goes_with_its_scalars(self, delete: Callable[..., Result]) -> None:
+        assert delete("--run", "run-002", "--yes").exit_code == 0
+        store = open_store(PROJECT)
+        assert [info.name for info in store.runs()] == [RUN]
+        assert len(kept()) == 12 and store.metrics(RUN)["train/loss"][0] == [0, 1, 2]
+
+    def test_steps_go_and_the_curves_stay(self, delete: Callable[..., Result]) -> None:
+        assert delete("--run", RUN, "--steps", ":1", "--yes").exit_code == 0
+        store = open_store(PROJECT)
+        assert [info.step for info in store.steps(RUN, "rollout")] == [2]
+        assert store.metrics(RUN)["train/loss"][0] == [0, 1, 2]
+
+    def test_a_rollout_leaves_its_steps_ledger_too(self, delete: Callable[..., Result]) -> None:
+        assert delete("--rollout", "11-1", "--yes").exit_code == 0
+        assert (RUN, "11-1") not in kept() and len(kept()) == 23
+        ledger = open_store(PROJECT).ledger(RUN, "rollout", 1)
+        assert ledger.get("uid").tolist() == ["11-0", "11-2", "11-3"]
+        assert ledger.get("reward").tolist() == [1.0, 0.5, 0.5]
+
+    def test_an_untraced_rollout_leaves_the_ledger(self, delete: Callable[..., Result]) -> None:
+        assert delete("--rollout", "11-3", "--yes").exit_code == 0
+        assert (RUN, "11-3") not in kept() and len(kept()) == 23
+
+    def test_a_prompt_goes_from_every_step_of_every_run(self, delete: Callable[..., Result]) -> None:
+        assert delete("--prompt", "prompt-0", "--yes").exit_code == 0
+        assert open_store(PROJECT).count(where="prompt_key = 'prompt-0'", rows="all") == 0
+        assert len(kept()) == 12 and open_store(PROJECT).count() == 0
+
+    def test_nothing_of_it_stays_in_any_file(self, delete: Callable[..., Result], project: Path) -> None:
+        store = open_store(PROJECT)
+        assert store.count(text="combination") == 6
+        ids = [row.id for row in store.query(text="combination").rows]
+        write_side_table(store, "judge", pa.table({"id": ids, "said": ["4711-judged"] * len(ids)}))
+        store.close()
+        assert said_in_files(project, SECRET) and said_in_files(project, "11-1")
+        assert delete("-w", "text contains 'combination'", "--yes").exit_code == 0
+        assert said_in_files(project, SECRET) == [] and said_in_files(project, "combination") == []
+        again = open_store(PROJECT)
+        assert again.count(text="combination") == 0 and again.count() == 6
+        assert again.rollouts(where="said is not null", columns=["said"]).num_rows == 0
+
+    def test_a_run_that_is_being_logged_is_left_alone(
+        self, delete: Callable[..., Result], project: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from rollout_traces.worker import recovery
+
+        class Folder:
+            path = project / "spool"
+
+        class Manifest:
+            run_name = RUN
+
+        left = recovery.Left(Folder(), Manifest(), 3, True)  # type: ignore[arg-type]
+        monkeypatch.setattr(recovery, "find_left", lambda project: [left])
+        done = delete("--run", RUN, "--yes")
+        assert done.exit_code == 1 and "is being logged" in str(done.exception or done.output)
+        assert len(kept()) == 24
+
+
+class TestRetention:
+    def test_steps_older_than_an_age_go(self, delete: Callable[..., Result], project: Path) -> None:
+        age_of(project, RUN, 0, timedelta(days=40))
+        age_of(project, RUN, 1, timedelta(days=20))
+        done = delete("--older-than", "30d", "--yes", "--json")
+        assert json.loads(done.stdout)["rollouts"] == 4
+        assert not [each for each in kept() if each[1].startswith("10-")] and len(kept()) == 20
+
+    def test_the_oldest_steps_go_until_the_size_is_kept(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        for step in range(3):
+            age_of(project, "run-002", step, timedelta(days=9 - step))
+        size = json.loads(delete("--keep-gb", "0", "--json").stdout)["megabytes"]
+        done = delete("--keep-gb", str(size / 1000 * 0.7), "--yes", "--json")
+        assert json.loads(done.stdout)["steps"] == 2
+        assert {run for run, _ in kept(steps=(0, 1))} == {RUN}
+
+    def test_nothing_goes_while_all_is_within_bounds(self, delete: Callable[..., Result]) -> None:
+        assert "nothing goes" in delete("--older-than", "30d", "--keep-gb", "5", "--yes").output
+        assert len(kept()) == 24
+
+
+def age_of(folder: Path, run: str, step: int, age: timedelta) -> None:
+    """Makes a step look as if it had been stored long ago."""
+    import sqlite3
+
+    then = (datetime.now(timezone.utc) - age).isoformat()
+    with sqlite3.connect(database(folder)) as connection:
+        connection.execute(
+            "UPDATE traces SET timestamp = ? WHERE run_name = ? AND step = ?", (then, run, step)
+        )

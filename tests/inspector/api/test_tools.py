@@ -1,0 +1,179 @@
+"""A scripted agent finds a planted cause with the tools alone, and cites what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from rollout_traces.inspector.api.tools import build_tools
+from tests.inspector.api.conftest import AT
+
+ARTIFACTS = Path(__file__).resolve().parents[3] / "artifacts"
+
+
+class Agent:
+    """Calls tools and keeps what was said."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.transcript: list[dict[str, Any]] = []
+
+    async def ask(self, tool: str, **arguments: Any) -> Any:
+        """The structured answer of a tool; an error's text where it refuses."""
+        answer = await self._client.call_tool(tool, arguments)
+        found = answer.content[0].text if answer.is_error else answer.structured_content
+        self.transcript.append({"tool": tool, "arguments": arguments, "answer": found})
+        return found
+
+
+def with_agent(workspace: Any, script: Callable[[Agent], Awaitable[Any]]) -> Any:
+    """Runs a script against the tools, in a thread of its own: a browser's loop may run in this one."""
+
+    async def run() -> Any:
+        async with Client(build_tools(workspace)) as client:
+            return await script(Agent(client))
+
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, run()).result()
+
+
+async def find_the_cause(agent: Agent) -> dict[str, Any]:
+    """What an agent does: looks at every run, follows the worst diagnosis to rollouts, cites them, checks."""
+    [project] = (await agent.ask("projects"))["projects"]
+    runs = (await agent.ask("runs", project=project))["runs"]
+    reports = [await agent.ask("report", project=project, run=run["name"]) for run in runs]
+    rank = {"error": 0, "warn": 1, "info": 2}
+    told = [(rank[d["severity"]], r["run"], d) for r in reports for d in r["diagnoses"]]
+    _, run, cause = min(told, key=lambda each: each[0])
+    await agent.ask("events", project=project, run=run)
+    await agent.ask("explain", project=project, run=run, step=cause["step"])
+    page = await agent.ask(
+        "query", project=project, run=run, where=cause["where"], columns="uid,engine,step", limit=3
+    )
+    rollout = await agent.ask("read_rollout", project=project, id=page["rows"][0]["uid"])
+    turn = next(turn for turn in rollout["turns"] if turn["role"] == "assistant")
+    said = f"{cause['sentence']} See {rollout['citation']}#{turn['start']}-{turn['stop'] - 1}."
+    checked = await agent.ask("check_citations", project=project, text=said)
+    return {"run": run, "cause": cause, "page": page, "report": said, "checked": checked}
+
+
+class TestAnAgent:
+    def test_finds_the_planted_cause_with_tools_alone(self, workspace):
+        kept: list[dict[str, Any]] = []
+
+        async def script(agent: Agent) -> dict[str, Any]:
+            found = await find_the_cause(agent)
+            kept.extend(agent.transcript)
+            return found
+
+        found = with_agent(workspace, script)
+        ARTIFACTS.mkdir(exist_ok=True)
+        (ARTIFACTS / "mcp-transcript.json").write_text(json.dumps(kept, indent=1))
+        assert found["run"] == "off"
+        assert "engine" in found["cause"]["where"]
+        assert abs(found["cause"]["step"] - AT) <= 2
+        assert found["checked"]["all_resolve"]
+        assert found["checked"]["citations"][0]["text"]
+
+    def test_is_told_what_is_wrong_with_its_question(self, workspace):
+        async def script(agent: Agent) -> list[Any]:
+            return [
+                await agent.ask("query", project="story", where="rewardd > 1"),
+                await agent.ask("query", project="nobody"),
+                await agent.ask("query", project="story", limit=100_000),
+                await agent.ask("read_rollout", project="story", id="nobody"),
+            ]
+
+        answers = with_agent(workspace, script)
+        for answer, said in zip(
+            answers, ("Did you mean reward", "no project", "limit", "no trace"), strict=True
+        ):
+            assert said in answer
+
+    def test_pages_through_a_query(self, workspace):
+        async def script(agent: Agent) -> tuple[int, list[str]]:
+            seen: list[str] = []
+            after = None
+            while True:
+                page = await agent.ask(
+                    "query", project="story", run="healthy", rows="all", limit=150, after=after
+                )
+                seen += [row["uid"] for row in page["rows"]]
+                after = page["next"]
+                if after is None:
+                    return page["total"], seen
+
+        total, seen = with_agent(workspace, script)
+        assert len(set(seen)) == len(seen) == total
+
+    def test_there_is_no_tool_that_writes_or_opens_without_an_inspector(self, workspace):
+        async def names() -> list[str]:
+            async with Client(build_tools(workspace)) as client:
+                return [tool.name for tool in (await client.list_tools()).tools]
+
+        with ThreadPoolExecutor(1) as apart:
+            found = apart.submit(asyncio.run, names()).result()
+        assert {"query", "explain", "read_rollout", "compare", "flips", "events", "check_citations"} <= set(
+            found
+        )
+        assert "open" not in found
+
+
+def test_the_command_speaks_over_standard_input(workspace):
+    async def asked() -> Any:
+        command = ["-c", "from rollout_traces.cli import main; main()", "mcp", "-p", "story"]
+        environment = {**os.environ, "TRACKIO_DIR": str(workspace.folder)}
+        async with Client(
+            StdioServerParameters(command=sys.executable, args=command, env=environment)
+        ) as client:
+            return (await client.call_tool("projects", {})).structured_content
+
+    with ThreadPoolExecutor(1) as apart:
+        assert apart.submit(asyncio.run, asked()).result() == {"projects": ["story"]}
+
+
+def test_without_the_package_the_command_says_what_to_install():
+    code = "import sys; sys.modules['mcp'] = None; from rollout_traces.cli import main; sys.argv[1:] = ['mcp']; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "rollout-traces[mcp]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "resolve", "why"),
+    [
+        ("rollout:{uid}", [True], None),
+        ("(rollout:{uid}#0-3), rollout:{uid}.", [True, True], None),
+        ("rollout:{uid}#0-99999", [False], "tokens 0-99999"),
+        ("rollout:{uid}#9-3", [False], "tokens 9-3"),
+        ("rollout:nobody", [False], "no trace"),
+        ("nothing is cited", [], None),
+    ],
+)
+def test_citations_are_checked(workspace, text, resolve, why):
+    from rollout_traces.inspector.api.citations import checked
+
+    store = workspace.store("story")
+    uid = store.query(limit=1).rows[0]["uid"]
+    found = checked(store, text.format(uid=uid))
+    assert [each.resolves for each in found.citations] == resolve
+    assert found.all_resolve == (bool(resolve) and all(resolve))
+    assert why is None or why in str(found.citations[0].why_not)
+
+
+def test_a_beginning_of_a_uid_is_no_citation(workspace):
+    from rollout_traces.inspector.api.citations import checked
+
+    store = workspace.store("story")
+    uid = store.query(where="run = healthy", limit=1).rows[0]["uid"]
+    assert not checked(store, f"rollout:{uid[:-2]}").all_resolve

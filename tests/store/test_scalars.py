@@ -1,0 +1,54 @@
+"""Logged numbers by key: each row is read once, and the newest value of a step holds."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+import pytest
+
+from rollout_traces.store.scalars import Scalars
+
+
+class Rows:
+    """A source with rows of logged numbers, in order of arrival."""
+
+    label = "rows"
+
+    def __init__(self, *rows):
+        self.rows = [
+            (number, step, "", text if isinstance(text, bytes) else orjson.dumps(text))
+            for number, (step, text) in enumerate(rows, 1)
+        ]
+        self.asked = []
+
+    def metrics(self, run_id, after):
+        self.asked.append(after)
+        return [row for row in self.rows if row[0] > after]
+
+
+def test_of_a_step_that_a_later_attempt_logged_anew_the_newest_value_holds():
+    rows = Rows((4, {"loss": 4.0}), (5, {"loss": 5.0}), (6, {"loss": 6.0}), (5, {"loss": 0.5, "kl": 0.1}))
+    assert Scalars(rows).of("run") == {"loss": ([4, 6, 5], [4.0, 6.0, 0.5]), "kl": ([5], [0.1])}
+
+
+def test_a_row_is_read_once_and_later_ones_are_added():
+    rows = Rows((1, {"loss": 1.0}))
+    scalars = Scalars(rows)
+    assert scalars.of("run")["loss"] == ([1], [1.0])
+    rows.rows.append((2, 1, "", orjson.dumps({"loss": 2.0})))
+    assert scalars.of("run")["loss"] == ([1], [2.0])
+    assert rows.asked == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("text", [b"{", b"[1]"])
+def test_a_damaged_row_is_left_out(text):
+    assert Scalars(Rows((1, text), (2, {"a": 1, "b": True, "c": "NaN", "d": "text"}))).of("run").keys() == {
+        "a",
+        "c",
+    }
+
+
+def test_values_that_are_not_finite_are_kept_as_such():
+    [value] = Scalars(Rows((1, {"a": "NaN"}))).of("run")["a"][1]
+    assert math.isnan(value)
