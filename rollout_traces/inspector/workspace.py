@@ -18,6 +18,8 @@ from rollout_traces.store.time_limit import QUERY_SECONDS
 T = TypeVar("T")
 FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
+EXPORT_FRESH_FOR = 60.0
+"""The same of an export, of which every look lists all files."""
 LONGEST_WAIT = 20.0
 """Seconds that a question waits for the first indexing of its project."""
 LONGEST_TEXT = 10_000
@@ -261,14 +263,15 @@ class Workspace:
         return None
 
     def refresh(self, project: str) -> int:
-        """Looks for new rows, at most once a second.
+        """Looks for new rows, at most once a second, of an export once a minute.
 
         Returns:
             A number that grows whenever there were any.
         """
         store = self.store(project)
         now = time.monotonic()
-        if now - self._looked.get(project, -FRESH_FOR) >= FRESH_FOR:
+        fresh_for = EXPORT_FRESH_FOR if is_address(project) else FRESH_FOR
+        if now - self._looked.get(project, -fresh_for) >= fresh_for:
             self._looked[project] = now
             store.refresh()
             runs = tuple((run.id, run.last_step, run.n_traces, run.n_rollouts) for run in store.runs())
