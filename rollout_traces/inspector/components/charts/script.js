@@ -136,7 +136,7 @@ export class Charts {
     const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
       h("input", { type: "checkbox", checked: drawn.includes(name), onchange: event => choose(event.target.checked ? [...chosen, [name]] : chosen.map(chart => chart.filter(each => each !== name))) }), h("span", { class: "rt-ellipsis", title: name }, name))));
     fill();
-    return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; fill(); } }), list,
+    return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; if (event.target.isConnected) fill(); else this.draw(); } }), list,
       button("the usual ones", () => choose([]), { class: "rt-ghost" }));
   }
 }
