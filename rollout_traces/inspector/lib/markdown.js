@@ -8,6 +8,8 @@ const LONGEST_FORMULA = 5000;
 const ITEM = /^([-*+]|\d{1,9}[.)])[ \t]/;
 const TABLE_CELL = /^:?-+:?$/;
 const TRACEBACK = /^Traceback \(most recent call last\)/;
+// Items of one list; those beyond make the next one, which goes on counting as it is written.
+const MOST_ITEMS = 500;
 const FRAME = /^\s+(?:at |File ")/;
 
 export function parseBlocks(text) {
@@ -171,10 +173,20 @@ function cells(line) {
 
 function table(lines, first) {
   if (!lines[first].includes("|") || !isTableRule(lines[first + 1] || "")) return null;
-  const rows = [];
   let at = first + 2;
-  for (; at < lines.length && lines[at].includes("|") && lines[at].trim(); at++) rows.push(cells(lines[at]));
-  return { block: { kind: "table", head: cells(lines[first]), rows }, last: at - 1 };
+  while (at < lines.length && lines[at].includes("|") && lines[at].trim()) at++;
+  return { block: { kind: "table", head: cells(lines[first]), rows: new Rows(lines.slice(first + 2, at)) }, last: at - 1 };
+}
+
+// A table's rows, each read when it is drawn.
+class Rows {
+  constructor(lines) {
+    this.lines = lines;
+  }
+
+  *[Symbol.iterator]() {
+    for (const line of this.lines) yield cells(line);
+  }
 }
 
 function itemOf(line) {
@@ -195,7 +207,7 @@ function list(lines, first, depth) {
     const item = itemOf(line);
     const inset = indentOf(line);
     if (item && item.indent <= indent + 1) {
-      if (item.indent < indent || item.ordered !== ordered) break;
+      if (item.indent < indent || item.ordered !== ordered || items.length + 1 >= MOST_ITEMS) break;
       close();
       body = [item.text];
     } else if (!line.trim()) {

@@ -5,7 +5,7 @@ import test from "node:test";
 import { measure } from "../../../rollout_traces/inspector/lib/formula.js";
 import { expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 import { nesting, parsed } from "../../../rollout_traces/inspector/lib/json_view.js";
-import { parseBlocks } from "../../../rollout_traces/inspector/lib/markdown.js";
+import { blocksOf } from "../../../rollout_traces/inspector/lib/markdown.js";
 import { parseInline } from "../../../rollout_traces/inspector/lib/markdown_inline.js";
 import { pieces } from "../../../rollout_traces/inspector/lib/markdown_view.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
@@ -36,8 +36,16 @@ const WANTED = [
   expression(terms([..."abcdefghijklmnop"].map(letter => letter.repeat(20)).join(" "))),
 ];
 
+// Every block, and the rows that a table reads when they are drawn.
+function* drawn(text) {
+  for (const block of blocksOf(text)) {
+    yield block;
+    if (block.kind === "table") yield* block.rows;
+  }
+}
+
 const RULES = {
-  "markdown blocks": parseBlocks,
+  "markdown blocks": text => [...drawn(text)].length,
   "markdown inline": parseInline,
   "visible marks": inert,
   "white space": showWhitespace,
@@ -78,4 +86,16 @@ test("the worst ten", t => {
   taken.sort((a, b) => b[0] - a[0]);
   for (const [ms, name, shape] of taken.slice(0, 10)) t.diagnostic(`${ms.toFixed(1).padStart(7)} ms  ${name}: ${JSON.stringify(shape)}`);
   assert.ok(taken.length > 1000);
+});
+
+// The page draws between two steps: what one of them takes is what it cannot be stopped in.
+test("no step of reading a text takes long", t => {
+  const longest = SHAPES.map(([name, shape]) => {
+    const steps = drawn(shape(SIGNS));
+    let most = 0;
+    for (let done = false; !done;) most = Math.max(most, milliseconds(() => { done = steps.next().done; }, ""));
+    return [most, name];
+  }).sort((a, b) => b[0] - a[0]);
+  for (const [took, name] of longest.slice(0, 5)) t.diagnostic(`${took.toFixed(1).padStart(7)} ms  a step: ${JSON.stringify(name)}`);
+  assert.ok(longest[0][0] <= ALLOWED_MS, String(longest[0]));
 });

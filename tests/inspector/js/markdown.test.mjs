@@ -78,3 +78,14 @@ test("the depth of a formula counts braces and commands that take an argument", 
     assert.ok(!drawable(open.repeat(DEEPEST + 1) + " x" + close.repeat(DEEPEST + 1)), open);
   }
 });
+
+test("a long list is several, which go on counting", () => {
+  const lists = parseBlocks(Array.from({ length: 1200 }, (_, at) => `${at + 1}. a`).join("\n"));
+  assert.deepEqual(lists.map(list => [list.start, list.items.length]), [[1, 500], [501, 500], [1001, 200]]);
+});
+
+test("a table's rows are read as they are drawn, as often as they are", () => {
+  const [table] = parseBlocks("a|b\n-|-\n1|2\n3|4\n\nend");
+  assert.equal([...table.rows].length, 2);
+  assert.deepEqual([...table.rows][1].map(texts), [["text:3"], ["text:4"]]);
+});
