@@ -96,6 +96,7 @@ def explain(
     *,
     weights: Mapping[str, float] | None = None,
     columns: RolloutColumns | None = None,
+    whole: Relations | None = None,
 ) -> Explanation:
     """Ranks every column by how far A and B differ.
 
@@ -105,6 +106,8 @@ def explain(
         b: what they are compared with; the ten steps before A where it is not given.
         weights: reward component -> weight, where declared.
         columns: what `rollouts` has; looked up where it is not given.
+        whole: where to look whether a value occurred in any step before, when `relations` has a part of the
+            steps alone.
     """
     known = columns or describe(relations)
     left_out = ""
@@ -126,7 +129,7 @@ def explain(
     only_in = {
         name: "A" if n_a else "B" for name, (n_a, n_b) in groups.counts.items() if (n_a == 0) != (n_b == 0)
     }
-    tested = [*_numbers(groups), *_shares(relations, known, a, b, only_in)]
+    tested = [*_numbers(groups), *_shares(relations, known, a, b, only_in, whole or relations)]
     found = [replace_detail(relations, known, a, b, f, i) for i, f in enumerate(_ranked(tested, groups))]
     return replace(
         empty,
@@ -224,7 +227,12 @@ def _between(groups: Groups, means: np.ndarray, known: np.ndarray) -> float | No
 
 
 def _shares(
-    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, only_in: dict[str, str]
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    only_in: dict[str, str],
+    whole: Relations,
 ) -> list[Finding]:
     found = []
     for s in read_shares(relations, columns, a, b):
@@ -234,7 +242,7 @@ def _shares(
         effect = shares_of_sums(s.a, s.b)
         new = s.rows_b == 0 and s.rows_a >= max(FEWEST_ROWS, 0.01 * s.known_a) and s.a.with_hits >= 2
         if new:
-            new = not _occurred(relations, columns, a, s.column, s.value)
+            new = not _occurred(whole, columns, a, s.column, s.value)
         if s.rows_b:
             p_steps = _share_between(s)
             effect = replace(effect, p=max(effect.p, p_steps) if p_steps is not None else effect.p)

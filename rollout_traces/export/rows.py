@@ -84,6 +84,8 @@ def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[
 
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
+    if row["superseded"]:
+        record["superseded"] = 1
     if row.id is None:
         return record | row.as_dict() | _labelled(store, row)
     try:

@@ -30,9 +30,7 @@ ADAPTED = {
     "tinker_cookbook": "tinker-cookbook",
     "rllm": "rLLM",
     "open_instruct": "open-instruct",
-    "agentlightning": "Agent Lightning",
     "art": "ART",
-    "unsloth": "Unsloth",
 }
 """Modules of trainers that `rollout-traces run` does not hook -> their names."""
 HOOKED = ("areal", "trl", "verl")
@@ -163,7 +161,8 @@ def _why_none(modules: tuple[str, ...]) -> str:
     if hooked:
         return (
             f"no rollouts were logged: {' and '.join(hooked)} was imported, but no trainer that is hooked was built "
-            "(AReaL's PPOTrainer, TRL's GRPOTrainer and RLOOTrainer, verl's trainers)."
+            "(AReaL's PPOTrainer; TRL's GRPOTrainer, RLOOTrainer and AsyncGRPOTrainer, Unsloth's of them; verl's trainers "
+            "and Agent Lightning's)."
         )
     adapted = [ADAPTED[name] for name in modules if name in ADAPTED]
     if adapted:

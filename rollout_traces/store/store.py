@@ -22,7 +22,7 @@ from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, S
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
-from rollout_traces.store.table import Table
+from rollout_traces.store.table import PartOfTable, Table
 from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
@@ -502,6 +502,24 @@ class Store:
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
         return Table(self._finder, self._engine, self._scalars, self.runs)
+
+    def part_of_table(
+        self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
+    ) -> PartOfTable:
+        """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
+
+        Args:
+            runs: ids or names.
+            splits: the splits.
+            steps: first and last step, both included; None at an end is open.
+        """
+        scope = Scope(
+            run_ids=tuple(self._run_id(run) for run in runs),
+            splits=tuple(splits),
+            steps=steps,
+            rows="all",
+        )
+        return PartOfTable(self._finder, self._engine, self._scalars, self.runs, scope)
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rollout_traces.store.asking import Asking
@@ -16,6 +17,7 @@ from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.finder import Finder
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars
+from rollout_traces.store.scope import Scope
 
 HIDDEN = frozenset({"row", "place", "run_no", "doc", "late_part"})
 """Columns of the store's own, which SQL finds when it names them and `*` leaves out."""
@@ -68,6 +70,64 @@ class Table:
     def metrics(self) -> pa.Table:
         """Every logged number: run, run_id, split, step, key, value, attempt."""
         return metrics_table(self._scalars, self._runs())
+
+
+class PartOfTable(Table):
+    """The same for the rollouts of a few steps: only their rows are read, once a column.
+
+    Args:
+        finder: gives states of the table.
+        engine: what runs statements.
+        scalars: the logged numbers.
+        runs: gives the project's runs.
+        scope: which rollouts `rollouts` has.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        engine: Engine,
+        scalars: Scalars,
+        runs: Callable[[], Sequence[RunInfo]],
+        scope: Scope,
+    ) -> None:
+        super().__init__(finder, engine, scalars, runs)
+        self._scope = scope
+        self._rows: Rows | None = None
+        self._positions = np.empty(0, np.int64)
+        self._columns: dict[str, pa.ChunkedArray] = {}
+
+    @property
+    def n_rows(self) -> int:
+        """How many rollouts there are in it."""
+        return int(self._finder.ask(self._at)[0].size)
+
+    def relations(self, query: str) -> dict[str, pa.Table]:
+        """The relations that a statement reads, with the columns that it may name."""
+        found = {}
+        if re.search(r"\brollouts\b", query, re.IGNORECASE):
+            found["rollouts"] = self._finder.ask(lambda asking: self._part(asking, query))
+        if re.search(r"\bmetrics\b", query, re.IGNORECASE):
+            found["metrics"] = self.metrics()
+        return found
+
+    def _at(self, asking: Asking) -> tuple[np.ndarray, dict[str, pa.ChunkedArray]]:
+        """The positions of the rollouts in a state of the table, and what was read of them in it."""
+        if self._rows is not asking.rows:
+            self._rows, self._columns = asking.rows, {}
+            self._positions = asking.positions(asking.asked(self._scope))
+        return self._positions, self._columns
+
+    def _part(self, asking: Asking, query: str) -> pa.Table:
+        names = columns_in(query, asking.rows)
+        if _NO_ROWS.search(query):
+            return asking.rows.nothing(names)
+        positions, columns = self._at(asking)
+        missing = [name for name in names if name not in columns]
+        if missing:
+            taken = asking.rows.take(positions, missing)
+            columns.update(zip(missing, taken.columns, strict=True))
+        return pa.table({name: columns[name] for name in names})
 
 
 def rollouts_for(asking: Asking, query: str) -> pa.Table:

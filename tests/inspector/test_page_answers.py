@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain, figures, in_force, written
 from rollout_traces.inspector.pages.flips import flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import two_runs
-from rollout_traces.inspector.pages.selecting import step_range
+from rollout_traces.inspector.pages.selecting import relations_of, sides, step_range
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import QueryError
+from rollout_traces.store.table import PartOfTable
 from tests.inspector.conftest import Served, Visit
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
@@ -92,6 +94,18 @@ class TestExplain:
                 assert inside[0]["level"] == pytest.approx(each["detail"]["a"])
             again = workspace.store("answers").sql(query["sql"]).to_pylist()
             assert again[0]["level"] == pytest.approx(each["a"]), "the statement that is shown gives it too"
+
+    def test_reading_the_steps_around_gives_what_the_whole_table_gives(self, workspace):
+        asked = sides(workspace, Request({**PLACE, "step": AT + 2}))
+        part = relations_of(workspace, "answers", asked)
+        whole = workspace.store("answers").table()
+        assert isinstance(part, PartOfTable) and part.n_rows > 0
+        near, all_of_it = explain_selections(part, asked.a, whole=whole), explain_selections(whole, asked.a)
+        assert near.findings and near.remarks == all_of_it.remarks
+        assert [each.sentence for each in near.findings] == [each.sentence for each in all_of_it.findings]
+        two = workspace.store("answers").part_of_table(["off"], ["rollout"], (AT, AT + 1))
+        counted = two.sql("select distinct run, step from rollouts order by step").to_pylist()
+        assert counted == [{"run": "off", "step": AT}, {"run": "off", "step": AT + 1}]
 
     def test_diagnoses_in_force_are_named(self, workspace):
         held = in_force(workspace, Request({**PLACE, "step": AT + 4}))["diagnoses"]

@@ -8,8 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+import typer
+from typer.testing import CliRunner
 
 import rollout_traces as rt
+from rollout_traces.cli.check import register
 from rollout_traces.errors import BatchError
 from rollout_traces.preflight.loading import load_batch
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
@@ -128,3 +131,19 @@ class TestFiles:
         broken = run()
         assert broken.returncode == 1
         assert "error" in broken.stdout and "row 0" in broken.stdout
+
+    @pytest.mark.parametrize("ending", ["pt", "npz", "parquet"])
+    def test_every_format_has_the_exit_codes(self, tmp_path, arrays, tokenizer, ending):
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+        app = typer.Typer()
+        register(app)
+        arguments = [str(tmp_path / f"b.{ending}"), "--tokenizer", str(tmp_path / "tokenizer"), "--no-show"]
+
+        def code(*options: str) -> int:
+            self.save(tmp_path, arrays)
+            return CliRunner().invoke(app, [*arguments, *options]).exit_code
+
+        assert code("--fail-on", "error") == 0
+        assert code("--fail-on", "nothing") == 2
+        arrays["loss_mask"] = np.asarray(arrays["attention_mask"]).astype(int)
+        assert code("--fail-on", "error") == 1

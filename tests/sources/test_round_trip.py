@@ -81,3 +81,65 @@ def test_the_runs_of_one_file_stay_apart(original, tmp_path):
 def transcripts(store):
     rows = store.query(order_by="step, group, sample", limit=100).rows
     return [store.transcript(row.id) for row in rows]
+
+
+def log_steps(logger, steps, *, seed: int = 0) -> None:
+    for step in steps:
+        batch = rollout_batch(tiny_tokenizer("qwen3"), BatchPlan(seed=seed + step, group_size=4))
+        logger.log_rollouts(batch, step=step)
+        logger.close_step(step)
+
+
+def differing(one, other) -> set[str]:
+    """Columns whose values differ, or that one of two ledgers does not have."""
+    shared = set(one.columns) & set(other.columns)
+    return {name for name in shared if not equal(one.get(name), other.get(name))} | (
+        set(one.columns) ^ set(other.columns)
+    )
+
+
+OF_THE_CHOICE = {"selected_by", "selected_probability", "equal_to"}
+"""How a copy's traces were chosen: all of them, not as the original's were."""
+NEEDS_TOKENS = {"flags", "update_share"}
+"""What a row without tokens cannot be given again: its flags, and its share of its step's update."""
+
+
+class TestACappedProject:
+    def test_every_row_comes_back_and_the_traced_ones_with_their_tokens(self, trackio_dir, tmp_path):
+        logger = rt.RolloutLogger(
+            "original", "r1", tiny_tokenizer("qwen3"), max_rollout_traces_per_step=6, worker="thread"
+        )
+        log_steps(logger, (1, 2))
+        assert logger.finish()
+        original = rt.open_store(project="original")
+        path = tmp_path / "out" / "all.jsonl"
+        export(original, path, ExportQuery(rows="all"), tokens=True)
+        report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+        assert (report.rows, report.problems.counts) == (32, {})
+        before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
+        assert differing(before, after) <= OF_THE_COPY | OF_THE_CHOICE | NEEDS_TOKENS
+
+
+class TestSeveralAttempts:
+    @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+    def test_what_is_current_comes_back_and_superseded_rows_are_counted(self, trackio_dir, tmp_path, suffix):
+        logger = rt.RolloutLogger(
+            "original",
+            "r1",
+            tiny_tokenizer("qwen3"),
+            max_rollout_traces_per_step=1000,
+            selection="all",
+            worker="thread",
+        )
+        log_steps(logger, (1, 2, 3))
+        logger.begin_attempt()
+        log_steps(logger, (2, 3), seed=100)
+        assert logger.finish()
+        original = rt.open_store(project="original")
+        path = tmp_path / "out" / f"all.{suffix}"
+        export(original, path, ExportQuery(rows="all"), tokens=True)
+        report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+        assert (report.rows, report.problems.counts) == (48, {"superseded_rows": 32})
+        before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
+        assert (before.n_rows, after.n_rows) == (48, 48)
+        assert differing(before, after) <= OF_THE_COPY

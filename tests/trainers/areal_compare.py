@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import torch
 
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
@@ -20,13 +21,14 @@ def rows_of(folder: Path, project: str, key: str) -> list[tuple[int, TraceRecord
         ]
 
 
-def compare(folder: Path, project: str, batches: list) -> int:
-    """Asserts that rows, groups, tokens, rewards, versions, roles and steps equal the trainer's own.
+def compare(folder: Path, project: str, batches: list, advantages: list | None = None) -> int:
+    """Asserts that rows, groups, tokens, rewards, versions, logprobs, roles and steps equal the trainer's own.
 
     Args:
         folder: Trackio's.
         project: Trackio project.
         batches: each step's list of dicts of tensors, a dict a group.
+        advantages: what `compute_advantages` made of each, rolled left by a token; None: not compared.
 
     Returns:
         The number of rows compared.
@@ -44,6 +46,14 @@ def compare(folder: Path, project: str, batches: list) -> int:
                 np.testing.assert_array_equal(track.input_ids, item["input_ids"][b][real].numpy())
                 np.testing.assert_array_equal(track.loss_mask, item["loss_mask"][b][real].bool().numpy())
                 np.testing.assert_array_equal(track.tracks["versions"], item["versions"][b][real].numpy())
+                sampled = item["loss_mask"][b][real].bool().numpy()
+                given = item["logprobs"][b][real].numpy()
+                np.testing.assert_allclose(track.tracks["logprobs"][sampled], given[sampled], atol=1e-3)
+                if advantages is not None:
+                    made = advantages[step][group]
+                    whole = torch.roll(made["advantages"] * (made["loss_mask"] > 0), 1, -1)[b][real].numpy()
+                    stored = track.tracks["advantages"][sampled]
+                    np.testing.assert_allclose(stored, whole[sampled], atol=2e-3)
                 assert abs(record.metadata["reward"] - item["rewards"][b].item()) < 1e-6
                 assert record.metadata["group"] == group
                 versions = item["versions"][b][real]

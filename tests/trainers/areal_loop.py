@@ -60,6 +60,10 @@ from rollout_traces.capture.host_copy import capture  # noqa: E402
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.trace.conversion import read_ledger  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.result import report  # noqa: E402
+
+PROMPTS, STEPS = 16, 4
+"""Prompts a step, each a group of four, and steps."""
 
 
 def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
@@ -72,11 +76,12 @@ def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
     stats.experiment_name, stats.trial_name, stats.fileroot = "e", "t", str(FOLDER / "areal")
     stats.trackio = OmegaConf.to_object(structured)
     data = [
-        {"messages": [{"role": "user", "content": f"What is 6*7? v{i}"}], "answer": "42"} for i in range(12)
+        {"messages": [{"role": "user", "content": f"What is 6*7? v{i}"}], "answer": "42"}
+        for i in range(PROMPTS * STEPS)
     ]
-    spec = FinetuneSpec(total_train_epochs=1, dataset_size=12, train_batch_size=4)
+    spec = FinetuneSpec(total_train_epochs=1, dataset_size=len(data), train_batch_size=PROMPTS)
     trainer = object.__new__(PPOTrainer)
-    trainer.rollout, trainer.eval_rollout = (Rollout(tokenizer, FOLDER / "areal") for _ in range(2))
+    trainer.rollout, trainer.eval_rollout = (Rollout(tokenizer, FOLDER / "areal", PROMPTS) for _ in range(2))
     trainer.actor = Actor(trainer.rollout)
     trainer.critic = trainer.ref = trainer.teacher = trainer.processor = trainer.recover_info = None
     trainer.tokenizer = tokenizer
@@ -94,7 +99,7 @@ def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
         rollout=SimpleNamespace(agent=None),
         stats_logger=stats,
     )
-    trainer.train_dataloader = StatefulDataLoader(data, batch_size=4, collate_fn=lambda rows: rows)
+    trainer.train_dataloader = StatefulDataLoader(data, batch_size=PROMPTS, collate_fn=lambda rows: rows)
     trainer.valid_dataloader = StatefulDataLoader(data[:3], batch_size=3, collate_fn=lambda rows: rows)
     trainer.data_controller = None
     for role in ("rollout", "actor", "critic", "ref", "teacher"):
@@ -111,10 +116,14 @@ def build_trainer(tokenizer, yaml: str) -> PPOTrainer:
     return trainer
 
 
-def check_loop(project: str, trainer: PPOTrainer) -> None:
-    """Rows, groups, tokens, rewards, versions, steps and joined advantages equal the trainer's own."""
+def check_loop(project: str, trainer: PPOTrainer) -> int:
+    """Rows, groups, tokens, rewards, versions, logprobs, steps and joined advantages equal the trainer's own.
+
+    Returns:
+        The number of rows compared.
+    """
     batches = trainer.actor.batches
-    compared = compare(FOLDER / "trackio", project, batches)
+    compared = compare(FOLDER / "trackio", project, batches, trainer.actor.advantages)
     for batch, made in zip(batches, trainer.actor.advantages, strict=True):
         for item, advantage in zip(batch, made, strict=True):
             trained = torch.roll(advantage["advantages"] * (advantage["loss_mask"] > 0), 1, -1)
@@ -132,6 +141,7 @@ def check_loop(project: str, trainer: PPOTrainer) -> None:
     assert evaluated
     assert joined == compared
     assert all("advantage" in record.metadata for _, record in traces)
+    return compared
 
 
 def check_payload(tokenizer) -> None:
@@ -241,7 +251,7 @@ def check_exports(tokenizer) -> None:
 
 
 def train(project: str, workflow, eval_workflow, **options) -> PPOTrainer:
-    """Three steps of `PPOTrainer.train()` with the hook attached."""
+    """The steps of `PPOTrainer.train()` with the hook attached."""
     yaml = (
         "stats_logger:\n  trackio:\n    mode: local\n"
         f"    project: {project}\n    max_rollout_traces_per_step: 64\n    selection: all\n"
@@ -270,8 +280,10 @@ def main() -> None:
     many = MultiTurnWorkflow(is_right, sampling, tokenizer, max_turns=3, turn_discount=0.9)
     check_payload(tokenizer)
     check_exports(tokenizer)
+    rows = 0
     for project, workflow in {"areal-multi-turn": many, "areal-rlvr": single}.items():
-        check_loop(project, train(project, workflow, workflow, join_advantages=True))
+        rows += check_loop(project, train(project, workflow, workflow, join_advantages=True))
+    report("AReaL", "areal", "areal", rows=rows, equal=rows)
 
 
 if __name__ == "__main__":

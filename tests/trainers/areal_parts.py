@@ -81,15 +81,15 @@ class Engine:
 class Rollout:
     """The surface of AReaL's rollout controller over its real executor."""
 
-    def __init__(self, tokenizer, folder: Path) -> None:
+    def __init__(self, tokenizer, folder: Path, n_prompts: int = 4) -> None:
         self.engine = Engine(tokenizer)
         config = InferenceEngineConfig(
             backend="sglang:d1",
             experiment_name="e",
             trial_name="t",
             fileroot=str(folder),
-            consumer_batch_size=4,
-            max_concurrent_rollouts=8,
+            consumer_batch_size=n_prompts,
+            max_concurrent_rollouts=2 * n_prompts,
             max_head_offpolicyness=10**6,
         )
         self.executor = WorkflowExecutor(config, self.engine)

@@ -6,8 +6,6 @@ import json
 import os
 from importlib.metadata import version
 
-from rollout_traces.integrations.run_report import report_of
-
 RESULTS = "ROLLOUT_TRACES_TRAINER_RESULTS"
 """The environment variable that names the file; without it a result is printed alone."""
 
@@ -22,6 +20,10 @@ def report(name: str, integration: str, distribution: str, *, rows: int, equal: 
         rows: rows that were compared with the trainer's own.
         equal: of these, rows that were equal.
     """
+    from rollout_traces.integrations.run_report import (
+        report_of,  # the runner of the scripts has no environment
+    )
+
     timed = report_of(integration)
     n_steps = max(timed.timed_steps, 1)
     found = {

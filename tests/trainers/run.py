@@ -6,11 +6,15 @@ also gets this package's dependencies, and the package from the working tree.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from result import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -29,6 +33,7 @@ class Environment:
         packages: installed with their dependencies, after torch.
         bare: installed without theirs.
         tests: tests that compare with the trainer where it is installed.
+        beside: versions installed each in a folder of its own, with the script that is given that folder.
         ours: what this package needs there. Trackio needs a huggingface-hub that transformers 4 refuses, so
             that the oldest transformers is tested where Trackio is not.
     """
@@ -38,14 +43,16 @@ class Environment:
     packages: tuple[str, ...]
     bare: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
     ours: tuple[str, ...] = OURS
 
 
 ENVIRONMENTS = (
     Environment(
         "trl",
-        ("trl_grpo.py", "trl_ranks.py"),
-        (TEMPLATES, "transformers==5.0.0", "jmespath"),
+        ("trl_grpo.py", "trl_ranks.py", "trl_async_loop.py"),
+        (TEMPLATES, "transformers==5.0.0", "jmespath", "requests"),
+        beside=(("trl==0.24.0", "trl_unsloth.py"), ("trl==1.12.0", "trl_unsloth.py")),
     ),
     Environment(
         "decode",
@@ -88,7 +95,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "verl",
-        ("verl_loop.py", "verl_v1_loop.py"),
+        ("verl_loop.py", "verl_v1_loop.py", "ray_loop.py"),
         (
             "transformers==5.9.0",
             *(
@@ -105,6 +112,7 @@ ENVIRONMENTS = (
         ),
         bare=("verl==0.9.1", TEMPLATES),
     ),
+    Environment("lightning", ("lightning_loop.py",), ("lightning==2.6.6", "transformers==5.0.0")),
 )
 
 
@@ -116,7 +124,8 @@ def prepare(environment: Environment) -> Path:
     """
     folder = ROOT / f".venv-{environment.name}"
     python, done = folder / "bin" / "python", folder / ".done"
-    wanted = "\n".join((*environment.packages, *environment.bare, *environment.ours))
+    beside = [package for package, _ in environment.beside]
+    wanted = "\n".join((*environment.packages, *environment.bare, *beside, *environment.ours))
     if done.exists() and done.read_text() == wanted:
         return python
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -128,6 +137,8 @@ def prepare(environment: Environment) -> Path:
     subprocess.run([*pip, torch, *environment.packages, *environment.ours], check=True)
     if environment.bare:
         subprocess.run([*pip, "--no-deps", *environment.bare], check=True)
+    for package in beside:
+        subprocess.run([*pip, "--no-deps", "--target", str(folder / "beside" / package), package], check=True)
     done.write_text(wanted)
     return python
 
@@ -139,6 +150,8 @@ def main(names: list[str]) -> int:
         0 when every script passed.
     """
     passed = failed = 0
+    found = Path(tempfile.mkdtemp()) / "results.jsonl"
+    os.environ[RESULTS] = str(found)
     for environment in ENVIRONMENTS:
         if names and environment.name not in names:
             continue
@@ -147,8 +160,14 @@ def main(names: list[str]) -> int:
         ready = time.time()
         print(f"== {environment.name}: environment ready in {ready - start:.0f} s", flush=True)
         code = 0
-        for script in environment.scripts:
-            code = code or subprocess.run([str(python), str(HERE / script)], check=False).returncode
+        commands = [[script] for script in environment.scripts]
+        commands += [
+            [script, str(ROOT / f".venv-{environment.name}" / "beside" / package)]
+            for package, script in environment.beside
+        ]
+        for script, *arguments in commands:
+            command = [str(python), str(HERE / script), *arguments]
+            code = code or subprocess.run(command, check=False).returncode
         if environment.tests and code == 0:
             pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.tests]
             code = subprocess.run(pytest, cwd=ROOT, check=False).returncode
@@ -158,6 +177,8 @@ def main(names: list[str]) -> int:
         )
         passed, failed = passed + (code == 0), failed + (code != 0)
     print(f"{passed} passed, {failed} failed")
+    if found.exists():
+        print(found.read_text(), end="")
     return 0 if failed == 0 and passed else 1
 
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 import warnings
+from collections import Counter
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
@@ -44,6 +45,7 @@ from verl.workers.rollout.replica import TokenOutput  # noqa: E402
 from rollout_traces.integrations import verl as integration  # noqa: E402
 from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.result import report  # noqa: E402
 
 CALL = 'Let me compute.\n<tool_call>\n{"name": "calc", "arguments": {"e": "6*7"}}\n</tool_call>'
 SCHEMA = {
@@ -61,6 +63,8 @@ SCHEMA = {
 
 
 ARGUMENTS = {"enable_thinking": False}
+STEPS, PROMPTS, SAMPLES = range(7, 11), 32, 4
+"""Steps, and the rollouts of each: prompts times samples."""
 
 
 class Calculator(BaseTool):
@@ -173,6 +177,7 @@ def build_trainer(tokenizer) -> RayPPOTrainer:
         }
     )
     integration.attach(trainer, selection="all")
+    trainer._rollout_traces.hook.options.update(max_rollout_traces_per_step=10_000)
     return trainer
 
 
@@ -192,40 +197,56 @@ def main() -> None:
     assert ray_trainer.extract_reward.__wrapped__ is extract_reward
     tokenizer = tiny_tokenizer("qwen2_5")
     start = time.time()
-    data, extras = sample(tokenizer)
     trainer = build_trainer(tokenizer)
     assert integration.run_settings_of(trainer)["chat_template_kwargs"] == ARGUMENTS
     folder = trainer.config.trainer.get("rollout_data_dir", None)
     assert folder == integration.NO_DUMP
-    trainer._log_rollout_data(data, extras, {}, folder)
+    sampled = {}
+    for step in STEPS:
+        trainer.global_steps = step
+        sampled[step], extras = sample(tokenizer, n_prompts=PROMPTS, n_samples=SAMPLES)
+        trainer._log_rollout_data(sampled[step], extras, {}, folder)
     assert not Path(folder).exists()
     trainer._rollout_traces.hook.close()
     traces = stored()
-    assert [step for step, _ in traces] == [7] * 6
+    assert Counter(step for step, _ in traces) == dict.fromkeys(STEPS, PROMPTS * SAMPLES)
     groups: dict[str, set] = {}
-    for _, record in traces:
+    for step, record in traces:
+        check_row(sampled[step], step, record)
         row = int(record.metadata["uid"].split("-")[1])
-        real = data.batch["attention_mask"][row].bool()
-        track = read_transcript(record).tokens
-        np.testing.assert_array_equal(track.input_ids, data.batch["input_ids"][row][real].numpy())
-        n_response = int(data.batch["attention_mask"][row, 400:].sum())
-        mask = data.batch["response_mask"][row][:n_response].bool().numpy()
-        np.testing.assert_array_equal(track.response_mask[-n_response:], mask)
-        assert not track.response_mask[:-n_response].any()
-        assert record.metadata["reward"] == data.batch["token_level_scores"][row].sum().item()
-        assert record.metadata["version_min"] == record.metadata["version_max"] == 6
-        assert record.metadata["train_version"] == 6
-        assert record.metadata["ground_truth"] == "42"
-        groups.setdefault(data.non_tensor_batch["uid"][row], set()).add(record.metadata["group"])
-        roles = [message["role"] for message in record.messages]
-        assert roles == ["system", "user", "assistant", "tool", "assistant"], roles
-        assert record.messages[2]["tool_calls"][0]["function"]["name"] == "calc"
-        assert record.messages[3]["content"] == "42"
-    assert sorted(map(sorted, groups.values())) == [[0], [1]] or all(len(g) == 1 for g in groups.values())
+        groups.setdefault(sampled[step].non_tensor_batch["uid"][row], set()).add(
+            (step, record.metadata["group"])
+        )
+    assert all(len(group) == 1 for group in groups.values())
+    assert len({group for [group] in groups.values()}) == len(groups) == PROMPTS * len(STEPS)
     print(
-        f"verl: {len(traces)} of 6 rows equal in tokens, masks, rewards, groups, versions and step; "
+        f"verl: {len(traces)} of {len(traces)} rows equal in tokens, masks, rewards, groups, versions and step; "
         f"roles and calls right; {time.time() - start:.1f} s"
     )
+    report("verl, RayPPOTrainer", "verl", "verl", rows=len(traces), equal=len(traces))
+
+
+def check_row(data, step: int, record: TraceRecord) -> None:
+    """A trace equals its row of the `DataProto`."""
+    row = int(record.metadata["uid"].split("-")[1])
+    real = data.batch["attention_mask"][row].bool()
+    track = read_transcript(record).tokens
+    np.testing.assert_array_equal(track.input_ids, data.batch["input_ids"][row][real].numpy())
+    n_response = int(data.batch["attention_mask"][row, 400:].sum())
+    mask = data.batch["response_mask"][row][:n_response].bool().numpy()
+    np.testing.assert_array_equal(track.response_mask[-n_response:], mask)
+    assert not track.response_mask[:-n_response].any()
+    for theirs, ours in (("rollout_log_probs", "logprobs"), ("advantages", "advantages")):
+        given = data.batch[theirs][row][:n_response].numpy()[mask]
+        np.testing.assert_allclose(track.tracks[ours][-n_response:][mask], given, atol=2e-3)
+    assert record.metadata["reward"] == data.batch["token_level_scores"][row].sum().item()
+    assert record.metadata["version_min"] == record.metadata["version_max"] == 6
+    assert record.metadata["train_version"] == step - 1
+    assert record.metadata["ground_truth"] == "42"
+    roles = [message["role"] for message in record.messages]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"], roles
+    assert record.messages[2]["tool_calls"][0]["function"]["name"] == "calc"
+    assert record.messages[3]["content"] == "42"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from rollout_traces.integrations.verl import NO_DUMP
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.generator import tiny_tokenizer
+from tests.trainers.result import report
 
 STEPS, PROMPTS, SAMPLES = 4, 32, 4
 OVERRIDES = [
@@ -249,6 +250,7 @@ def check(trainer: Trainer, written: dict[str, dict]) -> None:
     print(
         f"verl v1: {compared} of {len(written)} rows equal in ids, masks, rewards, advantages, groups and step"
     )
+    report("verl, default trainer", "verl_v1", "verl", rows=len(written), equal=compared)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed
-from rollout_traces.inspector.pages.selecting import Sides, sides
+from rollout_traces.inspector.pages.selecting import Sides, relations_of, sides
 from rollout_traces.inspector.workspace import Request, Workspace
 
 if TYPE_CHECKING:
@@ -90,10 +90,13 @@ def _literal(value: Any) -> str:
 def _explained(workspace: Workspace, request: Request, asked: Sides) -> Explanation:
     from rollout_traces.analysis import explain as explain_selections
 
-    table = workspace.store(request.project).table()
-    return workspace.remembered(
-        ("explain", *asked.key), request.project, lambda: explain_selections(table, asked.a, asked.b)
-    )
+    whole = workspace.store(request.project).table()
+
+    def compute() -> Explanation:
+        part = relations_of(workspace, request.project, asked)
+        return explain_selections(part, asked.a, asked.b, whole=whole)
+
+    return workspace.remembered(("explain", *asked.key), request.project, compute)
 
 
 def plain(found: Explanation, asked: Sides) -> dict[str, Any]:

@@ -11,6 +11,13 @@ from rollout_traces.inspector.workspace import Request, Workspace
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Selection
+    from rollout_traces.analysis.relations import Relations
+
+BEFORE, AFTER = 80, 20
+"""Steps around A and B that Explain may look at: `detail.LOOK_BACK`, and those in which a young change is looked for."""
+NEIGHBOURS = 10
+MOST_OF_A_PART = 150_000
+"""Rollouts above which the whole table is read."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,32 @@ def sides(workspace: Workspace, request: Request) -> Sides:
         other.text("where") if "where" in other.values else where,
     )
     return Sides(a, b, where, key)
+
+
+def relations_of(workspace: Workspace, project: str, asked: Sides) -> Relations:
+    """Where to read what is said of A and B: the steps around them alone, where these are few.
+
+    Explain looks at A, at B, and some steps around them for when a change began.
+    """
+    store = workspace.store(project)
+    both = [asked.a, *([asked.b] if asked.b is not None else [])]
+    firsts = [side.steps[0] for side in both]
+    lasts = [side.steps[1] for side in both]
+    if None in firsts or None in lasts or any(side.run is None or side.split is None for side in both):
+        return store.table()
+    low, high = (
+        min(step for step in firsts if step is not None),
+        max(step for step in lasts if step is not None),
+    )
+    before = [info.step for info in store.steps(str(asked.a.run), str(asked.a.split)) if info.step < low][
+        -NEIGHBOURS:
+    ]
+    part = store.part_of_table(
+        list(dict.fromkeys(str(side.run) for side in both)),
+        list(dict.fromkeys(str(side.split) for side in both)),
+        (min(low - BEFORE, *(step - 2 * NEIGHBOURS for step in [low, *before])), high + AFTER),
+    )
+    return part if part.n_rows <= MOST_OF_A_PART else store.table()
 
 
 def step_range(text: str) -> tuple[int | None, int | None]:

@@ -52,10 +52,21 @@ class OwnExport(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         if found.path.suffix == ".parquet":
             for n, value in enumerate(_parquet(found, problems), 1):
-                yield row_of(value, n), 0, n
+                if _is_current(value, found, problems, n):
+                    yield row_of(value, n), 0, n
             return
         for record in json_lines(found.path, problems, start, line):
-            yield row_of(record.value, record.number), record.stop, record.number
+            if _is_current(record.value, found, problems, record.number):
+                yield row_of(record.value, record.number), record.stop, record.number
+
+
+def _is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
+    """Whether no later attempt of the run wrote the row's step anew; one that is superseded is noted."""
+    if not value.get("superseded"):
+        return True
+    text = "is of an attempt that a later one superseded; it is passed over."
+    problems.add(found.path, "superseded_rows", text, line)
+    return False
 
 
 def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:

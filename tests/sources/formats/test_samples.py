@@ -175,3 +175,70 @@ class TestWhatEachSays:
         rows = rows_of(SAMPLES / "rllm")
         assert {row.source for row in rows if row.episode == "task0:0"} == {"solver", "judge"}
         assert {row.group for row in rows} == {"task0", "task1"}
+
+
+BY_FIELDS = {
+    "chat": ("chat", 3, False),
+    "verifiers-results": ("verifiers-results", 3, False),
+    "atif": ("atif", 1, True),
+    "areal-segments": ("areal", 2, False),
+    "skyrl-training": ("skyrl-training", 2, True),
+}
+"""Samples made from field names: format, rollouts, and whether they have token ids."""
+
+
+@pytest.mark.parametrize("sample", BY_FIELDS)
+def test_a_sample_made_from_field_names_is_recognised_and_read_whole(sample):
+    name, n_rows, has_ids = BY_FIELDS[sample]
+    problems = Problems()
+    [run] = runs_of(SAMPLES / sample)
+    rows = rows_of(SAMPLES / sample, problems, trust_pickle=True)
+    assert ({file.format.name for file in run.files}, len(rows)) == ({name}, n_rows)
+    assert all((row.input_ids is not None) == has_ids for row in rows)
+    assert ("token ids" in run.lacks) == (not has_ids)
+    assert not problems.counts
+
+
+class TestByFieldNames:
+    def test_chat_columns_and_tools(self):
+        first, second, third = rows_of(SAMPLES / "chat")
+        assert (first.step, first.group, first.reward, first.metrics) == (3, 7, 1.0, {"length_penalty": 0.25})
+        assert [m["role"] for m in second.messages] == ["user", "assistant", "tool", "assistant"]
+        assert (third.step, third.stop_reason, third.n_prompt_messages) == (4, "stop", 1)
+
+    def test_verifiers_results_group_by_example(self):
+        rows = rows_of(SAMPLES / "verifiers-results")
+        assert [row.group for row in rows] == ["example 0", "example 0", "example 1"]
+        assert rows[0].metrics == {"exact": 1.0} and rows[0].timings == {"generation_ms": 12.5}
+        assert {row.split for row in rows} == {"eval-rollout"}
+
+    def test_atif_calls_lie_at_their_place_in_the_last_one(self):
+        [row] = rows_of(SAMPLES / "atif")
+        assert row.input_ids == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert row.response_mask == [0, 0, 1, 1, 0, 1, 1, 1]
+        assert row.tracks["logprobs"] == [None, None, -0.25, -0.5, None, -0.25, -0.5, -0.75]
+        assert (row.reward, row.source) == (1.0, "sums")
+        assert [m["role"] for m in row.messages] == ["user", "assistant", "tool", "assistant"]
+
+    def test_areal_segments_are_a_conversation_of_several_turns(self):
+        row = rows_of(SAMPLES / "areal-segments")[0]
+        assert [m["role"] for m in row.conversation()] == ["user", "assistant", "user", "assistant"]
+        assert row.conversation()[-1]["content"] == "Yes."
+
+    def test_skyrl_s_values_are_those_of_the_pickle(self):
+        first, second = rows_of(SAMPLES / "skyrl-training", trust_pickle=True)
+        assert (first.step, list(first.input_ids), list(second.input_ids)) == (
+            12,
+            [5, 6, 7, 8, 2],
+            [4, 5, 6, 9, 2],
+        )
+        assert list(first.response_mask) == [0, 0, 1, 1, 1] and list(first.loss_mask) == [0, 0, 1, 0, 1]
+        assert list(second.loss_mask) == [0, 0, 0, 1, 1]
+        assert list(first.tracks["logprobs"][2:]) == [-0.5, -0.25, -1.0]
+        assert list(second.tracks["advantages"][3:]) == [-0.5, -0.5]
+        assert (first.reward, second.reward) == (1.0, 0.0)
+
+    def test_without_trust_the_pickle_is_refused(self):
+        problems = Problems()
+        assert rows_of(SAMPLES / "skyrl-training", problems) == []
+        assert problems.counts == {"pickles_refused": 1}

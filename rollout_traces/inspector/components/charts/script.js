@@ -105,14 +105,19 @@ export class Charts {
     }), this.whereTimeWent(now));
   }
 
-  // Another series into the same chart, or one of its own out of it.
+  // Another series into the same chart, or one of its own out of it. The names are listed when it is first used.
   withPicker(chosen, nth) {
     const chart = chosen[nth];
-    const others = this.names.filter(name => !chart.includes(name)).slice(0, MOST_OFFERED);
-    return h("select", { class: "rt-by rt-with", "aria-label": `Another series in the chart of ${chart[0]}`, testid: "chart-with", onchange: event => {
+    const list = event => {
+      const node = event.currentTarget;
+      if (node.options.length > 1) return;
+      const others = this.names.filter(name => !chart.includes(name)).slice(0, MOST_OFFERED);
+      node.append(...chart.slice(1).map(name => h("option", { value: name }, `without ${name}`)), ...others.map(name => h("option", { value: name }, name)));
+    };
+    return h("select", { class: "rt-by rt-with", "aria-label": `Another series in the chart of ${chart[0]}`, testid: "chart-with", onfocus: list, onpointerdown: list, onchange: event => {
       const name = event.target.value;
       choose(chosen.map((each, i) => (i !== nth ? each : each.includes(name) ? each.filter(one => one !== name) : [...each, name])));
-    } }, h("option", { value: "", selected: true }, "with …"), chart.length > 1 ? chart.slice(1).map(name => h("option", { value: name }, `without ${name}`)) : null, others.map(name => h("option", { value: name }, name)));
+    } }, h("option", { value: "", selected: true }, "with …"));
   }
 
   whereTimeWent(now) {
@@ -131,7 +136,7 @@ export class Charts {
     const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
       h("input", { type: "checkbox", checked: drawn.includes(name), onchange: event => choose(event.target.checked ? [...chosen, [name]] : chosen.map(chart => chart.filter(each => each !== name))) }), h("span", { class: "rt-ellipsis", title: name }, name))));
     fill();
-    return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; fill(); } }), list,
+    return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; if (event.target.isConnected) fill(); else this.draw(); } }), list,
       button("the usual ones", () => choose([]), { class: "rt-ghost" }));
   }
 }
