@@ -132,7 +132,9 @@ def _varies(centred: np.ndarray, values: np.ndarray) -> bool:
     source="practice",
     keys=(
         Key(
-            "group/reward_corr_length", "within-group correlation of reward and sampled tokens", default=True
+            "group/reward_corr_length",
+            "within-group correlation of reward and sampled tokens; none where either is equal by the rule for ties",
+            default=True,
         ),
         Key("group/reward_corr_{turns,tool_calls,thinking_share}", "the same with other quantities"),
         Key("group/reward_corr_<what>_z", "its Fisher z; beyond +-3 it is not chance"),

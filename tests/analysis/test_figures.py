@@ -307,6 +307,7 @@ class TestRecomputed:
                     checked += 1
         assert checked >= 4
 
+    @pytest.mark.slow
     def test_all_that_is_said_of_a_run_comes_with_a_query_that_runs(self):
         without = set()
         for name in CAUSES:

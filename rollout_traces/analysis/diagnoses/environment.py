@@ -21,6 +21,7 @@ from rollout_traces.analysis.diagnoses.base import (
     since,
 )
 from rollout_traces.analysis.moved import Moved, Part, recomputed
+from rollout_traces.analysis.relations import known_number
 
 TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
 TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
@@ -207,7 +208,8 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
         found.append(
             Diagnosis(
                 "reward_changed" if on else "component_constant", f"Reward component {component} {what}{level}, since step {step}.",
-                "warn", ENVIRONMENT if on else OUTCOME, step, None, None, {"step": step}, f"step >= {step}", "",
+                "warn", ENVIRONMENT if on else OUTCOME, step, None, None, {"step": step}, f"step >= {step}",
+                e.run.by_step(f"stddev_pop({known_number(name)}) as spread, avg({known_number(name)}) as mean"),
                 "If this was not meant, look at the reward's weights and configuration.",
             )
         )  # fmt: skip
