@@ -289,7 +289,7 @@ class _TrlObserver(TrainerCallback):
 
 def _tokenizer_of(trainer: Any) -> Any:
     """The tokenizer, also where an older TRL has it as `processing_class` alone, or inside a processor."""
-    processor = trainer.processing_class
+    processor = getattr(trainer, "processing_class", None)
     return getattr(trainer, "_tokenizer", None) or getattr(processor, "tokenizer", None) or processor
 
 

@@ -38,6 +38,7 @@ GROUP BY run_no, split, step, "group", attempt
 """
 """The figures of every group, from the rewards of its rollouts; ties as in `ledger.rewards.tied_groups`."""
 
+_AT = "asked_at"
 Order = Sequence[tuple[Sql, bool]]
 """Expressions to sort by, each with True for highest first."""
 
@@ -149,6 +150,20 @@ class Asking:
             stored.update(dict.fromkeys((*GROUP_KEYS, *GROUP_READS) if name in GROUP else (name,)))
         table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
         return self._engine.run(statement, parameters, {"rollouts": table, **asked.relations})
+
+    def run_at(self, positions: np.ndarray, statement: str, columns: Sequence[str]) -> pa.Table:
+        """Runs a statement over the rows at some positions, in their order; no other rows are read.
+
+        Args:
+            positions: int [K].
+            statement: a SELECT over `rollouts t` without WHERE and ORDER BY.
+            columns: columns that it reads.
+        """
+        rows = self.rows.take(positions, columns or [POSITION])
+        order = pa.array(np.arange(len(positions)))
+        return self._engine.run(
+            f"{statement} ORDER BY t.{_AT}", (), {"rollouts": rows.append_column(_AT, order)}
+        )
 
     def positions(self, asked: Asked) -> np.ndarray:
         """The rows of a question, in the order of arrival, int [K]."""

@@ -18,7 +18,7 @@ from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.index import Index
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.query.compiler import Compiler, Sql
-from rollout_traces.store.query.names import QueryColumn
+from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.query.nodes import Place
 from rollout_traces.store.rows import Histogram, RowPage
 from rollout_traces.store.scope import Scope
@@ -31,6 +31,8 @@ PIECE = 32_768
 """Values that are binned together."""
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
+FEW = 4
+"""Rows up to one in so many are read where they lie, not out of whole columns."""
 
 Answer = TypeVar("Answer")
 
@@ -169,12 +171,14 @@ class Finder:
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            return asking.run(
-                _reading(asked, [*reads]),
-                f"SELECT {listed} FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}",
-                (*asked.condition.parameters, *parameters),
-                ["row"],
-            )
+            behind = f"FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            given = (*asked.condition.parameters, *parameters)
+            if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
+                found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
+                if found.num_rows * FEW <= asking.rows.n_rows:
+                    positions = found[POSITION].to_numpy()
+                    return asking.run_at(positions, f"SELECT {listed} FROM rollouts t", [*reads])
+            return asking.run(_reading(asked, [*reads]), f"SELECT {listed} {behind}", given, ["row"])
 
         return self.ask(table)
 
