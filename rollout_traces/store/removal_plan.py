@@ -9,7 +9,8 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.local_source import LocalSource
-from rollout_traces.store.store import Steps, Store
+from rollout_traces.store.store import Store
+from rollout_traces.store.store_tables import Steps
 
 Place = tuple[str, str, int]
 """Run id, split and step."""

@@ -10,7 +10,8 @@ import numpy as np
 from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.store.store import EVERYTHING, Steps, Store
+from rollout_traces.store.store import Store
+from rollout_traces.store.store_tables import EVERYTHING, Steps
 
 Metrics = dict[str, float]
 _OF_TRACES = (

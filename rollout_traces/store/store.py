@@ -11,36 +11,31 @@ import orjson
 from rollout_traces.encodable import encodable
 from rollout_traces.errors import StoreError
 from rollout_traces.store import search, steps
-from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.finder import Finder
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, StepGroups, StepInfo
-from rollout_traces.store.scalars import Scalars, Series
+from rollout_traces.store.scalars import Scalars
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source
-from rollout_traces.store.table import PartOfTable, Table
+from rollout_traces.store.store_tables import EVERYTHING, Steps, StoreTables
 from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rollout_traces.ledger.columns import Ledger
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
 
-Steps = tuple[int | None, int | None]
 Answer = TypeVar("Answer")
-EVERYTHING: Steps = (None, None)
 
 
-class Store:
+class Store(StoreTables):
     """The traces and ledgers of one project, read only.
 
     Args:
@@ -49,11 +44,8 @@ class Store:
     """
 
     def __init__(self, source: Source, index_path: Path | None = None) -> None:
+        super().__init__(_index_of(source, index_path), Scalars(source))
         self.source = source
-        self._index = _index_of(source, index_path)
-        self._engine = Engine()
-        self._finder = Finder(self._index, self._engine)
-        self._scalars = Scalars(source)
 
     @property
     def project(self) -> str:
@@ -149,11 +141,6 @@ class Store:
         self._index.close()
         self._engine.close()
         self.source.close()
-
-    def runs(self) -> list[RunInfo]:
-        """The project's runs, oldest first."""
-        with self._index.snapshot() as connection:
-            return steps.list_runs(connection)
 
     def attempts(self) -> list[tuple[str, str, str, int]]:
         """Run id, split, attempt and the first step of the split that the attempt wrote."""
@@ -349,12 +336,6 @@ class Store:
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.ask(lambda asking: aggregate(asking, scope, by, measures))
 
-    def groups_table(self) -> pa.Table:
-        """Every group of every step: run, split, step, group, attempt, and the figures of its rewards."""
-        from rollout_traces.store.group_table import groups_table
-
-        return self._finder.ask(groups_table)
-
     def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of the index, for the store's own modules."""
         return self._finder.ask(question)
@@ -432,130 +413,6 @@ class Store:
             raise StoreError(f"trace {trace_id!r} has no image {number}.")
         return self.source.media(path)
 
-    def ledger(
-        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
-    ) -> Ledger:
-        """All rollouts of all steps, traced or not, as numpy columns; `rollouts` gives them as Arrow.
-
-        Args:
-            run: id or name of the run; all runs when None.
-            split: the split; all when None.
-            steps: first and last step, both included, None for an open end; or one step.
-
-        Returns:
-            The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
-            Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
-        """
-        from rollout_traces.store.ledgers import masked_ledger
-
-        return masked_ledger(self.ledger_rows(run, split, steps))
-
-    def ledger_rows(
-        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
-    ) -> Ledger:
-        """As `ledger`, with `NULL_INT` for unknown whole numbers, as the functions of `metrics` take it."""
-        from rollout_traces.store.ledgers import ledger_of
-
-        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
-        return self._finder.ask(lambda asking: ledger_of(asking, scope))
-
-    def rollouts(
-        self,
-        where: str = "",
-        columns: Sequence[str] | None = None,
-        runs: Sequence[str] | None = None,
-        splits: Sequence[str] | None = None,
-        steps: Steps | int = EVERYTHING,
-        limit: int | None = None,
-        order_by: str | None = None,
-        text: str | None = None,
-    ) -> pa.Table:
-        """Every rollout that satisfies a filter, traced or not, as an Arrow table.
-
-        `.to_pandas()` makes a data frame of it, `polars.from_arrow` takes it as it is.
-
-        Args:
-            where: a filter (docs/query.md); `traced` leaves the traced ones.
-            columns: which columns; all when None.
-            runs: ids or names of runs; all when None.
-            splits: which splits; all when None.
-            steps: first and last step, both included, None for an open end; or one step.
-            limit: most rows.
-            order_by: sort keys; by default those of the filter, else the order of arrival.
-            text: words and "quoted phrases" that the conversation must hold.
-
-        Returns:
-            A row a rollout; nulls where a value is unknown.
-
-        Raises:
-            QueryError: filter, sort or a column cannot be understood.
-            StoreError: no such run.
-        """
-        ids = None if runs is None else tuple(self._run_id(run) for run in runs)
-        between = (steps, steps) if isinstance(steps, int) else steps
-        scope = Scope(
-            steps=between, where=encodable(where), text=encodable(text or ""), rows="all",
-            run_ids=ids, splits=None if splits is None else tuple(splits),
-        )  # fmt: skip
-        return self._finder.table(scope, columns, limit, order_by)
-
-    def table(self) -> Table:
-        """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self._finder, self._engine, self._scalars, self.runs)
-
-    def part_of_table(
-        self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
-    ) -> PartOfTable:
-        """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
-
-        Args:
-            runs: ids or names.
-            splits: the splits.
-            steps: first and last step, both included; None at an end is open.
-        """
-        scope = Scope(
-            run_ids=tuple(self._run_id(run) for run in runs),
-            splits=tuple(splits),
-            steps=steps,
-            rows="all",
-        )
-        return PartOfTable(self._finder, self._engine, self._scalars, self.runs, scope)
-
-    def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
-        """A filter of the query language as a condition for `table().sql`, and its parameters.
-
-        Args:
-            where: the filter; an empty one holds for every row.
-
-        Raises:
-            QueryError: it cannot be understood.
-        """
-        from rollout_traces.store.conditions import sql_condition
-
-        return self._finder.ask(lambda asking: sql_condition(asking, where))
-
-    def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
-        """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
-
-        Args:
-            query: the statement, with `?` for each parameter.
-            parameters: their values.
-            timeout: seconds after which it is stopped.
-
-        Returns:
-            The rows as an Arrow table.
-
-        Raises:
-            StoreError: it is no single SELECT, reaches for files, takes too long or too much memory.
-        """
-        from rollout_traces.store.sandbox import run_apart
-
-        return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
-
-    def metrics_table(self) -> pa.Table:
-        """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
-        return self.table().metrics()
-
     def messages(self, trace_id: str) -> list[dict[str, Any]]:
         """The conversation of a traced rollout.
 
@@ -567,33 +424,9 @@ class Store:
         """
         return [dict(message) for message in self.record(self.find(trace_id)).messages]
 
-    def metrics(self, run: str) -> Series:
-        """A run's logged scalars: key -> steps and values, in order of arrival.
-
-        Args:
-            run: id or name of the run.
-        """
-        return self._scalars.of(self._run_id(run))
-
     def config(self, run: str) -> dict[str, Any]:
         """A run's configuration as it was logged."""
         return self.source.run_config(self._run_id(run))
-
-    def _run_id(self, run: str) -> str:
-        with self._index.reading() as connection:
-            return steps.find_run_id(connection, run)
-
-    def _scope(
-        self,
-        run: str | None,
-        split: str | None,
-        where: str,
-        text: str | None,
-        steps_between: Steps,
-        rows: Which,
-    ) -> Scope:
-        run_id = None if run is None else self._run_id(run)
-        return Scope(run_id, split, steps_between, encodable(where), encodable(text or ""), rows)
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.store.step_metrics import step_metrics
-from rollout_traces.store.store import EVERYTHING, Steps, Store
+from rollout_traces.store.store import Store
+from rollout_traces.store.store_tables import EVERYTHING, Steps
 
 SHOWN = (
     "reward/mean",

@@ -1,0 +1,198 @@
+"""What a store gives as whole tables: Arrow, ledgers, SQL, logged numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rollout_traces.encodable import encodable
+from rollout_traces.store import steps
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.finder import Finder
+from rollout_traces.store.index import Index
+from rollout_traces.store.rows import RunInfo
+from rollout_traces.store.scalars import Scalars, Series
+from rollout_traces.store.scope import Scope, Which
+from rollout_traces.store.table import PartOfTable, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rollout_traces.ledger.columns import Ledger
+
+Steps = tuple[int | None, int | None]
+EVERYTHING: Steps = (None, None)
+
+
+class StoreTables:
+    """The tables of one project.
+
+    Args:
+        index: the project's index.
+        scalars: its logged numbers.
+    """
+
+    def __init__(self, index: Index, scalars: Scalars) -> None:
+        self._index = index
+        self._engine = Engine()
+        self._finder = Finder(index, self._engine)
+        self._scalars = scalars
+
+    def runs(self) -> list[RunInfo]:
+        """The project's runs, oldest first."""
+        with self._index.snapshot() as connection:
+            return steps.list_runs(connection)
+
+    def groups_table(self) -> pa.Table:
+        """Every group of every step: run, split, step, group, attempt, and the figures of its rewards."""
+        from rollout_traces.store.group_table import groups_table
+
+        return self._finder.ask(groups_table)
+
+    def ledger(
+        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
+    ) -> Ledger:
+        """All rollouts of all steps, traced or not, as numpy columns; `rollouts` gives them as Arrow.
+
+        Args:
+            run: id or name of the run; all runs when None.
+            split: the split; all when None.
+            steps: first and last step, both included, None for an open end; or one step.
+
+        Returns:
+            The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
+            Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
+        """
+        from rollout_traces.store.ledgers import masked_ledger
+
+        return masked_ledger(self.ledger_rows(run, split, steps))
+
+    def ledger_rows(
+        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
+    ) -> Ledger:
+        """As `ledger`, with `NULL_INT` for unknown whole numbers, as the functions of `metrics` take it."""
+        from rollout_traces.store.ledgers import ledger_of
+
+        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
+        return self._finder.ask(lambda asking: ledger_of(asking, scope))
+
+    def rollouts(
+        self,
+        where: str = "",
+        columns: Sequence[str] | None = None,
+        runs: Sequence[str] | None = None,
+        splits: Sequence[str] | None = None,
+        steps: Steps | int = EVERYTHING,
+        limit: int | None = None,
+        order_by: str | None = None,
+        text: str | None = None,
+    ) -> pa.Table:
+        """Every rollout that satisfies a filter, traced or not, as an Arrow table.
+
+        `.to_pandas()` makes a data frame of it, `polars.from_arrow` takes it as it is.
+
+        Args:
+            where: a filter (docs/query.md); `traced` leaves the traced ones.
+            columns: which columns; all when None.
+            runs: ids or names of runs; all when None.
+            splits: which splits; all when None.
+            steps: first and last step, both included, None for an open end; or one step.
+            limit: most rows.
+            order_by: sort keys; by default those of the filter, else the order of arrival.
+            text: words and "quoted phrases" that the conversation must hold.
+
+        Returns:
+            A row a rollout; nulls where a value is unknown.
+
+        Raises:
+            QueryError: filter, sort or a column cannot be understood.
+            StoreError: no such run.
+        """
+        ids = None if runs is None else tuple(self._run_id(run) for run in runs)
+        between = (steps, steps) if isinstance(steps, int) else steps
+        scope = Scope(
+            steps=between, where=encodable(where), text=encodable(text or ""), rows="all",
+            run_ids=ids, splits=None if splits is None else tuple(splits),
+        )  # fmt: skip
+        return self._finder.table(scope, columns, limit, order_by)
+
+    def table(self) -> Table:
+        """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
+        return Table(self._finder, self._engine, self._scalars, self.runs)
+
+    def part_of_table(
+        self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
+    ) -> PartOfTable:
+        """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
+
+        Args:
+            runs: ids or names.
+            splits: the splits.
+            steps: first and last step, both included; None at an end is open.
+        """
+        scope = Scope(
+            run_ids=tuple(self._run_id(run) for run in runs),
+            splits=tuple(splits),
+            steps=steps,
+            rows="all",
+        )
+        return PartOfTable(self._finder, self._engine, self._scalars, self.runs, scope)
+
+    def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
+        """A filter of the query language as a condition for `table().sql`, and its parameters.
+
+        Args:
+            where: the filter; an empty one holds for every row.
+
+        Raises:
+            QueryError: it cannot be understood.
+        """
+        from rollout_traces.store.conditions import sql_condition
+
+        return self._finder.ask(lambda asking: sql_condition(asking, where))
+
+    def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
+        """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
+
+        Args:
+            query: the statement, with `?` for each parameter.
+            parameters: their values.
+            timeout: seconds after which it is stopped.
+
+        Returns:
+            The rows as an Arrow table.
+
+        Raises:
+            StoreError: it is no single SELECT, reaches for files, takes too long or too much memory.
+        """
+        from rollout_traces.store.sandbox import run_apart
+
+        return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
+
+    def metrics_table(self) -> pa.Table:
+        """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
+        return self.table().metrics()
+
+    def metrics(self, run: str) -> Series:
+        """A run's logged scalars: key -> steps and values, in order of arrival.
+
+        Args:
+            run: id or name of the run.
+        """
+        return self._scalars.of(self._run_id(run))
+
+    def _run_id(self, run: str) -> str:
+        with self._index.reading() as connection:
+            return steps.find_run_id(connection, run)
+
+    def _scope(
+        self,
+        run: str | None,
+        split: str | None,
+        where: str,
+        text: str | None,
+        steps_between: Steps,
+        rows: Which,
+    ) -> Scope:
+        run_id = None if run is None else self._run_id(run)
+        return Scope(run_id, split, steps_between, encodable(where), encodable(text or ""), rows)
