@@ -121,7 +121,7 @@ def _part(
     n_groups, size = rng.randint(1, 3), rng.choice([1, 2, 3, 4])
     groups = [first + g for g in range(n_groups) for _ in range(size)]
     B, T = len(groups), rng.randint(3, 24) + (400 if long_rows and rng.random() < 0.5 else 0)
-    mine = {name for name in columns if rng.random() < 0.85}
+    mine = {name for name in sorted(columns) if rng.random() < 0.85}
     attention = [_attention(rng, T) for _ in range(B)]
     sampled = [_sampled(rng, T) for _ in range(B)]
     ids = _ids(rng, groups, attention, sampled, shared["pool"], long_rows)
