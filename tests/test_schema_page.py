@@ -31,6 +31,26 @@ float16 precision (about three decimal digits; float32 where a value exceeds 655
 """
 
 
+READING = """
+## The table of rollouts
+
+What reading makes of all this: one row a rollout of every run, traced or not, in parquet segments beside the project (`rollout-index/<project>/segments`), rebuilt from Trackio's data whenever in doubt. It has the ledger's columns under their names, those of the metadata where a rollout was traced (the trace's value where both know one), and
+
+| column | type | known of | meaning |
+| --- | --- | --- | --- |
+| `run`, `run_id`, `split`, `step` | text, text, text, int | all | where it belongs |
+| `traced` | bool | all | its conversation was kept |
+| `superseded` | bool | all | a later attempt of the run wrote the step anew |
+| `late` | bool | all | it came after its step was closed |
+| `id`, `kind`, `key`, `trace_index`, `timestamp` | text, text, text, int, text | traced | Trackio's place of the trace |
+| `n_messages`, `prompt`, `reply` | int, text, text | traced | length and first words of the conversation, behind the thinking |
+| `tool_names`, `error_signatures` | lists of texts | traced | tools that were called, and what their failures say |
+| `messages`, `metadata`, `spans` | JSON text | traced, in exports | the trace as it was stored |
+
+Unknown is null. A column that is a number in one segment and a text in another is text. A step is put together anew when more of it comes; the newer row of a rollout (by `uid`) replaces the older. `rt.open_store(...).rollouts()` gives the table as Arrow; `.ledger()` gives numpy columns in which unknown whole numbers are masked; `.sql()` one SELECT over `rollouts` and `metrics(run, run_id, split, step, key, value, attempt)`.
+"""
+
+
 def schema_page() -> str:
     """The text of docs/schema.md."""
     lines = [
@@ -53,6 +73,7 @@ def schema_page() -> str:
         f"\n## Token track (schema {transcript.SCHEMA_VERSION})\n",
         "Per token: id, loss mask, response mask, character range, special or not, and where the trainer gave them "
         f"{', '.join(f'`{name}`' for name in (*transcript.INT_TRACKS, *transcript.FLOAT_TRACKS))}.",
+        READING.rstrip("\n"),
     ]
     return "\n".join(lines) + "\n"
 

@@ -119,6 +119,7 @@ def served(home: Path) -> Iterator[Served]:
 def chromium() -> Iterator[object]:
     """One headless Chromium for the session."""
     playwright = pytest.importorskip("playwright.sync_api")
+    playwright.expect.set_options(timeout=20_000)
     with playwright.sync_playwright() as started:
         system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         try:

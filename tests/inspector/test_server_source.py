@@ -36,6 +36,7 @@ def remote(trackio: str, tmp_path_factory: pytest.TempPathFactory):
 
 class TestOverAServer:
     def test_projects_runs_and_steps_are_listed(self, remote):
+        remote.store("demo")
         found = shell.catalog(remote, Request({"project": "demo"}))
         assert [project["name"] for project in found["projects"]] == [
             "agents",
