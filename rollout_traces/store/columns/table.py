@@ -52,12 +52,12 @@ class State:
     labelled: Labelled = field(default_factory=Labelled)
     side: SideColumns = field(default_factory=SideColumns)
 
-    @property
+    @cached_property
     def side_names(self) -> frozenset[str]:
         """The columns that come from side tables: those that the table has not by itself."""
         return frozenset(self.side.kinds) - set(self._own_kinds())
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of every column, those included that no row knows yet."""
         own = self._own_kinds()
