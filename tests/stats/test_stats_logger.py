@@ -349,8 +349,7 @@ def test_the_trainers_config_is_stored_with_the_run_without_its_secrets(trackio_
     logger = rt.StatsLogger(TrainerConfig(section))
     logger.commit(0, 0, 0, {"a": 1})
     logger.close()
-    (path,) = trackio_dir.glob("*.db")
-    (config,) = sqlite3.connect(path).execute("SELECT config FROM configs").fetchone()
+    (config,) = sqlite3.connect(trackio_dir / "p.db").execute("SELECT config FROM configs").fetchone()
     config = orjson.loads(config)
     assert config["note"] == "the trainer's own" and "api_key" not in config
     assert config["stats_logger"] == section

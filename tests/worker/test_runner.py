@@ -150,6 +150,8 @@ class TestTheRun:
         logger = make_logger()
         assert logger.run is run
         assert "of 'p', but this process writes to run trainers of 'another'" in caplog.text
+        logger.finish(60)
+        run.finish()
 
     def test_a_second_logger_does_not_change_the_firsts_settings(self, make_logger, trackio_dir, caplog):
         first = make_logger()

@@ -39,7 +39,7 @@ class TestAnswers:
         assert set(ANSWERS) == set(READ)
 
     def test_pages_have_twins(self, client):
-        assert get(client, "projects").json() == {"projects": ["story"]}
+        assert "story" in get(client, "projects").json()["projects"]
         assert {run["name"] for run in get(client, "runs", project="story").json()["runs"]} == {
             "off",
             "healthy",
