@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.finding import Finding
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number
+from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number
 from rollout_traces.analysis.selections import Selection
-from rollout_traces.analysis.series import as_arrays
 
 FEW = 0.05
 """At most this part of the rollouts counts as few ..."""

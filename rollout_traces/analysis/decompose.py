@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted
+from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number, quoted
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import as_arrays
 
 EXACT = 1e-6
 """Recovered weights have to give back each reward within this, relative to the rewards' size."""

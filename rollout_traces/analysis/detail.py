@@ -10,9 +10,9 @@ import numpy as np
 
 from rollout_traces.analysis.change_points import change_points
 from rollout_traces.analysis.moved import MOST_ELSEWHERE, Part
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, quoted
+from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number, quoted
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import SEGMENTS, Series, as_arrays, is_text_flag
+from rollout_traces.analysis.series import SEGMENTS, Series, is_text_flag
 
 BINS = 20
 """Bars of a picture."""

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
+from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, describe, quoted
 from rollout_traces.analysis.selections import Selection
-from rollout_traces.analysis.series import as_arrays
 from rollout_traces.errors import StoreError
 
 DRAWS = 10_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.change_points import noise
-from rollout_traces.analysis.relations import current, known_number
-from rollout_traces.analysis.series import RunSeries, as_arrays
+from rollout_traces.analysis.relations import as_arrays, current, known_number
+from rollout_traces.analysis.series import RunSeries
 
 FEWEST = 6
 """Evaluations that are needed."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from rollout_traces.ledger.rewards import TIE_TOLERANCE
 
 if TYPE_CHECKING:
@@ -219,3 +221,21 @@ def known_number(name: str) -> str:
 def sql_text(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def as_arrays(table: Any) -> dict[str, np.ndarray]:
+    """An Arrow table as arrays by column: numbers with NaN for unknown, texts as objects with None."""
+    import pyarrow as pa
+
+    arrays = {}
+    for name in table.column_names:
+        column = table.column(name)
+        kind = column.type
+        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+            column = column.cast(pa.float64())
+            kind = column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            arrays[name] = column.to_numpy()
+        else:
+            arrays[name] = np.asarray(column.to_pylist(), dtype=object)
+    return arrays

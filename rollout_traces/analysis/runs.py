@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, current, describe
-from rollout_traces.analysis.series import as_arrays
+from rollout_traces.analysis.relations import Relations, as_arrays, current, describe
 
 
 @dataclass(frozen=True)

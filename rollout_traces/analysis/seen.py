@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, current, describe, quoted
-from rollout_traces.analysis.series import RARE_TEXTS, as_arrays, is_text_flag
+from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, current, describe, quoted
+from rollout_traces.analysis.series import RARE_TEXTS, is_text_flag
 
 FEWEST_ROWS = 3
 SMALLEST_SHARE = 0.01

@@ -19,6 +19,7 @@ from rollout_traces.analysis.relations import (
     TIED,
     Relations,
     RolloutColumns,
+    as_arrays,
     current,
     describe,
     failed,
@@ -465,24 +466,6 @@ def is_text_flag(name: Any) -> bool:
     from rollout_traces.flags import REGISTRY
 
     return name in REGISTRY and REGISTRY[name].population is None
-
-
-def as_arrays(table: Any) -> dict[str, np.ndarray]:
-    """An Arrow table as arrays by column: numbers with NaN for unknown, texts as objects with None."""
-    import pyarrow as pa
-
-    arrays = {}
-    for name in table.column_names:
-        column = table.column(name)
-        kind = column.type
-        if pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
-            column = column.cast(pa.float64())
-            kind = column.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            arrays[name] = column.to_numpy()
-        else:
-            arrays[name] = np.asarray(column.to_pylist(), dtype=object)
-    return arrays
 
 
 def _most_frequent(found: dict[str, np.ndarray]) -> tuple[list[Any], dict[Any, float]]:

@@ -11,12 +11,13 @@ from rollout_traces.analysis.compare import ClusterSums
 from rollout_traces.analysis.relations import (
     Relations,
     RolloutColumns,
+    as_arrays,
     known_number,
     quoted,
     unit_over_steps,
 )
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import as_arrays, is_text_flag
+from rollout_traces.analysis.series import is_text_flag
 
 MOST_VALUES = 200
 """Values of a text column that are compared, the most frequent of both sides."""

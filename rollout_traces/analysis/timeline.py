@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
+from rollout_traces.analysis.relations import as_arrays
 from rollout_traces.analysis.runs import ConfigDifference
-from rollout_traces.analysis.series import as_arrays
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
 LONGEST_SETTING = 120

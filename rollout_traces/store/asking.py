@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.rewards import TIE_TOLERANCE
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
@@ -25,12 +26,12 @@ from rollout_traces.store.source import Source
 GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
 GROUP_READS = ("reward", "reward_status")
 """What makes rows a group: the rollouts of one prompt in one step of one attempt."""
-GROUPS = """
+GROUPS = f"""
 SELECT run_no, split, step, "group", attempt,
     avg(r) AS group_mean, stddev_pop(r) AS group_std, count(*) AS group_rows, min(r) AS group_min,
     max(r) AS group_max,
     CAST(count(*) > 1 AND count(r) + sum(failed) = count(*) AND (sum(failed) = count(*)
-        OR (count(r) > 1 AND max(r) - min(r) <= 1e-6 * greatest(1.0, max(abs(r))))) AS TINYINT) AS group_tied
+        OR (count(r) > 1 AND max(r) - min(r) <= {TIE_TOLERANCE} * greatest(1.0, max(abs(r))))) AS TINYINT) AS group_tied
 FROM (SELECT *, CASE WHEN isfinite(reward) AND NOT failed::BOOLEAN THEN reward END AS r FROM (
     SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
     FROM rollouts WHERE "group" IS NOT NULL))
@@ -38,7 +39,8 @@ GROUP BY run_no, split, step, "group", attempt
 """
 """The figures of every group, from the rewards of its rollouts; ties as in `ledger.rewards.tied_groups`."""
 
-_AT = "asked_at"
+_AT = "__asked_at"
+"""The order of rows that were taken out; a name that no column of a run has."""
 Order = Sequence[tuple[Sql, bool]]
 """Expressions to sort by, each with True for highest first."""
 

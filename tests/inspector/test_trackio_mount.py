@@ -174,58 +174,52 @@ class TestWithoutIt:
 
 
 class TestReceivingLogs:
-    def test_a_run_logs_with_the_write_token_and_the_inspector_shows_it(self, tmp_path, monkeypatch):
+    @pytest.fixture
+    def server(self, tmp_path, monkeypatch):
+        """A server that takes logs; its projects are in `server/` of the test's folder."""
         monkeypatch.setenv("TRACKIO_WRITE_TOKEN", WRITE_TOKEN)
-        folder, runs = tmp_path / "server", tmp_path / "runs"
-        folder.mkdir()
-        runs.mkdir()
-        server = Served(folder, "--receive-logs")
-        try:
-            script = (
-                "import trackio, sys\n"
-                "trackio.init(project='sent', name='r', server_url=sys.argv[1])\n"
-                "trackio.log({'loss': 0.5}, step=1)\n"
-                "trackio.finish()\n"
-            )
-            address = f"{server.address}/trackio/?write_token={quote(WRITE_TOKEN)}"
-            env = {**environment(runs), "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(
-                [sys.executable, "-c", script, address], env=env, capture_output=True, text=True, timeout=120
-            )
-            assert done.returncode == 0, done.stderr
-            assert (folder / "sent.db").is_file(), done.stdout + done.stderr
-            base = f"{server.address}/trackio/api"
-            shown = post(f"{base}/get_runs_for_project", {"project": "sent"}, **BEARER)[1]["data"]
-            assert [run["name"] for run in shown] == ["r"]
-            body = {"logs": [], "hf_token": None}
-            assert post(f"{base}/bulk_log", body, **BEARER)[0] == 401
-            assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": "wrong"})[0] == 401
-            assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
-        finally:
-            server.stop()
+        (tmp_path / "server").mkdir()
+        server = Served(tmp_path / "server", "--receive-logs")
+        yield server
+        server.stop()
 
-    def test_a_rollout_logger_sees_what_it_sent_stored(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", WRITE_TOKEN)
-        folder, runs = tmp_path / "server", tmp_path / "runs"
+    def logged(self, server, folder, script):
+        """Runs a script as a trainer elsewhere would; it gets the address to log to."""
         folder.mkdir()
-        runs.mkdir()
-        server = Served(folder, "--receive-logs")
-        try:
-            script = (
-                "import sys\nfrom rollout_traces import RolloutLogger\n"
-                "logger = RolloutLogger('sent', 'r', server_url=sys.argv[1])\n"
-                "logger.log_scalars({'loss': 0.5}, 1)\n"
-                "print('finished', logger.finish(60))\n"
-            )
-            address = f"{server.address}/trackio/?write_token={quote(WRITE_TOKEN)}"
-            env = {**environment(runs), "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(
-                [sys.executable, "-c", script, address], env=env, capture_output=True, text=True, timeout=120
-            )
-            assert "finished True" in done.stdout, done.stdout + done.stderr
-            base = f"{server.address}/trackio/api/query_project"
-            body = {"project": "sent", "query": "SELECT 1"}
-            assert post(base, body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
-            assert post(base, body, **BEARER)[0] == 401
-        finally:
-            server.stop()
+        address = f"{server.address}/trackio/?write_token={quote(WRITE_TOKEN)}"
+        env = {**environment(folder), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [sys.executable, "-c", script, address], env=env, capture_output=True, text=True, timeout=120
+        )
+
+    def test_a_run_logs_with_the_write_token_and_the_inspector_shows_it(self, server, tmp_path):
+        script = (
+            "import trackio, sys\n"
+            "trackio.init(project='sent', name='r', server_url=sys.argv[1])\n"
+            "trackio.log({'loss': 0.5}, step=1)\n"
+            "trackio.finish()\n"
+        )
+        done = self.logged(server, tmp_path / "runs", script)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "server" / "sent.db").is_file(), done.stdout + done.stderr
+        base = f"{server.address}/trackio/api"
+        shown = post(f"{base}/get_runs_for_project", {"project": "sent"}, **BEARER)[1]["data"]
+        assert [run["name"] for run in shown] == ["r"]
+        body = {"logs": [], "hf_token": None}
+        assert post(f"{base}/bulk_log", body, **BEARER)[0] == 401
+        assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": "wrong"})[0] == 401
+        assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
+
+    def test_a_rollout_logger_sees_what_it_sent_stored(self, server, tmp_path):
+        script = (
+            "import sys\nfrom rollout_traces import RolloutLogger\n"
+            "logger = RolloutLogger('sent', 'r', server_url=sys.argv[1])\n"
+            "logger.log_scalars({'loss': 0.5}, 1)\n"
+            "print('finished', logger.finish(60))\n"
+        )
+        done = self.logged(server, tmp_path / "runs", script)
+        assert "finished True" in done.stdout, done.stdout + done.stderr
+        base = f"{server.address}/trackio/api/query_project"
+        body = {"project": "sent", "query": "SELECT 1"}
+        assert post(base, body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
+        assert post(base, body, **BEARER)[0] == 401

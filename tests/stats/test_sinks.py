@@ -13,7 +13,6 @@ from rollout_traces.stats.sinks import MissingTracker, SwanlabSink, TensorBoardS
 
 
 def test_tensorboard_writes_an_event_file(tmp_path):
-    pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
 
     sink = TensorBoardSink(tmp_path)
@@ -39,7 +38,8 @@ def events_of(data: bytes, kind):
 
 
 def test_wandb_offline_keeps_a_run_on_disk(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -52,7 +52,8 @@ def test_wandb_offline_keeps_a_run_on_disk(tmp_path, monkeypatch):
 
 
 def test_wandb_uses_the_run_that_is_open_and_leaves_it_open(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = wandb.init(mode="offline", dir=str(tmp_path), project="trainer")
     try:
@@ -65,7 +66,6 @@ def test_wandb_uses_the_run_that_is_open_and_leaves_it_open(tmp_path, monkeypatc
 
 
 def test_swanlab_local_keeps_a_run_on_disk(tmp_path, monkeypatch):
-    pytest.importorskip("swanlab")
     monkeypatch.setenv("SWANLAB_SAVE_DIR", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path)

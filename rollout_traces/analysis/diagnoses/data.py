@@ -19,8 +19,7 @@ from rollout_traces.analysis.diagnoses.base import (
     since,
 )
 from rollout_traces.analysis.moved import Moved, recomputed
-from rollout_traces.analysis.relations import current, sql_text
-from rollout_traces.analysis.series import as_arrays
+from rollout_traces.analysis.relations import as_arrays, current, sql_text
 
 MASK_FLAGS = [
     "mask_leak",

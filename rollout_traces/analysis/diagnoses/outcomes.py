@@ -72,8 +72,7 @@ def _why_tied(e: Evidence, step: int) -> str:
     tied = np.nan_to_num(g["tied"].astype(float))[rows].sum()
     if not tied or not e.run.columns.has("success"):
         return ""
-    from rollout_traces.analysis.relations import unit
-    from rollout_traces.analysis.series import as_arrays
+    from rollout_traces.analysis.relations import as_arrays, unit
 
     query = (
         f"select sum(cast(low = 1 and n > 1 as int)) as solved, sum(cast(high = 0 and n > 1 as int)) as hopeless from (select step, {unit(e.run.columns)} as u, "
