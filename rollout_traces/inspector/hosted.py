@@ -24,6 +24,8 @@ HUB = "https://huggingface.co"
 """The site that shows a Space in a frame."""
 LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
 """On a Space Trackio locks a project's file for itself alone; the inspector reads the same file."""
+MOST_TOKENS = 256
+"""Tokens whose answers are kept; the oldest goes first."""
 ASKED_AGAIN = 300.0
 """Seconds after which the Hub is asked again whether a token may write."""
 
@@ -131,6 +133,8 @@ class HubWriters:
         with self._lock:
             self._known = {name: entry for name, entry in self._known.items() if now - entry[1] < ASKED_AGAIN}
             self._known[token] = (allowed, now)
+            while len(self._known) > MOST_TOKENS:
+                self._known.pop(next(iter(self._known)))
         return allowed
 
 

@@ -65,6 +65,15 @@ class TestHubWriters:
         ]
         assert asked == ["yes", "no"]
 
+    def test_the_answers_that_are_kept_are_bounded(self):
+        asked = []
+        writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)))
+        for number in range(300):
+            writers.may_write(str(number))
+        writers.may_write("299")
+        writers.may_write("0")
+        assert len(asked) == 301 and asked[-1] == "0"
+
 
 class TestFiles:
     def test_versions_are_pinned_and_torch_is_left_out(self):
