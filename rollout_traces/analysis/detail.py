@@ -101,25 +101,29 @@ def detail_of(
     """
     union, params = _both(columns, a, b, column, value)
     whole, cells = _cells(relations, union, params)
-    part, inside, outside, others = _part(cells)
+    part, others = _part(cells)
+    query = written(_levels(union, part, others), params)
+    elsewhere: dict[str, Any] = {}
+    if part is not None:
+        rows = {(row["part"], row["side"]): row for row in relations.sql(query).to_pylist()}
+        whole = {side: rows["inside", side]["level"] for side in (0, 1)}
+        elsewhere = rows.get(("elsewhere", 0), {})
     picture, medians = _picture(relations, union, params) if value is None else (None, (None, None))
-    a_level, b_level = inside if part is not None else (whole.get(0, np.nan), whole.get(1, np.nan))
-    elsewhere, n_elsewhere = outside
     since, since_query, since_params = _since(relations, columns, a, b, column, value, part)
     return Detail(
         part=part,
-        a=a_level,
-        b=b_level,
-        elsewhere=elsewhere if part is not None else None,
-        elsewhere_rows=round((elsewhere or 0) * n_elsewhere) if value is not None else n_elsewhere,
-        elsewhere_n=n_elsewhere,
+        a=whole.get(0, float("nan")),
+        b=whole.get(1, float("nan")),
+        elsewhere=elsewhere.get("level"),
+        elsewhere_rows=int(elsewhere.get("total" if value is not None else "rollouts", 0)),
+        elsewhere_n=elsewhere.get("rollouts", 0),
         since=since,
         median_a=medians[0],
         median_b=medians[1],
         examples=_examples(relations, union, params, medians[0], value),
         picture=picture,
         where=_where(column, value, part),
-        query=written(_levels(union, part, others), params),
+        query=query,
         since_query=written(since_query, since_params) if since is not None else "",
     )
 
@@ -176,8 +180,8 @@ def _needs_text(columns: RolloutColumns, column: str, value: str | None) -> bool
     return column in ("tool_names", "error_signatures") or (column == "flags" and is_text_flag(value))
 
 
-Cells = dict[tuple[str, int], tuple[float, int]]
-"""Value and side -> level and rollouts."""
+Cells = dict[tuple[str, int], float]
+"""Value and side -> level, of those with enough rollouts."""
 
 
 def _cells(relations: Relations, union: str, params: list[Any]) -> tuple[dict[int, float], dict[str, Cells]]:
@@ -196,19 +200,16 @@ def _cells(relations: Relations, union: str, params: list[Any]) -> tuple[dict[in
         if row["which"] is None:
             whole[row["side"]] = level
         elif row["v"] is not None and row["n"] >= FEWEST:
-            cells[SEGMENTS[row["which"]]][row["v"], row["side"]] = (level, row["n"])
+            cells[SEGMENTS[row["which"]]][row["v"], row["side"]] = level
     return whole, cells
 
 
-def _part(
-    of_segments: dict[str, Cells],
-) -> tuple[Part | None, tuple[float, float], tuple[float | None, int], tuple[str, ...]]:
-    """The values of one segment column that hold the difference, their levels, the level of A elsewhere, and where that is."""
-    best: tuple[float, Part, tuple[float, float], tuple[float | None, int], tuple[str, ...]] | None = None
+def _part(of_segments: dict[str, Cells]) -> tuple[Part | None, tuple[str, ...]]:
+    """The values of one segment column that hold the difference, and its other values."""
+    best: tuple[float, Part, tuple[str, ...]] | None = None
     for segment, cells in of_segments.items():
-        names = sorted({v for v, _ in cells})
-        values = [v for v in names if (v, 0) in cells]
-        jumps = {v: cells[v, 0][0] - cells.get((v, 1), (0.0, 0))[0] for v in values if (v, 1) in cells}
+        values = sorted(v for v, side in cells if side == 0)
+        jumps = {v: cells[v, 0] - cells[v, 1] for v in values if (v, 1) in cells}
         if len(jumps) < 2:
             continue
         largest = max(jumps.values(), key=abs)
@@ -218,25 +219,10 @@ def _part(
         rest = [abs(jumps[v] / largest) for v in jumps if v not in inside]
         if not rest or max(rest) > MOST_ELSEWHERE or len(inside) > max(len(jumps) // 2, 1):
             continue
-        outside = [cells[v, 0] for v in values if v not in inside]
-        n_outside = sum(n for _, n in outside)
-        level = sum(x * n for x, n in outside) / n_outside if n_outside else None
-        levels = tuple(_pooled([cells[v, s] for v in inside if (v, s) in cells]) for s in (0, 1))
         score = max(rest) + 0.05 * len(inside)
         if best is None or score < best[0]:
-            best = (
-                score,
-                Part(segment, tuple(sorted(map(str, inside)))),
-                (levels[0], levels[1]),
-                (level, n_outside),
-                tuple(str(v) for v in values if v not in inside),
-            )
-    return best[1:] if best else (None, (np.nan, np.nan), (None, 0), ())
-
-
-def _pooled(cells: list[tuple[float, int]]) -> float:
-    n = sum(k for _, k in cells)
-    return sum(x * k for x, k in cells) / n if n else float("nan")
+            best = score, Part(segment, tuple(inside)), tuple(v for v in values if v not in inside)
+    return best[1:] if best else (None, ())
 
 
 def _picture(
