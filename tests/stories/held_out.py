@@ -51,6 +51,19 @@ def search_rewards_lost(w: World) -> None:
     w.c["status"][w.share(w.after & (w.c["source"] == "search"), 0.4)] = "timeout"
 
 
+def answers_halve(w: World) -> None:
+    w.c["log_length"][w.after & w.train] -= 0.7
+
+
+def more_turns_in_a_source(w: World) -> None:
+    rows = w.after & (w.c["source"] == "code")
+    w.c["n_calls"][rows] += 2
+
+
+def tools_slow_on_one_engine(w: World) -> None:
+    w.c["tool_seconds"][w.after & (w.c["engine"] == "vllm-0")] *= 5
+
+
 SEVERAL = ("mixed", "sigmoid", "asynchronous")
 CAUSES = {
     "judge hacked without a phrase": Cause({"rewards": judge_hacked}, ["reward_and_purpose", "reward_changed"], [], ("mixed", "sigmoid")),
@@ -61,4 +74,7 @@ CAUSES = {
     "system prompt grows": Cause({"lengths": system_prompt_grows}, ["data_mix"], [], ("mixed", "ragged", "plain")),
     "tool calls unparsed": Cause({"tools": half_unparsed}, ["tools_failing"], ["tool_call_unparsed"]),
     "rewards of a source time out": Cause({"rewards": search_rewards_lost}, ["reward_function"], ["search"]),
+    "answers halve": Cause({"lengths": answers_halve}, ["outcome_moved"], ["n_sampled"]),
+    "more turns in a source": Cause({"tools": more_turns_in_a_source}, ["outcome_moved"], ["n_turns", "code"]),
+    "tools slow on one engine": Cause({"tools": tools_slow_on_one_engine}, ["slower"], ["vllm-0"], SEVERAL),
 }  # fmt: skip
