@@ -9,6 +9,7 @@ import textwrap
 import time
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from rollout_traces.deploy.app_files import app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.hosted import HubWriters, hosted_options
+from rollout_traces.inspector.hosted import AskedTooOften, HubWriters, hosted_options
 from tests.deploy.hub import WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
 
@@ -65,7 +66,49 @@ class TestHubWriters:
         ]
         assert asked == ["yes", "no"]
 
-    def test_the_answers_that_are_kept_are_bounded(self):
+    def test_strangers_cannot_make_it_ask_more_often_than_once_a_second(self):
+        asked, now = [], [0.0]
+        writers = HubWriters(
+            "ada/rollouts", lambda space, token: bool(asked.append(token)) or token == "hers", lambda: now[0]
+        )
+        assert writers.may_write("hers")
+        refused = 0
+        for second in range(600):
+            now[0] = float(second)
+            for attempt in range(5):
+                try:
+                    assert not writers.may_write(f"{second}-{attempt}")
+                except AskedTooOften:
+                    refused += 1
+        assert refused + len(asked) == 3_001
+        assert len(asked) <= 60 * 10 + 1
+
+    def test_who_may_write_is_known_and_asked_about_however_many_others_come(self):
+        asked, now = [], [0.0]
+        writers = HubWriters(
+            "ada/rollouts", lambda space, token: bool(asked.append(token)) or token == "hers", lambda: now[0]
+        )
+        assert writers.may_write("hers")
+        for second in range(1_000):
+            now[0] = float(second)
+            with suppress(AskedTooOften):
+                writers.may_write(f"stranger {second}")
+            assert writers.may_write("hers")
+        assert asked.count("hers") == 4
+
+    def test_a_token_that_was_taken_back_is_refused_after_five_minutes(self):
+        now, allowed = [0.0], [True]
+        writers = HubWriters("ada/rollouts", lambda space, token: allowed[0], lambda: now[0])
+        assert writers.may_write("hers")
+        allowed[0] = False
+        assert writers.may_write("hers")
+        now[0] = 301.0
+        assert not writers.may_write("hers")
+        allowed[0] = True
+        assert not writers.may_write("hers")
+
+    def test_the_answers_that_are_kept_are_bounded(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.inspector.hosted.MOST_QUESTIONS", 1_000)
         asked = []
         writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)))
         for number in range(300):
