@@ -114,7 +114,7 @@ class Finder:
             asked = asking.asked(scope)
             known = named(asking, column)
             condition = asked.condition
-            values = f"SELECT {known.sql} AS v FROM {asked.tables} WHERE {condition.text}"
+            values = f"SELECT {known.sql} AS v FROM rollouts t WHERE {condition.text}"
             if known.kind == "tags":
                 values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
             found = asking.run(
@@ -143,7 +143,7 @@ class Finder:
             value = f"TRY_CAST({known.sql} AS DOUBLE)" if known.kind != "tags" else "CAST(NULL AS DOUBLE)"
             found = asking.run(
                 _reading(asked, known.reads),
-                f"SELECT {value} AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                f"SELECT {value} AS v FROM rollouts t WHERE {asked.condition.text}",
                 asked.condition.parameters,
             )
             return _binned([c.to_numpy(zero_copy_only=False) for c in found["v"].chunks], bins)
@@ -175,7 +175,7 @@ class Finder:
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
@@ -195,7 +195,7 @@ class Finder:
         def counted() -> int:
             if asked.condition == Sql("true"):
                 return asking.rows.n_rows
-            statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
+            statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
         return int(self._kept(asking, asked, asked.condition, counted))
@@ -208,11 +208,11 @@ class Finder:
         def found() -> tuple[int, Any]:
             key, down = asked.order[0]
             best = f"{'max' if down else 'min'}({key.text})"
-            statement = f"SELECT count(*), {best} FROM {asked.tables} WHERE {asked.condition.text}"
+            statement = f"SELECT count(*), {best} FROM rollouts t WHERE {asked.condition.text}"
             row = asking.run(asked, statement, (*key.parameters, *asked.condition.parameters), [POSITION])
             return int(row[0][0].as_py()), row[1][0].as_py()
 
-        return self._kept(asking, asked, (asked.condition, asked.order[0]), found)  # type: ignore[no-any-return]
+        return self._kept(asking, asked, (asked.condition, asked.order[0]), found)
 
     def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
         """An answer from before, but of questions that read what was found for them alone."""
@@ -280,7 +280,7 @@ class _Page:
         self._asking, self._asked = asking, asked
         self._directions = [down for _, down in asked.order]
         self._rows = Sql(
-            f"(SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
+            f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
             f" WHERE {behind.text}",
             (
                 *(p for key, _ in asked.order for p in key.parameters),
