@@ -282,10 +282,8 @@ def _as_first_chosen(item: Selected, batch: PackedBatch) -> Selected:
     if stored is None or item.selected_by != "all" or not isinstance(stored.get("selected_by"), str):
         return item
     probability = stored.get("selected_probability")
-    known = isinstance(probability, (int, float)) and not isinstance(probability, bool)
-    return replace(
-        item, selected_by=stored["selected_by"], probability=float(probability) if known else float("nan")
-    )
+    known = float(probability) if isinstance(probability, (int, float)) else float("nan")
+    return replace(item, selected_by=stored["selected_by"], probability=known)
 
 
 def _with_prompts(
