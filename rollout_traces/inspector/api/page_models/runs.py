@@ -166,13 +166,21 @@ class SettingsSinceModel(BaseModel):
     changes: list[SettingModel]
 
 
+class VerdictModel(BaseModel):
+    """The Run page's first line: `error`, `warn`, `unknown` or nothing, in words, and since which step."""
+
+    severity: str
+    text: str
+    since: int | None
+
+
 class RunPageAnswer(BaseModel):
     """The Run page: diagnoses, incidents, events, the metrics that matter, settings."""
 
     run: str
     split: str
     n_steps: int
-    fewest: int = Field(description="steps that diagnoses need")
+    verdict: VerdictModel
     n_rows: int
     steps: list[int]
     tiers: list[str]
