@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI
@@ -69,29 +70,35 @@ SENT: dict[str, Callable[..., Any]] = {
 """What is sent with POST, as JSON."""
 
 
-def add_api(app: FastAPI, workspace: Workspace) -> None:
-    """Adds the routes to an application.
+def api_app(workspace: Workspace) -> FastAPI:
+    """The application that is mounted at `PREFIX`.
 
     Args:
-        app: the application.
-        workspace: what they read.
+        workspace: what the answers read.
     """
-    router = APIRouter(prefix=PREFIX)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    router = APIRouter()
     for name, answer in READ.items():
         _add(router, workspace, name, "GET", answer)
     for name, answer in SENT.items():
         _add(router, workspace, name, "POST", answer)
     app.include_router(router)
-    described = get_openapi(title="rollout-traces", version="1", routes=router.routes)
+
+    @cache
+    def described() -> dict[str, Any]:
+        found = get_openapi(title="rollout-traces", version="1", routes=router.routes)
+        return {**found, "paths": {f"{PREFIX}{path}": what for path, what in found["paths"].items()}}
 
     async def openapi(request: Request) -> JSONResponse:
-        return JSONResponse(described)
+        return JSONResponse(described())
 
-    app.add_route(f"{PREFIX}/openapi.json", openapi, methods=["GET"])
+    app.add_route("/openapi.json", openapi, methods=["GET"])
 
     @app.exception_handler(RolloutTracesError)
     async def refused(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": {"message": str(error), "kind": type(error).__name__}}, 400)
+
+    return app
 
 
 def _add(router: APIRouter, workspace: Workspace, name: str, method: str, answer: Callable[..., Any]) -> None:
