@@ -12,7 +12,7 @@ from rollout_traces.analysis.series import RunSeries
 
 FEWEST = 6
 """Evaluations that are needed."""
-ONSET = 0.6
+ONSET = 0.9
 """They part at the first step at which they part by this much of the most."""
 CORRELATED_FROM = 20
 """Values from which on their autocorrelation is known at all."""
