@@ -74,11 +74,11 @@ def shown_record(stored: StoredTrace, record: TraceRecord) -> TraceRecord:
     """A trace as a page shows it: of another tool with its fields under our names too, and its conversation.
 
     Args:
-        stored: the row.
+        stored: the row; of an export, which has no key and step of it, the trace stays as it is.
         record: its messages and metadata as they are stored.
     """
     own = dict(record.metadata)
-    if own.get("kind") in ("rollout", "digest") and "schema" in own:
+    if not stored.key or (own.get("kind") in ("rollout", "digest") and "schema" in own):
         return record
     spoken = [message for message in record.messages if isinstance(message, Mapping)]
     other = read_other_tool(stored, spoken, own)
