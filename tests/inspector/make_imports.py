@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sources" / "samples"
-IMITATIONS = 260
+IMITATIONS = 200
 STEPS = 8
 
 
@@ -40,6 +40,7 @@ def adder() -> tuple[Any, Any]:
 
     rng = random.Random(0)
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     texts = [text for _ in range(400) for q, a in [problem(rng)] for text in (q, answer(q, a, rng))]
     tokenizer = train_tokenizer([*texts, "user", "assistant", "system"])
     model = make_model(tokenizer)
