@@ -167,7 +167,9 @@ def main() -> None:
     from rollout_traces.sources.importing import import_rollouts
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import_rollouts(SAMPLES / "prime-rl", "prime-rl", name="sums", worker="thread", tokenizer=characters())
+    import_rollouts(
+        SAMPLES / "prime-rl" / "rollouts", "prime-rl", name="sums", worker="thread", tokenizer=characters()
+    )
     with tempfile.TemporaryDirectory() as folder:
         verl_folder(Path(folder))
         import_rollouts(folder, "verl", name="gsm-sums", worker="thread")

@@ -89,13 +89,21 @@ def take_of_stories(playwright: object, address: str) -> None:
 def take_of_imports(playwright: object, address: str) -> None:
     """Projects of other tools: imported ones, and what TRL logged by itself."""
     shots = {
-        "imported-prime-rl": ({"project": "prime-rl", "overlay": "loss_mask"}, "turn", 1500),
-        "imported-prime-rl-episodes": ({"project": "prime-rl", "tab": "episodes"}, "episode", 1500),
-        "imported-verl": ({"project": "verl"}, "turn", 1500),
-        "imported-verl-health": ({"project": "verl", "tab": "health"}, "health-card", 1500),
-        "traces-of-trl": ({"project": "trl-sums"}, "turn", 1500),
-        "traces-of-trl-health": ({"project": "trl-sums", "tab": "health"}, "health-card", 1500),
-        "traces-of-trl-run": ({"project": "trl-sums", "tab": "run"}, "run-card", 1500),
+        "imported-prime-rl": ({"project": "prime-rl", "tab": "rollouts", "group": "1"}, "turn", 1600),
+        "imported-prime-rl-episodes": ({"project": "prime-rl", "tab": "episodes"}, "episode", 1600),
+        "imported-verl": ({"project": "verl", "tab": "rollouts"}, "turn", 1600),
+        "imported-verl-health": ({"project": "verl", "tab": "health"}, "health-card", 1600),
+        "traces-of-trl": (
+            {"project": "trl-sums", "tab": "rollouts", "run": "grpo", "split": "rollout"},
+            "turn",
+            1600,
+        ),
+        "traces-of-trl-health": (
+            {"project": "trl-sums", "tab": "health", "split": "rollout"},
+            "health-card",
+            1600,
+        ),
+        "traces-of-trl-run": ({"project": "trl-sums", "tab": "run", "split": "rollout"}, "run-card", 1600),
     }
     take_each(playwright, address, shots)
 
