@@ -35,7 +35,9 @@ class PartitionedExport(Format):
         columns = parquet_columns(head)
         if not {*columns, *above} >= _PLACE or "traced" not in columns:
             return None
-        lacks = () if "spans" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
+        lacks: tuple[str, ...] = (
+            () if "spans" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
+        )
         lacks += () if "messages" in columns else ("conversations",)
         step = above.get("step", "")
         root = head.path.parents[len(above)]
