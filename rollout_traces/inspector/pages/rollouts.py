@@ -19,7 +19,13 @@ from rollout_traces.inspector.pages.figures import (
     split_series,
 )
 from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
+from rollout_traces.inspector.pages.incidents import (
+    RunAlarms,
+    run_alarms,
+    usual_listed,
+    usual_marked,
+    worn_listed,
+)
 from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
@@ -84,6 +90,7 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
     names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
     payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
     payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
+    payload["flags"] = usual_marked(payload["flags"], record.metadata, run_alarms(workspace, request))
     return payload
 
 
