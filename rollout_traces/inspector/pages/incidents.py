@@ -112,8 +112,10 @@ def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Mutes or acknowledges an incident, or takes that back; the bar after it.
 
     Raises:
-        StoreError: there is no such incident, or the mark cannot be written.
+        StoreError: this server takes no labels, there is no such incident, or the mark cannot be written.
     """
+    if not workspace.may_label:
+        raise StoreError("This inspector was started with --no-labels: it takes no marks either.")
     store = workspace.store(request.project)
     name, what = request.text("incident"), request.text("what")
     known = {each.name: each for each in run_alarms(workspace, request).incidents}

@@ -111,7 +111,9 @@ def find_sample(store: Store, request: Request) -> str:
         f"{name} = {value}" for name, value in (("group", group), ("sample", sample)) if value is not None
     ]
     steps = (request.step, request.step)
-    page = store.query(request.run, request.split, where=" and ".join(parts), steps=steps, limit=1)
+    page = store.query(
+        request.run, request.split, where=" and ".join(parts), steps=steps, limit=1, columns=["sample"]
+    )
     if not page.rows or page.rows[0].id is None:
         raise StoreError(
             f"step {request.step}, group {group}, sample {sample} of {request.split} was not kept as a trace. "
