@@ -10,8 +10,8 @@ import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
 from rollout_traces.analysis.recomputed import level_query
-from rollout_traces.analysis.relations import as_arrays, written
-from rollout_traces.analysis.runs import ConfigDifference
+from rollout_traces.analysis.relations import written
+from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed
 from rollout_traces.analysis.seen import seen_query
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
@@ -122,24 +122,10 @@ def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
 
 
 def _attempts(e: Evidence) -> list[Event]:
-    if not e.run.columns.has("attempt"):
-        return []
-    query = written(
-        "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null group by attempt order by attempt",
-        [e.run.run, e.run.split],
-    )
-    found = as_arrays(e.run.relations.sql(query))
+    query = written(FIRST_OF_ATTEMPTS, [e.run.run, e.run.split])
     return [
-        Event(
-            int(first),
-            None,
-            "attempt",
-            f"attempt {name}",
-            f"attempt {name} resumes at step {int(first)}",
-            "",
-            query,
-        )
-        for name, first in list(zip(found["attempt"], found["first"], strict=True))[1:]
+        Event(first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}", "", query)
+        for name, first in resumed(e.run.relations, e.run.run, e.run.split)
     ]
 
 
