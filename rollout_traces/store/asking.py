@@ -94,7 +94,7 @@ class Asking:
         self._engine = engine
         self._source = source
         self._remember = remember
-        self.names = Names(rows.kinds, registered_flags(), self._flags_seen)
+        self.names = Names(rows.kinds, registered_flags, self._flags_seen)
 
     def asked(self, scope: Scope, order_by: str | None = None) -> Asked:
         """Compiles a question.
@@ -163,9 +163,17 @@ class Asking:
         """
         rows = self.rows.take(positions, columns or [POSITION])
         order = pa.array(np.arange(len(positions)))
-        return self._engine.run(
-            f"{statement} ORDER BY t.{_AT}", (), {"rollouts": rows.append_column(_AT, order)}
-        )
+        return self.run_over(rows.append_column(_AT, order), f"{statement} ORDER BY t.{_AT}", ())
+
+    def run_over(self, rows: pa.Table, statement: str, parameters: Sequence[Any]) -> pa.Table:
+        """Runs a statement over some rows alone.
+
+        Args:
+            rows: they, with the columns that it reads.
+            statement: the SQL; `rollouts` is these rows.
+            parameters: its parameters.
+        """
+        return self._engine.run(statement, parameters, {"rollouts": rows})
 
     def positions(self, asked: Asked) -> np.ndarray:
         """The rows of a question, in the order of arrival, int [K]."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.query.compiler import Sql
-from rollout_traces.store.query.nodes import All, Node, Query, Text
+from rollout_traces.store.query.nodes import All, Any, Node, Query, Text, TextScan
 from rollout_traces.store.query.parser import parse_query
 from rollout_traces.store.query.search_text import parse_search
 
@@ -77,6 +77,21 @@ class Scope:
             QueryError: there is too much of it.
         """
         return parse_search(self.text)
+
+    def looked_for(self) -> list[Text | TextScan]:
+        """What conversations must or may hold: the words of the search, and what the filter looks for in texts.
+
+        Raises:
+            QueryError: filter or search cannot be understood.
+        """
+        return [*self.searches(), *_texts(self.parsed().node)]
+
+
+def _texts(node: Node | None) -> list[Text | TextScan]:
+    """The searches of a filter; what must not occur is none."""
+    if isinstance(node, All | Any):
+        return [each for part in node.parts for each in _texts(part)]
+    return [node] if isinstance(node, Text | TextScan) else []
 
 
 def _one_of(column: str, values: Sequence[str | int]) -> Sql:
