@@ -191,8 +191,8 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     failed = removal.remove_media(plan.media)
     if failed:
         typer.echo(f"{failed} media files could not be deleted.", err=True)
-    store.labels.log.forget(plan.labels.keys())
     if not removal.shrink(plan.project):
         typer.echo("Somebody is writing: the file shrinks at the next deletion.", err=True)
     remove_rows(Path(store.side_folder), plan.traces)
     store.index_anew()
+    store.labels.log.forget(plan.labels.keys())
