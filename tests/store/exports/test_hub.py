@@ -28,7 +28,12 @@ def hub(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
             {f"rollouts/{path.relative_to(exported)}": path.read_bytes() for path in files}
             | {"README.md": b"rollouts of gsm8k"}
         )
-        for name, value in (("ENDPOINT", served.address), ("HF_HUB_OFFLINE", False)):
+        template = served.address + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in (
+            ("ENDPOINT", served.address),
+            ("HUGGINGFACE_CO_URL_TEMPLATE", template),
+            ("HF_HUB_OFFLINE", False),
+        ):
             monkeypatch.setattr(huggingface_hub.constants, name, value)
         monkeypatch.setenv("HF_TOKEN", READER)
         huggingface_hub.HfFileSystem.clear_instance_cache()
@@ -52,7 +57,7 @@ def test_a_commit_is_seen_at_the_next_refresh(hub: LoopbackHub) -> None:
     (data,) = [data for path, data in files.items() if f"run={RUN}/step=1/" in path]
     files[f"rollouts/run={RUN}/step=7/part-0.parquet"] = data
     asked = len(hub.asked)
-    assert opened.refresh() == 8 and opened.count(steps=(7, 7), rows="all") == 8
+    assert opened.refresh() == 3 and opened.count(steps=(7, 7), rows="all") == 8
     fetched = [each for each in hub.asked[asked:] if "/resolve/" in each and each.endswith(".parquet")]
     assert len(fetched) <= 2 and all("step=7" in each for each in fetched), "no other file is read again"
 
