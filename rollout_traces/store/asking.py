@@ -20,7 +20,7 @@ from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
-from rollout_traces.store.scope import Scope, conjuncts
+from rollout_traces.store.scope import Scope, conjuncts, holds_text
 from rollout_traces.store.source import Source
 
 GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
@@ -107,8 +107,10 @@ class Asking:
             QueryError: filter or sort cannot be understood.
         """
         query = scope.parsed()
-        plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | TextScan)]
-        texts = [node for node in conjuncts(query.node) if isinstance(node, Text | TextScan)]
+        nodes = conjuncts(query.node)
+        texts = [node for node in nodes if isinstance(node, Text | TextScan)]
+        mixed = [node for node in nodes if not isinstance(node, Text | TextScan) and holds_text(node)]
+        plain = [node for node in nodes if not holds_text(node)]
         for node in texts:
             _check(node, scope.where)
         parts, columns = scope.place(self.rows.state)
@@ -123,6 +125,8 @@ class Asking:
         compiler.used = used
         parts += [compiler.filter(node) for node in plain]
         parts += self._searched([*texts, *scope.searches()], relations, parts, used)
+        for either in mixed:
+            parts.append(compiler.filter(either))
         order = compiler.order(query.order) if order_by is None else self.order(order_by, used)
         condition = Sql("true")
         for part in parts:

@@ -86,7 +86,7 @@ class TestSnippets:
         assert page.total == 3
         assert all("is \\boxed{42}, I cannot" in str(row["snippet"]) for row in page.rows)
 
-    @pytest.mark.parametrize("where", ["", "reward > 0", "not text 'boxed{42}'", "text !~ 'x'"])
+    @pytest.mark.parametrize("where", ["", "reward > 0", "not text 'boxed{42}'", "reply !~ 'x'"])
     def test_without_a_search_there_are_none(self, store: Store, where: str) -> None:
         assert not any(row["snippet"] for row in store.search(where=where).rows)
 
@@ -132,6 +132,9 @@ class TestTextAndColumnsTogether:
             ("text ~ 'b.xed'", "cannot", "text 'cannot'"),
             ("step = 1 and (text contains 'oxed{4' or reward > 9)", "", "step = 1"),
             ("text contains 'oxed{4' and step = 99", "", "step = 99"),
+            ("reply contains 'boxed' and reward = 1", "", "reward = 1"),
+            ("not prompt ~ 'times' and step = 1", "", "step = 1"),
+            ("(reply contains 'boxed' or reward > 9) and text 'cannot'", "", "text 'cannot'"),
         ],
     )
     def test_only_texts_that_everything_else_leaves_are_read(
@@ -147,7 +150,7 @@ class TestTextAndColumnsTogether:
         monkeypatch.setattr(store.source, "messages", counted)
         expected = {row.id for row in store.query(where=left).rows}
         found = {row.id for row in store.query(where=where, text=text, rows="all").rows}
-        assert found <= expected and len(read) == len(expected) < store.count() == 10
+        assert found - {None} <= expected and len(read) == len(expected) < store.count() == 10
 
 
 class TestHostileSearches:

@@ -205,8 +205,6 @@ class Compiler:
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
     def _matches(self, node: Matches) -> Sql:
-        if isinstance(node.term, Name) and node.term.name in ("prompt", "reply") and node.how != "like":
-            return self.compile_text(TextScan(node.pattern, node.how, node.term.name, node.place))  # type: ignore[arg-type]
         value = self._value(node.term)
         if value.kind == "number":
             self._refuse(
