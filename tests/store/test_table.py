@@ -54,7 +54,7 @@ class TestRollouts:
         assert len(ran) == 2
         table = store.table().sql("select run, avg(reward) as r from rollouts group by run order by run")
         assert table.num_rows == 20 and len(ran) == 3
-        assert store.rollouts(columns=["component/c1"])["component/c1"].null_count == 40 - 2 * 4
+        assert store.rollouts(columns=["component/c1"])["component/c1"].null_count == 40 - 2 * 2
 
     def test_an_unknown_column_is_pointed_at(self, store: Store) -> None:
         with pytest.raises(QueryError, match="Did you mean reward"):
