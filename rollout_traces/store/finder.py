@@ -84,8 +84,8 @@ class Finder:
 
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
-            total = self._count(asking, asked)
-            found = page_of(asking, asked, limit + 1, after)
+            found, n_rows = page_of(asking, asked, limit + 1, after)
+            total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
             rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
@@ -109,7 +109,7 @@ class Finder:
             asked = asking.asked(scope)
             known = named(asking, column)
             condition = asked.condition
-            values = f"SELECT {known.sql} AS v FROM {asked.tables} WHERE {condition.text}"
+            values = f"SELECT {known.sql} AS v FROM rollouts t WHERE {condition.text}"
             if known.kind == "tags":
                 values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
             found = asking.run(
@@ -138,7 +138,7 @@ class Finder:
             value = f"TRY_CAST({known.sql} AS DOUBLE)" if known.kind != "tags" else "CAST(NULL AS DOUBLE)"
             found = asking.run(
                 _reading(asked, known.reads),
-                f"SELECT {value} AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                f"SELECT {value} AS v FROM rollouts t WHERE {asked.condition.text}",
                 asked.condition.parameters,
             )
             return _binned([c.to_numpy(zero_copy_only=False) for c in found["v"].chunks], bins)
@@ -170,7 +170,7 @@ class Finder:
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
@@ -186,17 +186,22 @@ class Finder:
         with self._lock:
             self._answers.clear()
 
-    def _count(self, asking: Asking, asked: Asked) -> int:
+    def _count(self, asking: Asking, asked: Asked, known: int | None = None) -> int:
+        """How many rows there are; `known` where somebody has just counted them."""
+
         def counted() -> int:
+            if known is not None:
+                return known
             if asked.condition == Sql("true"):
                 return asking.rows.n_rows
-            statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
+            statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        sizes = tuple(table.num_rows for table in asked.relations.values())
-        if asked.relations:
-            return counted()
-        return int(self._remembering(asking.rows)((asked.condition, sizes), counted))
+        return int(self._kept(asking, asked, asked.condition, counted))
+
+    def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
+        """An answer from before, but of questions that read what was found for them alone."""
+        return answer() if asked.relations else self._remembering(asking.rows)(key, answer)
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""

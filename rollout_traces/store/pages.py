@@ -13,13 +13,12 @@ from rollout_traces.store.asking import Asked, Asking
 from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.columns.table import POSITION
 from rollout_traces.store.query.compiler import Sql
-from rollout_traces.store.query.names import GROUP
 
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
 
 
-def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.Table:
+def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
     """Positions of a page's rows, with what they are sorted by (`k0`, `k1`, …) and their numbers (`last`).
 
     Args:
@@ -27,61 +26,81 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.T
         asked: the question, with at least one sort key.
         limit: most rows.
         after: the cursor of the page before.
+
+    Returns:
+        The page, and how many rows the question has where the same look at the table has told it.
     """
     directions = [down for _, down in asked.order]
     keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
-    parameters = tuple(p for key, _ in asked.order for p in key.parameters)
+    sorting = tuple(p for key, _ in asked.order for p in key.parameters)
     order = f"{_sorted_by(directions)} LIMIT {int(limit)}"
-    if asking.rows.n_rows > SORTED_WHOLE and not any(name in GROUP for name in asked.columns):
-        found = _candidates(asking, asked, limit, after)
-        if found is not None:
-            rows = asking.rows.take(found, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
-            statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
-            return asking.run_over(rows, statement, parameters)
     behind = _after(directions, after)
-    statement = (
-        f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM {asked.tables}"
-        f" WHERE {asked.condition.text}) WHERE {behind.text}{order}"
+    rows = Sql(
+        f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
+        f" WHERE {behind.text}",
+        (*sorting, *asked.condition.parameters, *behind.parameters),
     )
-    given = (*parameters, *asked.condition.parameters, *behind.parameters)
-    return asking.run(asked, statement, given, [POSITION, "row"])
+    total = None
+    if asking.rows.n_rows > SORTED_WHOLE and _may_be_numbers(asking, asked):
+        values, positions = _first_key(asking, asked, rows, after)
+        total = len(values) if after is None else None
+        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        if best is not None:
+            taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
+            statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
+            return asking.run_over(taken, statement, sorting), total
+    statement = f"SELECT * FROM {rows.text}{order}"
+    return asking.run(asked, statement, rows.parameters, [POSITION, "row"]), total
 
 
-def _candidates(asking: Asking, asked: Asked, limit: int, after: str | None) -> np.ndarray | None:
+def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
+    """Whether the first sort key is no column of texts."""
+    name = _plain_column(asked)
+    return name is None or asking.rows.kinds[name] in ("int", "float")
+
+
+def _plain_column(asked: Asked) -> str | None:
+    """The column that the first sort key is; None for an expression."""
+    key, _ = asked.order[0]
+    return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
+
+
+def _first_key(
+    asking: Asking, asked: Asked, rows: Sql, after: str | None
+) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """The first sort key of all rows of a question, and their positions; None for all rows in order."""
+    name = _plain_column(asked)
+    if asked.condition == Sql("true") and after is None and name is not None:
+        return asking.rows.arrow([name])[name], None
+    found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
+    return found["k0"], found[POSITION].to_numpy()
+
+
+def _best(
+    asking: Asking,
+    only_key: bool,
+    values: pa.ChunkedArray,
+    positions: np.ndarray | None,
+    limit: int,
+    highest: bool,
+) -> np.ndarray | None:
     """Positions of the rows that are at least as good by the first key as the last row of the page, int [K].
 
-    None where that is not known by numbers alone, or would be most rows.
+    None where that is not known by numbers alone, or would be too many rows.
     """
-    (key, down), *others = asked.order
-    name = next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
-    if name is not None and asking.rows.kinds[name] not in ("int", "float"):
-        return None
-    if asked.condition == Sql("true") and after is None and name is not None:
-        values, positions = asking.rows.arrow([name])[name], None
-    else:
-        behind = _after([down for _, down in asked.order], after)
-        keys = "".join(f", {each.text} AS k{at}" for at, (each, _) in enumerate(asked.order))
-        found = asking.run(
-            asked,
-            f"SELECT k0, position FROM (SELECT t.position{keys}, t.row AS last FROM {asked.tables}"
-            f" WHERE {asked.condition.text}) WHERE {behind.text}",
-            (*(p for k, _ in asked.order for p in k.parameters), *asked.condition.parameters, *behind.parameters),
-            [POSITION, "row"],
-        )  # fmt: skip
-        values, positions = found["k0"], found[POSITION]
-        if len(values) <= SORTED_WHOLE:
-            return positions.to_numpy()
-    bound = _bound(values, limit, down)
+    if positions is not None and len(positions) <= SORTED_WHOLE:
+        return positions
+    bound = _bound(values, limit, highest)
     if bound is None:
         return None
-    better = _rows(values, bound, np.greater if down else np.less, limit)
+    better = _rows(values, bound, np.greater if highest else np.less, limit)
     equal = _rows(values, bound, np.equal, SORTED_WHOLE + 1)
     if len(equal) > SORTED_WHOLE:
-        if others or positions is not None or not asking.rows.in_order:
+        if not only_key or positions is not None or not asking.rows.in_order:
             return None
         equal = equal[: limit - len(better)]
     found = np.concatenate([better, equal])
-    return found if positions is None else positions.to_numpy()[found]
+    return found if positions is None else positions[found]
 
 
 def _bound(values: pa.ChunkedArray, n: int, highest: bool) -> Any:

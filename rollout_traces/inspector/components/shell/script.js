@@ -2,8 +2,8 @@
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
-import { showHelp, toggleTheme } from "../../lib/frame.js";
-import { dispatch, shortcut } from "../../lib/keyboard.js";
+import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
+import { shortcut } from "../../lib/keyboard.js";
 import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -30,8 +30,8 @@ export async function mount(element, server) {
     node.title = node.textContent;
   });
   drawTools();
+  listenToKeys();
   shortcuts();
-  document.addEventListener("keydown", event => dispatch(event, state.get().page));
   state.subscribe((now, changed) => refresh(changed));
   await refresh(new Set(state.KEYS));
   setInterval(pulse, PULSE);
@@ -172,14 +172,6 @@ function trackioAddress() {
 }
 
 function shortcuts() {
-  shortcut("?", "This help", showHelp);
-  shortcut("t", "Light or dark", toggleTheme);
-  shortcut("Escape", "Leave a field, close a card", event => {
-    if (document.querySelector("dialog[open]")) return false;
-    event.target.blur?.();
-    window.dispatchEvent(new Event("rt-escape"));
-    return undefined;
-  });
   for (const page of settings.pages) {
     if (page.key) shortcut(page.key, page.title, () => state.get().project && state.set({ page: page.name }), { section: "Pages" });
   }
