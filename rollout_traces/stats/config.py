@@ -123,8 +123,8 @@ class StatsLoggerConfig:
     """Where a trainer's statistics go.
 
     Attributes:
-        experiment_name: names projects that have no name of their own.
-        trial_name: names runs that have no name of their own.
+        experiment_name: the name of projects that none is given for.
+        trial_name: the name of runs that none is given for.
         fileroot: folder under which trackers keep their files.
         wandb: Weights & Biases.
         swanlab: SwanLab.
