@@ -123,8 +123,8 @@ class StatsLoggerConfig:
     """Where a trainer's statistics go.
 
     Attributes:
-        experiment_name: the name of projects that none is given for.
-        trial_name: the name of runs that none is given for.
+        experiment_name: the project where none is given.
+        trial_name: the run where none is given.
         fileroot: folder under which trackers keep their files.
         wandb: Weights & Biases.
         swanlab: SwanLab.
