@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
-from rollout_traces.analysis.relations import as_arrays
-from rollout_traces.analysis.runs import ConfigDifference
+from rollout_traces.analysis.runs import ConfigDifference, resumed
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
 LONGEST_SETTING = 120
@@ -115,13 +114,9 @@ def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
 
 
 def _attempts(e: Evidence) -> list[Event]:
-    if not e.run.columns.has("attempt"):
-        return []
-    query = "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null group by attempt order by attempt"
-    found = as_arrays(e.run.relations.sql(query, [e.run.run, e.run.split]))
     return [
-        Event(int(first), None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {int(first)}")
-        for name, first in list(zip(found["attempt"], found["first"], strict=True))[1:]
+        Event(first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}")
+        for name, first in resumed(e.run.relations, e.run.run, e.run.split)
     ]
 
 

@@ -42,6 +42,12 @@ LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy
 MOST_COMPONENTS = 3
 
 
+def _kept_only(workspace: Workspace, request: Request) -> bool:
+    """Whether no step has a ledger, so that the kept rollouts are all that is known."""
+    steps = workspace.store(request.project).steps(request.run, request.split)
+    return bool(steps) and not any(info.n_rollouts for info in steps)
+
+
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
     report = run_diagnosed(workspace, request)
@@ -54,6 +60,7 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
         "n_steps": report.n_steps,
         "verdict": verdict(report, incidents),
         "n_rows": report.n_rows,
+        "kept_only": _kept_only(workspace, request),
         "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
         "tiers": TIERS,
         "diagnoses": [_diagnosis(d) for d in report.diagnoses],

@@ -49,7 +49,7 @@ function load(now) {
   if (!data) replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
   newest(call("run_report", place(now)), answer => {
     data = answer;
-    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
     draw();
   }, error => replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message)));
 }
