@@ -183,6 +183,7 @@ class RunPageAnswer(BaseModel):
     n_steps: int
     verdict: VerdictModel
     n_rows: int
+    kept_only: bool
     steps: list[int]
     tiers: list[str]
     diagnoses: list[DiagnosisModel]
@@ -329,6 +330,7 @@ class SeriesAnswer(BaseModel):
     shown: list[str]
     series: dict[str, SeriesModel]
     timings: dict[str, SeriesModel]
+    resumed_at: list[int] = Field(description="first step of every attempt but the first")
     progress: ProgressModel
 
 
@@ -376,6 +378,7 @@ class HealthAnswer(BaseModel):
     by: list[str]
     n_traced: int
     n_rows: int
+    kept_only: bool = Field(description="over the kept rollouts, where no step has a ledger")
     kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     chosen_by: str | None
     counters: dict[str, float] | None
