@@ -183,7 +183,6 @@ class RunPageAnswer(BaseModel):
     n_steps: int
     verdict: VerdictModel
     n_rows: int
-    kept_only: bool
     steps: list[int]
     tiers: list[str]
     diagnoses: list[DiagnosisModel]
@@ -378,7 +377,6 @@ class HealthAnswer(BaseModel):
     by: list[str]
     n_traced: int
     n_rows: int
-    kept_only: bool = Field(description="over the kept rollouts, where no step has a ledger")
     kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     chosen_by: str | None
     counters: dict[str, float] | None
