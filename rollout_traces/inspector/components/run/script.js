@@ -115,6 +115,7 @@ function diagnosis(each, at) {
 function strip(wide, step) {
   const [first, last] = data.steps;
   const heads = data.diagnoses.filter(each => each.step !== null).slice(0, 8);
+  if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
   const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
