@@ -74,7 +74,7 @@ def take_of_stories(playwright: object, address: str) -> None:
         "run": ({**place, "run": "judge", "tab": "run"}, "run-card", 1280),
         "run-healthy": ({**place, "run": "healthy", "tab": "run"}, "run-card", 1280),
         "run-engine": ({**place, "tab": "run"}, "run-card", 1280),
-        "run-tools": ({**place, "run": "tool-breaks", "tab": "run"}, "run-card", 1280),
+        "run-reward": ({**place, "run": "reward-fails", "tab": "run"}, "run-card", 1280),
         "explain": (
             {**place, "run": "judge", "tab": "explain", "steps": "30:49", "against": "steps=10:29"},
             "findings",

@@ -65,7 +65,7 @@ def rollouts(
     limit: int = 20,
     after: str | None = None,
 ) -> models.RolloutsAnswer:
-    """Rollouts that satisfy a filter, a page at a time.
+    """Rollouts that satisfy a filter, a page at a time; where text is looked for, the words around it in `snippet`.
 
     Args:
         workspace: where from.
@@ -88,9 +88,9 @@ def rollouts(
         raise StoreError(f"rows: traces or all; limit: 1 to {MOST_ROWS}. Seen {rows[:20]!r} and {limit}.")
     store = workspace.store(project)
     wanted = [name.strip() for name in columns.split(",") if name.strip()] or list(COLUMNS)
-    page = store.query(
-        run or None, split or None, where, text or None, order_by or None, limit, after or None,
-        rows="all" if rows == "all" else "traces", columns=wanted,
+    page = store.search(
+        text or "", run or None, split=split or None, where=where, order_by=order_by or None, limit=limit,
+        after=after or None, rows="all" if rows == "all" else "traces", columns=wanted,
     )  # fmt: skip
     return models.RolloutsAnswer(rows=[row.as_dict() for row in page.rows], total=page.total, next=page.next)
 

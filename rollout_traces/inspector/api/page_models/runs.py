@@ -133,7 +133,6 @@ class DiagnosisModel(BaseModel):
     step: int | None
     last: int | None
     where: str | None
-    query: str | None
     advice: str | None
     consequences: list[DiagnosisModel]
 
