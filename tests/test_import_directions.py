@@ -78,6 +78,7 @@ READ_FROM = (
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
+    ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.share.hiding", "steps.redact"): "a shared file hides as a run's hook does",
 }
@@ -88,7 +89,21 @@ TURNS_BACK = {
 }
 """Imports that close a circle, and why they stay."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp")
+WRITE_PATH = (
+    "settings",
+    "capture",
+    "spool",
+    "cluster",
+    "worker",
+    "steps",
+    "trace",
+    "sink",
+    "logger",
+    "stats",
+)
+"""The folders of the write path, whose arrows the architecture page lists."""
+
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp", "cli.label")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
@@ -280,6 +295,15 @@ class TestDirections:
             if folder_of(one.target) == "inspector" and one.importer not in MAY_IMPORT_INSPECTOR
         ]
         assert not others, "\n".join(map(str, others))
+
+    def test_the_architecture_page_lists_the_arrows_of_the_write_path(self):
+        page = PACKAGE.parent / "docs" / "architecture.md"
+        for folder in WRITE_PATH:
+            targets = sorted(
+                {folder_of(one.target) for one in between_folders() if folder_of(one.importer) == folder}
+            )
+            row = f"| `{folder}` | {', '.join(f'`{target}`' for target in targets)} |"
+            assert row in page.read_text(encoding="utf-8"), f"expected in {page.name}: {row}"
 
     def test_every_exception_is_still_needed(self):
         met = {(one.importer, one.target) for one in between_folders()}

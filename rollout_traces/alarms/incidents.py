@@ -198,19 +198,23 @@ def advance(
     Returns:
         The new state, and what opened, came back or closed.
     """
+    incidents = list(state.incidents)
+    newest = {incident.key: at for at, incident in enumerate(incidents)}
+    still_open = {incident.key for incident in incidents if incident.closed is None}
     alike: dict[Hashable, _Verdict] = {}
     judged = {
-        key: _judge(state, key, seen, signals[key[0]], alike) for key in _keys(seen) if key[0] in signals
+        key: _judge(state, key, seen, signals[key[0]], key in still_open, alike)
+        for key in _keys(seen)
+        if key[0] in signals
     }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
-    incidents = list(state.incidents)
     events: list[IncidentEvent] = []
-    for key, verdict in sorted(judged.items(), key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
-        at = _newest(incidents, key)
+    touched = [item for item in judged.items() if item[1].opens or item[0] in still_open]
+    for key, verdict in sorted(touched, key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
+        at = newest.get(key)
         known = incidents[at] if at is not None else None
-        is_open = known is not None and known.closed is None
         n_rows = seen.n_raised.get(key, 0)
-        if is_open and known is not None and at is not None:
+        if key in still_open and known is not None and at is not None:
             incidents[at] = _still_open(known, verdict, seen.step, n_rows)
             if verdict.track.quiet >= QUIET:
                 incidents[at] = replace(incidents[at], closed=seen.step)
@@ -246,7 +250,12 @@ def _keys(seen: StepSignals) -> list[Key]:
 
 
 def _judge(
-    state: AlarmState, key: Key, seen: StepSignals, signal: Signal, alike: dict[Hashable, _Verdict]
+    state: AlarmState,
+    key: Key,
+    seen: StepSignals,
+    signal: Signal,
+    is_open: bool,
+    alike: dict[Hashable, _Verdict],
 ) -> _Verdict:
     """What a step says of a signal.
 
@@ -254,8 +263,6 @@ def _judge(
     tracks stay the same object.
     """
     track = state.tracks.get(key, _NO_TRACK)
-    at = _newest(list(state.incidents), key)
-    is_open = at is not None and state.incidents[at].closed is None
     if key in seen.shares:
         counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
         is_error = signal.severity == "error"
@@ -294,10 +301,9 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
         quiet,
     )
     passed_limit = change if not above and change is not None else (limit if limit is not None else 0.0)
-    return _Verdict(
-        fresh, passed and sum(passes) >= PASSES, quiet == 0, judged.share,
-        total(past).share if past else None, passed_limit,
-    )  # fmt: skip
+    opens = passed and sum(passes) >= PASSES
+    before = total(past).share if opens and past else None
+    return _Verdict(fresh, opens, quiet == 0, judged.share, before, passed_limit)
 
 
 def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _Verdict:
@@ -345,10 +351,6 @@ def _pooled(levels: list[Level]) -> Level:
         sum(level.n_groups for level in levels),
         sum(level.total for level in levels),
     )
-
-
-def _newest(incidents: list[Incident], key: Key) -> int | None:
-    return next((at for at in reversed(range(len(incidents))) if incidents[at].key == key), None)
 
 
 def _is_told(

@@ -86,7 +86,12 @@ def before(
     first, last = (min(rows), max(rows)) if rows else (None, None)
     if first is None:
         return replace(selection, steps=(0, -1), label="no step before")
-    return replace(selection, steps=(first, last), label=f"the {len(rows)} steps before ({first} to {last})")
+    steps = (
+        f"the step before ({first})"
+        if len(rows) == 1
+        else f"the {len(rows)} steps before ({first} to {last})"
+    )
+    return replace(selection, steps=(first, last), label=steps)
 
 
 def undisturbed(
@@ -130,7 +135,9 @@ def undisturbed(
     earlier = before(relations, replace(selection, steps=(change.step, None)), columns, n)
     if earlier.steps[1] is None or earlier.steps[1] < 0:
         return plain, ""
-    left_out = f"Steps {change.step} to {first - 1} are left out of what it is compared with"
+    only = change.step == first - 1
+    steps = f"Step {change.step} is" if only else f"Steps {change.step} to {first - 1} are"
+    left_out = f"{steps} left out of what it is compared with"
     return earlier, f"{left_out}: {change.series.name} changed at step {change.step}."
 
 

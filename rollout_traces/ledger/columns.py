@@ -106,6 +106,12 @@ COLUMNS = (
 _KINDS: dict[str, Kind] = {"run": "text", **{column.name: column.kind for column in COLUMNS}}
 
 
+def is_column(name: str) -> bool:
+    """Whether a ledger may have a column of this name."""
+    prefix, slash, _ = name.partition("/")
+    return name in _KINDS if not slash else f"{prefix}/*" in _KINDS
+
+
 def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
     """The kind of a column.
 
@@ -287,7 +293,7 @@ def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]
     if kind == "float":
         with np.errstate(over="ignore"):
             narrow = column.astype(np.float32)
-        exact = np.array_equal(narrow.astype(np.float64), column, equal_nan=True)
+        exact = ((narrow == column) | np.isnan(column)).all()
         values = narrow if exact else column.astype(np.float64)
         return {"dtype": values.dtype.str}, to_planes(values)
     if kind == "int":

@@ -17,6 +17,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.index import Index
 from rollout_traces.store.loading import plain_rows, shown_columns
+from rollout_traces.store.pages import page_of
 from rollout_traces.store.query.compiler import Compiler, Sql
 from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.query.nodes import Place
@@ -29,8 +30,6 @@ MAX_LIMIT = 10_000
 KEPT_ANSWERS = 64
 PIECE = 32_768
 """Values that are binned together."""
-SORTED_WHOLE = 50_000
-"""Rows up to which a page is sorted out of all of them at once."""
 FEW = 4
 """Rows up to one in so many are read where they lie, not out of whole columns."""
 
@@ -85,8 +84,8 @@ class Finder:
 
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
-            total = self._count(asking, asked)
-            found = _page_of(asking, asked, limit + 1, after)
+            found, n_rows = page_of(asking, asked, limit + 1, after)
+            total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
             rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
@@ -110,7 +109,7 @@ class Finder:
             asked = asking.asked(scope)
             known = named(asking, column)
             condition = asked.condition
-            values = f"SELECT {known.sql} AS v FROM {asked.tables} WHERE {condition.text}"
+            values = f"SELECT {known.sql} AS v FROM rollouts t WHERE {condition.text}"
             if known.kind == "tags":
                 values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
             found = asking.run(
@@ -139,7 +138,7 @@ class Finder:
             value = f"TRY_CAST({known.sql} AS DOUBLE)" if known.kind != "tags" else "CAST(NULL AS DOUBLE)"
             found = asking.run(
                 _reading(asked, known.reads),
-                f"SELECT {value} AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                f"SELECT {value} AS v FROM rollouts t WHERE {asked.condition.text}",
                 asked.condition.parameters,
             )
             return _binned([c.to_numpy(zero_copy_only=False) for c in found["v"].chunks], bins)
@@ -171,7 +170,7 @@ class Finder:
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
@@ -187,17 +186,22 @@ class Finder:
         with self._lock:
             self._answers.clear()
 
-    def _count(self, asking: Asking, asked: Asked) -> int:
+    def _count(self, asking: Asking, asked: Asked, known: int | None = None) -> int:
+        """How many rows there are; `known` where somebody has just counted them."""
+
         def counted() -> int:
+            if known is not None:
+                return known
             if asked.condition == Sql("true"):
                 return asking.rows.n_rows
-            statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
+            statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        sizes = tuple(table.num_rows for table in asked.relations.values())
-        if asked.relations:
-            return counted()
-        return int(self._remembering(asking.rows)((asked.condition, sizes), counted))
+        return int(self._kept(asking, asked, asked.condition, counted))
+
+    def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
+        """An answer from before, but of questions that read what was found for them alone."""
+        return answer() if asked.relations else self._remembering(asking.rows)(key, answer)
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""
@@ -238,63 +242,6 @@ def _ordered(asking: Asking, asked: Asked) -> Asked:
 
 def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
     return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
-
-
-def _page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.Table:
-    """Positions of a page's rows, with what they are sorted by and their numbers.
-
-    Where a whole page ties at the best value of the first key, as the rewards of a run or the rows of its
-    newest step do, the other rows are never sorted.
-    """
-    keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
-    behind = Sql("true")
-    if after is not None:
-        behind = _behind([down for _, down in asked.order], cursor.decoded(after, len(asked.order) + 1))
-    rows = Sql(
-        f"(SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
-        f" WHERE {behind.text}",
-        (
-            *(p for key, _ in asked.order for p in key.parameters),
-            *asked.condition.parameters,
-            *behind.parameters,
-        ),
-    )
-
-    def run(what: str, rest: str, *more: Any) -> pa.Table:
-        return asking.run(
-            asked, f"SELECT {what} FROM {rows.text}{rest}", (*rows.parameters, *more), [POSITION, "row"]
-        )
-
-    directions = [down for _, down in asked.order]
-    if directions and asking.rows.n_rows > SORTED_WHOLE:
-        best = run("max(k0)" if directions[0] else "min(k0)", "")[0][0].as_py()
-        if best is not None:
-            rest = "" if len(directions) == 1 and asking.rows.in_order else _sorted_by(directions, 1)
-            found = run("*", f" AND k0 = ?{rest} LIMIT {int(limit)}", best)
-            if found.num_rows == limit:
-                return found
-    return run("*", f"{_sorted_by(directions)} LIMIT {int(limit)}")
-
-
-def _sorted_by(directions: Sequence[bool], first: int = 0) -> str:
-    """ORDER BY the keys from one on, unknown values last, and the rows' numbers."""
-    keys = [f"k{at} {'DESC' if down else 'ASC'} NULLS LAST" for at, down in enumerate(directions)]
-    return f" ORDER BY {', '.join([*keys[first:], 'last'])}"
-
-
-def _behind(directions: Sequence[bool], values: Sequence[Any]) -> Sql:
-    """Rows that come after a given one; unknown values come last."""
-    result = Sql("last > ?", (values[-1],))
-    for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):
-        if value is None:
-            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
-        else:
-            sign = "<" if down else ">"
-            result = Sql(
-                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
-                (value, value, *result.parameters),
-            )
-    return result
 
 
 def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:

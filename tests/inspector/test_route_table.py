@@ -46,8 +46,10 @@ class TestTable:
             "POST /trackio/api/upload",
             "POST /api/upload",
             "POST /api/v1/labels",
+            "POST /api/v1/labels/lines",
             "POST /api/v1/citations",
             "POST /api/v1/open",
+            "POST /api/v1/pages/incidents",
         }
 
     def test_options_that_are_off_have_no_rows(self):

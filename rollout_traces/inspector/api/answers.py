@@ -17,22 +17,24 @@ from rollout_traces.inspector.api import models
 from rollout_traces.inspector.api.citations import checked, cite
 from rollout_traces.inspector.pages import compare as compare_page
 from rollout_traces.inspector.pages.figures import flag_severities
+from rollout_traces.inspector.pages.projects import places
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Store
 
 MOST_ROWS = 200
 """Rows of one page."""
 MOST_TEXT = 20_000
 """Characters of a turn that are given; the rest is counted."""
 MOST_TURNS = 100
+MOST_LINES = 1000
+"""Lines of a file of labels that are given at once."""
 COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flags", "labels", "source")
 """What rows have before columns are chosen."""
 
 
 def projects(workspace: Workspace) -> models.ProjectsAnswer:
     """The projects that are shown."""
-    return models.ProjectsAnswer(projects=workspace.projects())
+    return models.ProjectsAnswer(**places(workspace, Request()))
 
 
 def runs(workspace: Workspace, project: str) -> models.RunsAnswer:
@@ -63,7 +65,7 @@ def rollouts(
     limit: int = 20,
     after: str | None = None,
 ) -> models.RolloutsAnswer:
-    """Rollouts that satisfy a filter, a page at a time.
+    """Rollouts that satisfy a filter, a page at a time; where text is looked for, the words around it in `snippet`.
 
     Args:
         workspace: where from.
@@ -86,9 +88,9 @@ def rollouts(
         raise StoreError(f"rows: traces or all; limit: 1 to {MOST_ROWS}. Seen {rows[:20]!r} and {limit}.")
     store = workspace.store(project)
     wanted = [name.strip() for name in columns.split(",") if name.strip()] or list(COLUMNS)
-    page = store.query(
-        run or None, split or None, where, text or None, order_by or None, limit, after or None,
-        rows="all" if rows == "all" else "traces", columns=wanted,
+    page = store.search(
+        text or "", run or None, split=split or None, where=where, order_by=order_by or None, limit=limit,
+        after=after or None, rows="all" if rows == "all" else "traces", columns=wanted,
     )  # fmt: skip
     return models.RolloutsAnswer(rows=[row.as_dict() for row in page.rows], total=page.total, next=page.next)
 
@@ -111,7 +113,7 @@ def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) ->
         metadata=payload["metadata"],
         flags=payload["flags"],
         turns=[_turn(turn) for turn in turns],
-        labels=_labels(store, uid),
+        labels=list(store.labels.of(uid)),
         n_turns=len(payload["turns"]),
     )
 
@@ -198,7 +200,7 @@ def flips(
 def labels(workspace: Workspace, project: str, id: str) -> models.LabelsAnswer:
     """The labels and notes of a rollout."""
     store = workspace.store(project)
-    return models.LabelsAnswer(labels=_labels(store, store.uid(store.find(id))))
+    return models.LabelsAnswer(labels=list(store.labels.of(store.uid(store.find(id)))))
 
 
 def add_label(workspace: Workspace, new: models.NewLabel) -> models.LabelsAnswer:
@@ -212,6 +214,24 @@ def add_label(workspace: Workspace, new: models.NewLabel) -> models.LabelsAnswer
     trace_id = workspace.store(new.project).find(new.id)
     annotate(workspace, Request({**new.model_dump(), "id": trace_id}))
     return labels(workspace, new.project, trace_id)
+
+
+def label_lines(
+    workspace: Workspace, project: str, after: int = 0, limit: int = MOST_LINES
+) -> models.LabelLinesAnswer:
+    """The lines of a project's file of labels, in their order: what another copy of it lacks."""
+    if after < 0 or not 1 <= limit <= MOST_LINES:
+        raise StoreError(f"after: 0 or more; limit: 1 to {MOST_LINES}. Seen {after} and {limit}.")
+    lines = workspace.store(project).labels.lines()
+    behind = after + limit
+    return models.LabelLinesAnswer(lines=lines[after:behind], next=behind if behind < len(lines) else None)
+
+
+def take_label_lines(workspace: Workspace, given: models.LabelLines) -> models.TakenAnswer:
+    """Takes lines of a file of labels that lies elsewhere; those that are here are passed over."""
+    if not workspace.may_label:
+        raise StoreError("This inspector was started with --no-labels: it takes none.")
+    return models.TakenAnswer(taken=workspace.store(given.project).labels.take(given.lines))
 
 
 def citations(workspace: Workspace, text: models.CheckedText) -> models.CitationsAnswer:
@@ -237,13 +257,6 @@ def _turn(turn: Mapping[str, Any]) -> models.TurnAnswer:
         stop=turn["stop"] if known else None,
         cut=max(len(content) - MOST_TEXT, 0),
     )
-
-
-def _labels(store: Store, uid: str) -> list[models.LabelAnswer]:
-    names = tuple(models.LabelAnswer.model_fields)
-    return [
-        models.LabelAnswer(**{name: getattr(entry, name) for name in names}) for entry in store.labels.of(uid)
-    ]
 
 
 def _diagnosis(each: Any) -> models.DiagnosisAnswer:

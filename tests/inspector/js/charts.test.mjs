@@ -1,6 +1,6 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import { along, logTicks, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import { along, logTicks, parted, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
 import { asked, formatAgainst, kindOf, parseAgainst } from "../../../rollout_traces/inspector/components/explain/against.js";
 import { phraseExpression } from "../../../rollout_traces/inspector/lib/highlight.js";
@@ -11,6 +11,16 @@ test("a log axis has powers of ten at equal distances, and says what it cannot s
   assert.ok(Math.abs(axis.y(0.1) - axis.y(0.01) - (axis.y(1) - axis.y(0.1))) < 1e-12);
   assert.ok(Number.isNaN(axis.y(0)));
   assert.deepEqual(logTicks(1, 1000), [1, 10, 100, 1000]);
+});
+
+test("values that differ by rounding alone are a flat line, whose ticks end", () => {
+  const values = [0.4714045207910317, 0.47140452079103173];
+  for (const axis of [valueAxis(values), valueAxis(values, { log: true }), valueAxis([1e300, 1e300 * (1 + 1e-15)])]) {
+    assert.ok(axis.ticks.length <= 8);
+    assert.ok(!axis.log || Math.abs(axis.y(values[0]) - 0.5) < 0.01);
+  }
+  assert.ok(Math.abs(valueAxis(values).y(values[1]) - 0.5) < 0.01);
+  assert.deepEqual(valueAxis([0, 0]).ticks.length > 0, true);
 });
 
 test("without a value above 0 the axis stays linear", () => {
@@ -57,4 +67,10 @@ test("a phrase is found across punctuation, as whole words", () => {
   assert.deepEqual(found("I am Certain — of\nthis."), ["Certain — of\nthis"]);
   assert.deepEqual(found("uncertain of this"), []);
   assert.deepEqual([..."(?!".matchAll(phraseExpression("(?!"))], []);
+});
+
+test("steps that only an older attempt has are a line of their own", () => {
+  const series = { steps: [1, 2, 3, 4], values: [0.1, 0.2, 0.3, 0.4], superseded: [3, 4] };
+  assert.deepEqual(parted(series), [[0.1, 0.2, null, null], [null, null, 0.3, 0.4]]);
+  assert.deepEqual(parted({ steps: [1], values: [5] }), [[5], [null]]);
 });
