@@ -49,7 +49,10 @@ REAL = {
         "real generator, environments, training batch; engine stands in",
         "versions, advantages, what was sampled in a row filtered as overlong",
     ),
-    "tinker-cookbook": ("real group rollouts, advantages, training data; sampler stands in", "versions, images"),
+    "tinker-cookbook": (
+        "real group rollouts, advantages, training data; sampler stands in",
+        "versions, images",
+    ),
     "ART": (
         "real trajectories, tokenisation, packing; server stands in",
         "stop reasons, rows that ART drops for an advantage of 0",
@@ -92,7 +95,9 @@ def render(figures: dict[str, dict]) -> str:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     for name, (version, unobserved) in LAYOUTS.items():
         rows = f"{ROWS_OF_LAYOUTS} | {ROWS_OF_LAYOUTS}"
-        lines.append(f"| {name} | {version} | published structures, mirrored | {rows} | {unobserved} | not run |")
+        lines.append(
+            f"| {name} | {version} | published structures, mirrored | {rows} | {unobserved} | not run |"
+        )
     return "\n".join(lines)
 
 
