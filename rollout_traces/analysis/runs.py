@@ -90,6 +90,13 @@ def progress(relations: Relations, run: str, split: str = "rollout") -> Progress
     )
 
 
+FIRST_OF_ATTEMPTS = (
+    "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null "
+    "group by attempt order by attempt"
+)
+"""The first step of each attempt; takes run and split."""
+
+
 def resumed(relations: Relations, run: str, split: str = "rollout") -> list[tuple[str, int]]:
     """The attempts of a run but the first, in order of time, each with the first step that it logged.
 
@@ -100,10 +107,6 @@ def resumed(relations: Relations, run: str, split: str = "rollout") -> list[tupl
     """
     if not describe(relations).has("attempt"):
         return []
-    query = (
-        "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null "
-        "group by attempt order by attempt"
-    )
-    found = as_arrays(relations.sql(query, [run, split]))
+    found = as_arrays(relations.sql(FIRST_OF_ATTEMPTS, [run, split]))
     named = zip(found["attempt"].tolist(), found["first"].tolist(), strict=True)
     return [(str(name), int(first)) for name, first in named][1:]

@@ -133,7 +133,6 @@ class DiagnosisModel(BaseModel):
     step: int | None
     last: int | None
     where: str | None
-    query: str | None
     advice: str | None
     consequences: list[DiagnosisModel]
 
@@ -179,6 +178,7 @@ class RunPageAnswer(BaseModel):
 
     run: str
     split: str
+    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     n_steps: int
     verdict: VerdictModel
     n_rows: int
@@ -328,6 +328,7 @@ class SeriesAnswer(BaseModel):
     shown: list[str]
     series: dict[str, SeriesModel]
     timings: dict[str, SeriesModel]
+    resumed_at: list[int] = Field(description="first step of every attempt but the first")
     progress: ProgressModel
 
 
@@ -375,6 +376,7 @@ class HealthAnswer(BaseModel):
     by: list[str]
     n_traced: int
     n_rows: int
+    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     chosen_by: str | None
     counters: dict[str, float] | None
     off: dict[str, str]

@@ -17,7 +17,7 @@ import { queries } from "../explain/queries.js";
 import { actions } from "../explain/script.js";
 
 const AGAIN_AFTER = 20000;
-const STRIP = { left: 8, right: 8, row: 17 };
+const STRIP = { left: 8, right: 8, row: 20 };
 
 let call;
 let root;
@@ -49,7 +49,7 @@ function load(now) {
   if (!data) replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
   newest(call("run_report", place(now)), answer => {
     data = answer;
-    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
     draw();
   }, error => replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message)));
 }
@@ -107,7 +107,7 @@ function diagnosis(each, at) {
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
       each.where ? button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "diagnosis-rollouts" }) : null,
-      each.query ? queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at })) : null), slot,
+      queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at }))), slot,
     each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
 }
 
@@ -115,15 +115,16 @@ function diagnosis(each, at) {
 function strip(wide, step) {
   const [first, last] = data.steps;
   const heads = data.diagnoses.filter(each => each.step !== null).slice(0, 8);
+  if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
   const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
   heads.forEach((each, i) => {
     const start = x(each.step);
-    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 3, width: Math.max(x(each.last ?? last) - start, 3), height: 9, rx: 2, opacity: 0.75 }, svg("title", null, inert(each.sentence)));
+    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 13, width: Math.max(x(each.last ?? last) - start, 3), height: 4, rx: 2 }, svg("title", null, inert(each.sentence)));
     bar.addEventListener("click", () => ask(each.step));
     const left = start > wide / 2;
-    picture.append(bar, svg("text", { x: left ? start - 5 : start + 6, y: i * STRIP.row + 11, "text-anchor": left ? "end" : "start", style: left ? {} : { fill: "var(--rt-ink)" } }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
+    picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
   });
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
@@ -153,8 +154,14 @@ function card(metric, step, chartWidth) {
 function events() {
   if (!data.events.length) return null;
   return h("section", { class: "rt-run-block", testid: "events" }, h("h2", null, "What happened"), h("div", { class: "rt-run-events" },
-    data.events.map(event => h("button", { type: "button", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)))),
+    data.events.map(eventLine)),
     data.n_events > data.events.length ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`) : null);
+}
+
+function eventLine(event, at) {
+  const slot = h("div", { class: "rt-run-query" });
+  return h("div", { testid: "event" }, h("div", { class: "rt-event" }, h("button", { type: "button", class: "rt-event-step", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)),
+    event.kind === "config" ? null : queries(slot, () => call("diagnosis_figures", { ...place(state.get()), event: at }))), slot);
 }
 
 function settings() {
