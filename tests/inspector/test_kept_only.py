@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector.pages.health import examples, health
+from rollout_traces.inspector.pages.health import FLAGGED, examples, health
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.pages.shell import catalog
 from rollout_traces.inspector.workspace import Request, Workspace
@@ -34,7 +34,7 @@ def test_health_is_over_the_kept_rollouts_and_says_so(workspace: Workspace) -> N
     for step, mean in zip(answer["steps"], measures["reward/mean"], strict=True):
         rewards = [row["reward"] for row in store.query(split="rollout", steps=(step, step)).rows]
         assert mean == pytest.approx(sum(rewards) / len(rewards))
-    assert not any("flag" in key for key in measures)
+    assert not {"discarded/share", FLAGGED} & set(measures)
 
 
 def test_the_examples_of_a_point_are_kept_rollouts_alone(workspace: Workspace) -> None:

@@ -34,6 +34,9 @@ MEASURES_OF_TRAINING = (
 )
 """What means nothing where nothing is trained on."""
 
+MEASURES_OF_ALL = (FLAGGED, "discarded/share")
+"""What a trainer's own traces do not tell: they carry flags of text alone, and none that was left out."""
+
 
 def health(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Measures, flags, discard and tie reasons of every step that has a ledger; of the kept rollouts where none has."""
@@ -58,7 +61,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         measure
         for measure in MEASURES
         if any(value is not None for value in series[measure.key])
-        and not (kept_only and measure.key == FLAGGED)
+        and not (kept_only and measure.key in MEASURES_OF_ALL)
         and not (evaluates and measure.key in MEASURES_OF_TRAINING)
     ]
     return {

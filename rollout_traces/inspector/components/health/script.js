@@ -73,7 +73,7 @@ function draw() {
     heat("Discarded, by reason", `share of ${data.kept_only ? "the kept" : "all"} rollouts`, "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),
-    counters());
+    data.kept_only ? null : counters());
   main.scrollTop = keep;
 }
 
