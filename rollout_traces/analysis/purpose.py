@@ -127,14 +127,14 @@ def gap_query(run: RunSeries, gap: PurposeGap) -> str:
         f"(select step, reward, avg(reward) over (partition by source) as usual from ({reward})) group by step"
     )
     return " union all ".join(
-        _change_query(what, query, window)
+        _change_query(what, gap.step, query, window)
         for what, query, window in zip(
             ("training reward", "evaluation"), (training, _scores_query(run)), gap.windows, strict=True
         )
     )
 
 
-def _change_query(what: str, series: str, window: Window) -> str:
+def _change_query(what: str, step: int, series: str, window: Window) -> str:
     """A SELECT of the levels before and after and of `_change`, with the noise of `change_points.noise`."""
     first, last, start = window
     earlier, later = f"filter (step between {first} and {last})", f"filter (step >= {start})"
@@ -144,7 +144,7 @@ def _change_query(what: str, series: str, window: Window) -> str:
         return f"avg(case when {of} is not null then {drawn_in}*{drawn_in} end)"
 
     return f"""
-        select '{what}' as what, before, after,
+        select '{what}' as what, {step} as step, before, after,
             moved / (greatest(sqrt(first / (2*(1 - rho))), 1e-9)*sqrt((1 / n_before + 1 / n_after)*(1 + rho) / (1 - rho))) as z
         from (
             select before, after, moved, n_before, n_after, first,
