@@ -111,7 +111,7 @@ def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diag
         )
         by_step = e.run.by_step("max(version_max) as v", "version_max is not null")
         query = (
-            "select version, steps, first, last, usual from (select version, count(*) as steps, min(step) as first, max(step) as last, "
+            f"select version, steps, first, last, usual, {first} as since from (select version, count(*) as steps, min(step) as first, max(step) as last, "
             "median(count(*)) over () as usual from (select step, max(v) over (order by step) as version "
             f"from ({by_step})) group by version) where version = {version}"
         )
