@@ -48,6 +48,7 @@ ROW_LISTS = (
     "episode_ids",
     "parents",
     "known_columns",
+    "ledger_rows",
 )
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
@@ -125,6 +126,8 @@ class RolloutBatch:
         parents: B sample ids of the row of the same episode that this one left; None at the first.
         known_columns: B mappings of ledger columns to numbers, for what is known of a row whose tokens are not
             (`n_sampled`, `mean_logprob`, ...); they stand where nothing else tells, or None.
+        ledger_rows: B mappings of ledger columns to values, for rollouts that are copied with their ledger: numbers and
+            flags hold as they were stored, whatever the copy's tokens tell; None for all others.
         train_version: the policy version being trained; without it staleness is unknown.
         pad_id: the padding token, for what cannot tell it otherwise.
 
@@ -171,6 +174,7 @@ class RolloutBatch:
     episode_ids: Any = None
     parents: Any = None
     known_columns: Any = None
+    ledger_rows: Any = None
     train_version: int | None = None
     pad_id: int | None = None
 

@@ -78,6 +78,7 @@ READ_FROM = (
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
+    ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.share.hiding", "steps.redact"): "a shared file hides as a run's hook does",
 }

@@ -44,9 +44,8 @@ def sentence_of(incident: Incident, signals: Mapping[str, Signal], split: str) -
             f"{since}, {split}{among}: {incident.signal} is {incident.value:.3g}{usual}{meaning}.{explains}"
         )
     if incident.severity == "error":
-        return (
-            f"{since}, {split}{among}: {incident.n_rows} rollouts carry {incident.signal}{meaning}.{explains}"
-        )
+        rows = "1 rollout carries" if incident.n_rows == 1 else f"{incident.n_rows} rollouts carry"
+        return f"{since}, {split}{among}: {rows} {incident.signal}{meaning}.{explains}"
     usual = "" if incident.usual is None else f", {incident.usual:.1%} in the steps before"
     return (
         f"{since}, {split}{among}: {incident.value:.1%} {incident.signal}{usual}{meaning}. "

@@ -86,7 +86,12 @@ def before(
     first, last = (min(rows), max(rows)) if rows else (None, None)
     if first is None:
         return replace(selection, steps=(0, -1), label="no step before")
-    return replace(selection, steps=(first, last), label=f"the {len(rows)} steps before ({first} to {last})")
+    steps = (
+        f"the step before ({first})"
+        if len(rows) == 1
+        else f"the {len(rows)} steps before ({first} to {last})"
+    )
+    return replace(selection, steps=(first, last), label=steps)
 
 
 def undisturbed(

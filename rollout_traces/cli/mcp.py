@@ -25,8 +25,14 @@ def mcp(
             help="Address of a running inspector whose page the tool `open` moves; its token in ROLLOUT_TRACES_TOKEN."
         ),
     ] = None,
+    author: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the agent put labels and notes on rollouts, under this name; without it, it only reads."
+        ),
+    ] = None,
 ) -> None:
-    """Serve query, explain, read and compare to an agent over standard input and output (MCP); read only.
+    """Serve query, explain, read, compare and, with --author, labels to an agent over standard input and output (MCP).
 
     Example: claude mcp add rollouts -- rollout-traces mcp -p gsm8k
     """
@@ -35,6 +41,9 @@ def mcp(
     from rollout_traces.inspector.workspace import Workspace
 
     workspace = Workspace(
-        server_url=server_url, space=space, projects=(project,) if project else (), may_label=False
+        server_url=server_url,
+        space=space,
+        projects=(project,) if project else (),
+        may_label=author is not None,
     )
-    build_tools(workspace, inspector, os.environ.get(VARIABLE)).run("stdio")
+    build_tools(workspace, inspector, os.environ.get(VARIABLE), author).run("stdio")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOUNT = "/data"
 """Where the bucket is mounted; Trackio mounts its own there, too."""
 TRACKIO_DIR = f"{MOUNT}/trackio"
+LABELS = "ROLLOUT_TRACES_LABELS"
+"""The app's variable that is 0 where readers put no labels; `inspector.hosted` reads it."""
 
 
 class DeployError(RolloutTracesError):
@@ -99,14 +101,14 @@ def deploy_space(
     with _step("mounting the bucket", again):
         report("mounting the bucket")
         bucket_id = _mount_bucket(api, options)
+    with _step("looking at the Space", again):
+        private = bool(api.space_info(options.space_id).private)
     with _step("setting variables and secrets", again):
         report("setting variables and secrets")
-        _set_variables(api, options, bucket_id)
+        _set_variables(api, options, {"TRACKIO_DIR": TRACKIO_DIR, "TRACKIO_BUCKET_ID": bucket_id}, private)
     with _step("sending the app", again):
         report(f"sending {len(files)} files")
         _commit(api, options.space_id, files)
-    with _step("looking at the Space", "The app was sent."):
-        private = bool(api.space_info(options.space_id).private)
     return Deployed(f"{api.endpoint}/spaces/{options.space_id}", bucket_id, len(files), private, made)
 
 
@@ -140,10 +142,11 @@ def _volumes(api: HfApi, space_id: str) -> list[Volume]:
     return list(found or ())
 
 
-def _set_variables(api: HfApi, options: SpaceOptions, bucket_id: str) -> None:
-    """Sets what differs: every change starts the Space anew."""
+def _set_variables(api: HfApi, options: SpaceOptions, wanted: Mapping[str, str], private: bool) -> None:
+    """Sets what differs: every change starts the Space anew. Whether a public Space takes labels is its owner's."""
     known = api.get_space_variables(options.space_id)
-    for name, value in (("TRACKIO_DIR", TRACKIO_DIR), ("TRACKIO_BUCKET_ID", bucket_id)):
+    of_public = {} if private or LABELS in known else {LABELS: "0"}
+    for name, value in {**wanted, **of_public}.items():
         if name not in known or known[name].value != value:
             api.add_space_variable(options.space_id, name, value)
     for name, value in (options.secrets or {}).items():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.columns import is_column
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store, TraceRow
@@ -93,6 +94,8 @@ def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, A
     except StoreError as error:
         return record | row.as_dict() | {"unreadable": str(error)}
     record |= {k: v for k, v in stored.metadata.items() if k not in record}
+    if row["kind"] == "rollout":
+        record |= {k: v for k, v in row.as_dict().items() if k not in record and is_column(k)}
     record |= _labelled(store, row)
     record["messages"] = list(stored.messages)
     if tokens:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import SHORTEST, VARIABLE
 from rollout_traces.inspector.server import ServerOptions
 
@@ -20,12 +21,16 @@ HOSTS = "ROLLOUT_TRACES_HOSTS"
 """Host names that a container answers, separated by commas."""
 PROXIES = "ROLLOUT_TRACES_PROXIES"
 """Addresses or networks of the proxies in front of a container, separated by commas."""
+LABELS = "ROLLOUT_TRACES_LABELS"
+"""0 where readers may put no labels, and mark no incidents."""
 HUB = "https://huggingface.co"
 """The site that shows a Space in a frame."""
 LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
 """On a Space Trackio locks a project's file for itself alone; the inspector reads the same file."""
 MOST_TOKENS = 256
-"""Tokens whose answers are kept; the oldest goes first."""
+"""Tokens that may write whose answers are kept, and as many that may not; the oldest goes first."""
+MOST_QUESTIONS = 60
+"""Questions in a minute of which the Hub has not said before that the token may write."""
 ASKED_AGAIN = 300.0
 """Seconds after which the Hub is asked again whether a token may write."""
 
@@ -43,9 +48,10 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.workspace import Workspace
 
-    options = hosted_options(os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    options = hosted_options(environment)
     os.environ.setdefault(LOCKING, "NORMAL")
-    server = build_server(Workspace(), options)
+    server = build_server(Workspace(may_label=environment.get(LABELS) != "0"), options)
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:
         print(f"Trackio's dashboard is not served: {server.no_dashboard}", flush=True)
@@ -104,38 +110,66 @@ def _container(environment: Mapping[str, str]) -> ServerOptions:
     )
 
 
+class AskedTooOften(RolloutTracesError):
+    """More new tokens came within a minute than the Hub is asked about."""
+
+
 class HubWriters:
     """Who may log to a Space: whoever the Hub lets write to it.
+
+    Strangers may send as many tokens as they like: they cannot make the Space ask more than `MOST_QUESTIONS` times
+    a minute, and neither push out of memory who may write, nor keep the Space from asking about them again.
 
     Args:
         space_id: the Space, `user/name`.
         ask: whether a token may write, by the Hub; for tests.
+        clock: seconds; for tests.
     """
 
-    def __init__(self, space_id: str, ask: Callable[[str, str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        space_id: str,
+        ask: Callable[[str, str], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._space_id = space_id
         self._ask = ask or _ask_the_hub
-        self._known: dict[str, tuple[bool, float]] = {}
+        self._clock = clock
+        self._known: dict[bool, dict[str, float]] = {True: {}, False: {}}
+        self._asked: deque[float] = deque()
         self._lock = threading.Lock()
 
     def may_write(self, token: str) -> bool:
         """Whether a token may write to the Space; the answer is kept for five minutes.
 
         Raises:
+            AskedTooOften: the Hub was asked about too many other tokens within the last minute.
             Exception: the Hub gave no answer.
         """
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
-            known = self._known.get(token)
-            if known is not None and now - known[1] < ASKED_AGAIN:
-                return known[0]
+            for answer, known in self._known.items():
+                if now - known.get(token, -ASKED_AGAIN) < ASKED_AGAIN:
+                    return answer
+            if token not in self._known[True]:
+                self._count(now)
         allowed = self._ask(self._space_id, token)
         with self._lock:
-            self._known = {name: entry for name, entry in self._known.items() if now - entry[1] < ASKED_AGAIN}
-            self._known[token] = (allowed, now)
-            while len(self._known) > MOST_TOKENS:
-                self._known.pop(next(iter(self._known)))
+            for known in self._known.values():
+                known.pop(token, None)
+            self._known[allowed][token] = now
+            while len(self._known[allowed]) > MOST_TOKENS:
+                self._known[allowed].pop(next(iter(self._known[allowed])))
         return allowed
+
+    def _count(self, now: float) -> None:
+        while self._asked and now - self._asked[0] >= 60:
+            self._asked.popleft()
+        if len(self._asked) >= MOST_QUESTIONS:
+            raise AskedTooOften(
+                f"{MOST_QUESTIONS} new tokens were asked about within a minute. Try again in a minute."
+            )
+        self._asked.append(now)
 
 
 def _ask_the_hub(space_id: str, token: str) -> bool:

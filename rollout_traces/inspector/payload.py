@@ -123,6 +123,12 @@ def packed(values: np.ndarray) -> dict[str, str]:
     return {"kind": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
+def unpacked(value: Mapping[str, str]) -> np.ndarray:
+    """What `packed` packed."""
+    dtype = {kind: dtype for dtype, kind in _CODES.values()}[value["kind"]]
+    return np.frombuffer(base64.b64decode(value["data"]), dtype)
+
+
 def utf16_positions(text: str) -> np.ndarray:
     """Where each character begins when a browser counts: int64 [len(text) + 1].
 

@@ -89,14 +89,14 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     import gradio as gr
     from fastapi import FastAPI
 
-    from rollout_traces.inspector.api.http import add_api
+    from rollout_traces.inspector.api.mounted import LateApi
     from rollout_traces.inspector.app import build_blocks, page_head
 
     options = options or ServerOptions()
     proxies, ancestors = Proxies.of(options.trusted_proxies), checked_ancestors(options.frame_ancestors)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
-    add_api(app, workspace)
+    app.mount("/api/v1", LateApi(workspace))
     missing = _mount_trackio(app, workspace, options) if options.mount_trackio else "it was not asked for"
     head = page_head(options.root_path, dashboard=not missing)
     gr.mount_gradio_app(

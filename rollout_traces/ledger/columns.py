@@ -106,6 +106,12 @@ COLUMNS = (
 _KINDS: dict[str, Kind] = {"run": "text", **{column.name: column.kind for column in COLUMNS}}
 
 
+def is_column(name: str) -> bool:
+    """Whether a ledger may have a column of this name."""
+    prefix, slash, _ = name.partition("/")
+    return name in _KINDS if not slash else f"{prefix}/*" in _KINDS
+
+
 def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
     """The kind of a column.
 

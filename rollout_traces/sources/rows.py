@@ -58,6 +58,7 @@ class RolloutRow:
         timings: seconds by name.
         extras: scalars to show beside it.
         known_columns: numbers of the ledger that its tokens would tell (`n_sampled`, ...), by column.
+        ledger_row: the row of the ledger as it was stored, of a rollout that is copied; empty for all others.
         train_version: the policy version being trained.
     """
 
@@ -96,6 +97,7 @@ class RolloutRow:
     timings: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     known_columns: dict[str, float] = field(default_factory=dict)
+    ledger_row: dict[str, Any] = field(default_factory=dict)
     train_version: int | None = None
 
     def conversation(self) -> list[dict[str, Any]] | None:
@@ -210,6 +212,7 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
     given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
     given["group_ids"] = _groups(rows, given["prompt_keys"])
     given["extras"] = _listed([row.extras or None for row in rows])
+    given["ledger_rows"] = _listed([row.ledger_row or None for row in rows])
     given["known_columns"] = _listed([row.known_columns or None for row in rows])
     given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
     return RolloutBatch(**{name: value for name, value in given.items() if value is not None})

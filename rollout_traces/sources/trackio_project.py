@@ -11,11 +11,10 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow
-from rollout_traces.sources.trackio_traces import rollout_of, rows_of_table
+from rollout_traces.sources.trackio_traces import rollout_of
+from rollout_traces.sources.trl_tables import TableReader
 
 PREFIX = "trackio:"
-TABLE = "completions"
-"""Key of TRL's table of completions."""
 
 
 def project_path(folder: Path, project: str) -> Path:
@@ -49,7 +48,7 @@ def rows_of_project(path: Path, problems: Problems) -> Iterator[tuple[RolloutRow
         if "traces" in tables:
             yield from _traces(connection, path, problems)
         if "metrics" in tables:
-            yield from _tables(connection)
+            yield from _tables(connection, path, problems)
     except sqlite3.Error as error:
         problems.add(path, "unreadable_files", f"cannot be read ({error}).")
     finally:
@@ -78,20 +77,28 @@ def _traces(
         problems.add(path, "traces_of_others", text)
 
 
-def _tables(connection: sqlite3.Connection) -> Iterator[tuple[RolloutRow, str, int]]:
-    seen: set[tuple[str, int]] = set()
-    for rowid, name, step, metrics in connection.execute(
-        "SELECT id, run_name, step, metrics FROM metrics WHERE instr(metrics, ?) ORDER BY run_name, id",
-        (f'"{TABLE}"',),
-    ):
-        if (name, hash(metrics)) in seen:  # TRL logs its last table once more when training ends
+def _tables(
+    connection: sqlite3.Connection, path: Path, problems: Problems
+) -> Iterator[tuple[RolloutRow, str, int]]:
+    reader = TableReader(lambda sql, values: connection.execute(sql, values).fetchall())
+    [(last,)] = connection.execute("SELECT coalesce(max(id), 0) FROM metrics")
+    repeated = 0
+    for number, _ in sorted(reader.numbers(0, last), key=lambda found: _run_first(connection, found[0])):
+        table = reader.table(number)
+        if table is None:
             continue
-        seen.add((name, hash(metrics)))
-        table = _json(metrics, dict).get(TABLE)
-        records = table.get("_value") if isinstance(table, dict) else None
-        for row in rows_of_table(records if isinstance(records, list) else (), int(step or 0)):
-            row.run = name
-            yield row, "metrics", rowid
+        repeated += table.repeated
+        for row in table.rollouts():
+            yield row, "metrics", number
+    if repeated:
+        text = f"{repeated} rows of tables repeat those of the table before; they are passed over."
+        problems.add(path, "repeated_rows", text)
+
+
+def _run_first(connection: sqlite3.Connection, number: int) -> tuple[str, int]:
+    """Sorts tables by their run: each run of a copy has a logger, one after the other."""
+    [(name,)] = connection.execute("SELECT run_name FROM metrics WHERE id = ?", (number,))
+    return str(name), number
 
 
 def _json(raw: Any, kind: type) -> Any:

@@ -141,29 +141,27 @@ def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def rows_of_table(records: Sequence[Any], step: int) -> list[RolloutRow]:
-    """The rollouts of TRL's `completions` table; a column of numbers that TRL does not name is a reward.
-
-    Args:
-        records: the table's rows.
-        step: the step where a row has none.
-    """
-    from rollout_traces.sources.formats.trl_parquet import row_of
-
-    rows = [record for record in records if isinstance(record, Mapping)]
-    own = {"step", "prompt", "completion", "advantage"}
-    numeric = {
-        k for r in rows for k, v in r.items() if isinstance(v, (int, float)) and not isinstance(v, bool)
-    } - own
-    return [row_of(record, sorted(numeric), step, n) for n, record in enumerate(rows, 1)]
-
-
 def _first_sampled(mask: Sequence[Any]) -> int:
     return next((at for at, sampled in enumerate(mask) if sampled), len(mask))
 
 
 def _row(step: int, messages: list[dict[str, Any]], **known: Any) -> RolloutRow:
     return RolloutRow(step=step, messages=messages or None, **known)
+
+
+def _trl_table(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
+    """A row of TRL's `completions` table, as `trl_tables.row_metadata` describes it."""
+    return _row(
+        step,
+        messages,
+        split=m.get("split", TRAIN),
+        n_prompt_messages=_int(m.get("prompt_messages")),
+        reward=number(m.get("reward")),
+        components=_below(m, "rewards/"),
+        metrics=_below(m, "metrics/"),
+        advantage=number(m.get("advantage")),
+        group=m.get("group_id"),
+    )
 
 
 def _below(metadata: Metadata, prefix: str) -> dict[str, Any]:
@@ -286,6 +284,7 @@ def _at(end: str, *fields: str) -> Callable[[str, Metadata], bool]:
 
 
 WRITERS: tuple[TraceWriter, ...] = (
+    TraceWriter("TRL", lambda key, m: key == "completions" and "table_row" in m, _trl_table),
     TraceWriter("TRL", _at("rollouts", "group_id", "reward", "model_version"), _trl),
     TraceWriter("verl", lambda key, m: key.startswith("rollout_trace/") and "op" in m, _verl),
     TraceWriter(

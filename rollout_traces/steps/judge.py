@@ -29,10 +29,13 @@ from rollout_traces.flags import (
     flag_row,
 )
 from rollout_traces.flags.base import as_arrays
+from rollout_traces.flags.copied import as_stored
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.copied_rows import stored_flags, stored_row, with_stored
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.selection import Selected
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.discarded import RunningTotals
@@ -160,7 +163,11 @@ class Judge:
             columns["late"] = np.ones(n, np.int64)
         elif step.key.attempt:
             columns["late"] = np.zeros(n, np.int64)
-        return flags, step.rows.with_columns(**columns)
+        ledger = with_stored(step.rows.with_columns(**columns), step.batch)
+        flags = {
+            row: as_stored(found, step.batch, row) for row, found in _of_copied(flags, step.batch).items()
+        }
+        return flags, ledger.with_columns(flags=as_arrays(flags, n))
 
     def _traced(
         self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
@@ -179,10 +186,12 @@ class Judge:
             for row, transcript in transcripts.items()
         }
         flags = {
-            row: combine(judged.flags.get(row, ()), row_flags[row], transcript)
+            row: as_stored(combine(judged.flags.get(row, ()), row_flags[row], transcript), batch, row)
             for row, transcript in transcripts.items()
         }
+        chosen = [_as_first_chosen(item, batch) for item in chosen]
         ledger = _with_selection(complete_from_transcripts(judged.ledger, transcripts), chosen, flags)
+        ledger = with_stored(ledger, batch)
         traces = [
             rollout_trace(
                 transcripts[item.row],
@@ -259,6 +268,22 @@ class Judge:
         except Exception as error:  # noqa: BLE001  counted and warned
             self._warnings.count(counter, repr(error), with_traceback=True)
             return otherwise()
+
+
+def _of_copied(flags: Mapping[int, list[Flag]], batch: PackedBatch) -> dict[int, list[Flag]]:
+    """Flags by row, with an entry for every copied row that has some stored."""
+    rows = [row for row in range(batch.n_rows) if stored_flags(batch, row)]
+    return {**{row: [] for row in rows}, **flags}
+
+
+def _as_first_chosen(item: Selected, batch: PackedBatch) -> Selected:
+    """How a copied row was chosen when it was logged, where the copy takes every row that it can read."""
+    stored = stored_row(batch, item.row)
+    if stored is None or item.selected_by != "all" or not isinstance(stored.get("selected_by"), str):
+        return item
+    probability = stored.get("selected_probability")
+    known = float(probability) if isinstance(probability, (int, float)) else float("nan")
+    return replace(item, selected_by=stored["selected_by"], probability=known)
 
 
 def _with_prompts(

@@ -92,7 +92,7 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
     shown = ", ".join(f"{quoted('by ' + name)} AS {quoted(name)}" for name in keys)
     further = "".join(f", {figure}" for figure in figures)
     statement = (
-        f"SELECT {shown}, count(*) AS rollouts{further} FROM (SELECT {', '.join(listed)} FROM {asked.tables}"
+        f"SELECT {shown}, count(*) AS rollouts{further} FROM (SELECT {', '.join(listed)} FROM rollouts t"
         f" WHERE {condition.text}) GROUP BY {grouped} ORDER BY {grouped} LIMIT {MOST_GROUPS}"
     )
     reading = Asked(condition, (), (*asked.columns, *reads), asked.relations)

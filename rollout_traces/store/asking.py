@@ -17,7 +17,7 @@ from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
-from rollout_traces.store.query.names import GROUP, Names
+from rollout_traces.store.query.names import GROUP, Names, group_column
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
 from rollout_traces.store.scope import Scope, conjuncts
@@ -59,14 +59,6 @@ class Asked:
     order: Order
     columns: tuple[str, ...]
     relations: dict[str, pa.Table]
-
-    @property
-    def tables(self) -> str:
-        """What stands behind FROM."""
-        if not any(name in GROUP for name in self.columns):
-            return "rollouts t"
-        on = " AND ".join(f't."{key}" IS NOT DISTINCT FROM g."{key}"' for key in GROUP_KEYS)
-        return f"rollouts t LEFT JOIN ({GROUPS}) g ON {on}"
 
 
 class Asking:
@@ -148,9 +140,25 @@ class Asking:
         """
         stored: dict[str, None] = {}
         for name in (*asked.columns, *columns):
-            stored.update(dict.fromkeys((*GROUP_KEYS, *GROUP_READS) if name in GROUP else (name,)))
+            if name not in GROUP:
+                stored[name] = None
         table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
+        for name in dict.fromkeys(name for name in (*asked.columns, *columns) if name in GROUP):
+            table = table.append_column(group_column(name), self._of_groups(GROUP[name][0]))
         return self._engine.run(statement, parameters, {"rollouts": table, **asked.relations})
+
+    def _of_groups(self, figure: str) -> pa.ChunkedArray:
+        """A figure of every row's group, null where it has none; computed once for a state of the table."""
+        known = self.rows.computed.get(figure)
+        if known is None:
+            on = " AND ".join(f't."{key}" IS NOT DISTINCT FROM g."{key}"' for key in GROUP_KEYS)
+            found = self._engine.run(
+                f"SELECT g.{figure} AS v FROM rollouts t LEFT JOIN ({GROUPS}) g ON {on} ORDER BY t.position",
+                (),
+                {"rollouts": self.rows.arrow([*GROUP_KEYS, *GROUP_READS, POSITION])},
+            )
+            known = self.rows.computed[figure] = found["v"]
+        return known
 
     def run_at(self, positions: np.ndarray, statement: str, columns: Sequence[str]) -> pa.Table:
         """Runs a statement over the rows at some positions, in their order; no other rows are read.
@@ -170,7 +178,7 @@ class Asking:
         """The rows of a question, in the order of arrival, int [K]."""
         found = self.run(
             asked,
-            f"SELECT t.position FROM {asked.tables} WHERE {asked.condition.text} ORDER BY t.position",
+            f"SELECT t.position FROM rollouts t WHERE {asked.condition.text} ORDER BY t.position",
             asked.condition.parameters,
             [POSITION],
         )
@@ -224,7 +232,7 @@ class Asking:
 
         def docs() -> np.ndarray:
             found = self.run(
-                left, f"SELECT t.doc FROM {left.tables} WHERE {condition.text}", condition.parameters
+                left, f"SELECT t.doc FROM rollouts t WHERE {condition.text}", condition.parameters
             )
             return search.scan(self.connection, self._source, node, found["doc"].to_numpy(), self._engine)
 

@@ -30,7 +30,7 @@ def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
         return _COLUMN.sub(r"\1", asked.condition.text), asked.condition.parameters
     found = asking.run(
         asked,
-        f"SELECT t.row FROM {asked.tables} WHERE {asked.condition.text}",
+        f"SELECT t.row FROM rollouts t WHERE {asked.condition.text}",
         asked.condition.parameters,
         ["row"],
     )

@@ -85,8 +85,12 @@ class Finder:
 
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
-            total = self._count(asking, asked)
-            found = _page_of(asking, asked, limit + 1, after)
+            if after is None:
+                total, best = self._count_and_best(asking, asked)
+                found = _first_page_of(asking, asked, limit + 1, best)
+            else:
+                total = self._count(asking, asked)
+                found = _page_of(asking, asked, limit + 1, after)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
             rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
@@ -110,7 +114,7 @@ class Finder:
             asked = asking.asked(scope)
             known = named(asking, column)
             condition = asked.condition
-            values = f"SELECT {known.sql} AS v FROM {asked.tables} WHERE {condition.text}"
+            values = f"SELECT {known.sql} AS v FROM rollouts t WHERE {condition.text}"
             if known.kind == "tags":
                 values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
             found = asking.run(
@@ -139,7 +143,7 @@ class Finder:
             value = f"TRY_CAST({known.sql} AS DOUBLE)" if known.kind != "tags" else "CAST(NULL AS DOUBLE)"
             found = asking.run(
                 _reading(asked, known.reads),
-                f"SELECT {value} AS v FROM {asked.tables} WHERE {asked.condition.text}",
+                f"SELECT {value} AS v FROM rollouts t WHERE {asked.condition.text}",
                 asked.condition.parameters,
             )
             return _binned([c.to_numpy(zero_copy_only=False) for c in found["v"].chunks], bins)
@@ -171,7 +175,7 @@ class Finder:
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM {asked.tables} WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
@@ -191,13 +195,28 @@ class Finder:
         def counted() -> int:
             if asked.condition == Sql("true"):
                 return asking.rows.n_rows
-            statement = f"SELECT count(*) AS n FROM {asked.tables} WHERE {asked.condition.text}"
+            statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        sizes = tuple(table.num_rows for table in asked.relations.values())
-        if asked.relations:
-            return counted()
-        return int(self._remembering(asking.rows)((asked.condition, sizes), counted))
+        return int(self._kept(asking, asked, asked.condition, counted))
+
+    def _count_and_best(self, asking: Asking, asked: Asked) -> tuple[int, Any]:
+        """How many rows there are, and the best value of the first key, by one look at the rows."""
+        if not asked.order or asking.rows.n_rows <= SORTED_WHOLE:
+            return self._count(asking, asked), None
+
+        def found() -> tuple[int, Any]:
+            key, down = asked.order[0]
+            best = f"{'max' if down else 'min'}({key.text})"
+            statement = f"SELECT count(*), {best} FROM rollouts t WHERE {asked.condition.text}"
+            row = asking.run(asked, statement, (*key.parameters, *asked.condition.parameters), [POSITION])
+            return int(row[0][0].as_py()), row[1][0].as_py()
+
+        return self._kept(asking, asked, (asked.condition, asked.order[0]), found)
+
+    def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
+        """An answer from before, but of questions that read what was found for them alone."""
+        return answer() if asked.relations else self._remembering(asking.rows)(key, answer)
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""
@@ -240,40 +259,57 @@ def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
     return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
 
 
-def _page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> pa.Table:
-    """Positions of a page's rows, with what they are sorted by and their numbers.
+def _page_of(asking: Asking, asked: Asked, limit: int, after: str) -> pa.Table:
+    """Positions of the rows behind a cursor, with what they are sorted by and their numbers."""
+    directions = [down for _, down in asked.order]
+    page = _Page(asking, asked, _behind(directions, cursor.decoded(after, len(asked.order) + 1)))
+    best = page.best() if directions and asking.rows.n_rows > SORTED_WHOLE else None
+    return page.rows(limit, best)
 
-    Where a whole page ties at the best value of the first key, as the rewards of a run or the rows of its
-    newest step do, the other rows are never sorted.
-    """
-    keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
-    behind = Sql("true")
-    if after is not None:
-        behind = _behind([down for _, down in asked.order], cursor.decoded(after, len(asked.order) + 1))
-    rows = Sql(
-        f"(SELECT t.position{keys}, t.row AS last FROM {asked.tables} WHERE {asked.condition.text})"
-        f" WHERE {behind.text}",
-        (
-            *(p for key, _ in asked.order for p in key.parameters),
-            *asked.condition.parameters,
-            *behind.parameters,
-        ),
-    )
 
-    def run(what: str, rest: str, *more: Any) -> pa.Table:
-        return asking.run(
-            asked, f"SELECT {what} FROM {rows.text}{rest}", (*rows.parameters, *more), [POSITION, "row"]
+def _first_page_of(asking: Asking, asked: Asked, limit: int, best: Any) -> pa.Table:
+    """The same of the first page; `best` is the best value of the first key, None where it is not known."""
+    return _Page(asking, asked, Sql("true")).rows(limit, best)
+
+
+class _Page:
+    """The rows of a question from a cursor on."""
+
+    def __init__(self, asking: Asking, asked: Asked, behind: Sql) -> None:
+        keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
+        self._asking, self._asked = asking, asked
+        self._directions = [down for _, down in asked.order]
+        self._rows = Sql(
+            f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
+            f" WHERE {behind.text}",
+            (
+                *(p for key, _ in asked.order for p in key.parameters),
+                *asked.condition.parameters,
+                *behind.parameters,
+            ),
         )
 
-    directions = [down for _, down in asked.order]
-    if directions and asking.rows.n_rows > SORTED_WHOLE:
-        best = run("max(k0)" if directions[0] else "min(k0)", "")[0][0].as_py()
+    def best(self) -> Any:
+        """The best value of the first key."""
+        return self._run("max(k0)" if self._directions[0] else "min(k0)", "")[0][0].as_py()
+
+    def rows(self, limit: int, best: Any) -> pa.Table:
+        """The first rows in order.
+
+        Where a whole page ties at the best value of the first key, as the rewards of a run or the rows of its
+        newest step do, the other rows are never sorted.
+        """
+        directions = self._directions
         if best is not None:
-            rest = "" if len(directions) == 1 and asking.rows.in_order else _sorted_by(directions, 1)
-            found = run("*", f" AND k0 = ?{rest} LIMIT {int(limit)}", best)
+            rest = "" if len(directions) == 1 and self._asking.rows.in_order else _sorted_by(directions, 1)
+            found = self._run("*", f" AND k0 = ?{rest} LIMIT {int(limit)}", best)
             if found.num_rows == limit:
                 return found
-    return run("*", f"{_sorted_by(directions)} LIMIT {int(limit)}")
+        return self._run("*", f"{_sorted_by(directions)} LIMIT {int(limit)}")
+
+    def _run(self, what: str, rest: str, *more: Any) -> pa.Table:
+        statement = f"SELECT {what} FROM {self._rows.text}{rest}"
+        return self._asking.run(self._asked, statement, (*self._rows.parameters, *more), [POSITION, "row"])
 
 
 def _sorted_by(directions: Sequence[bool], first: int = 0) -> str:

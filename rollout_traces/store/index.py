@@ -31,6 +31,7 @@ from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batc
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
+from rollout_traces.store.table_indexing import refresh_tables
 
 logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]
@@ -284,9 +285,11 @@ class Index:
                     added += batch
                     if progress is not None:
                         progress(min(seen + added, n_source), n_source)
+        of_tables = refresh_tables(self.source, self.segments, self._transaction, came=added > 0)
+        if added or of_tables:
             self._compact()
         self._copy_runs()
-        return added
+        return added + of_tables
 
     def _batches(self, reader: ThreadPoolExecutor, after: int, built: int) -> Iterator[int]:
         """Writes batch after batch while the next one is read; yields how many each added.
@@ -366,7 +369,7 @@ class Index:
         with self._transaction() as connection:
             gone, places = forget_all_but(connection, there)
             IndexWriter(connection, self.source, self.segments).put_together(places)
-            known = [src for (src,) in connection.execute("SELECT src FROM docs")]
+            known = [src for (src,) in connection.execute("SELECT src FROM docs WHERE src >= 0")]
             watermark = max(known, default=0)
             set_meta(connection, "watermark", watermark)
             set_meta(connection, "last_id", there.get(watermark, ""))

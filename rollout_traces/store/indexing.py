@@ -54,7 +54,15 @@ def read_batch(source: Source, after: int) -> list[Read]:
         source: the source.
         after: rowid to start behind.
     """
-    return [_read(stored) for stored in source.traces(after)]
+    return [read_stored(stored) for stored in source.traces(after)]
+
+
+def read_stored(stored: StoredTrace) -> Read:
+    """What the index keeps of a trace."""
+    reading = read_trace(stored)
+    words = "" if reading.kind == DIGEST else spaced(reading.text)
+    packed = _packed_ledger(stored) if reading.kind == DIGEST else None
+    return Read(replace(stored, messages="", spans=None), replace(reading, text=""), words, packed)
 
 
 class IndexWriter:
@@ -113,7 +121,7 @@ class IndexWriter:
             reads: dict[int, list[tuple[Read, int]]] = {}
             for stored in self._source.traces_at(list(docs)):
                 doc, place = docs[stored.rowid]
-                reads.setdefault(place, []).append((_read(stored), doc))
+                reads.setdefault(place, []).append((read_stored(stored), doc))
             self._connection.executemany("UPDATE parts SET dead = 1 WHERE place = ?", [(p,) for p in chunk])
             self._write(reads)
 
@@ -269,7 +277,7 @@ def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> 
     Returns:
         How many were forgotten, and the places that they were of.
     """
-    found = connection.execute("SELECT doc, src, id, place FROM docs").fetchall()
+    found = connection.execute("SELECT doc, src, id, place FROM docs WHERE src >= 0").fetchall()
     gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
     connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
     return len(gone), sorted({place for _, place in gone})
@@ -285,13 +293,6 @@ def _say_unreadable(batch: Sequence[Read]) -> None:
             len(batch),
             unreadable[0],
         )
-
-
-def _read(stored: StoredTrace) -> Read:
-    reading = read_trace(stored)
-    words = "" if reading.kind == DIGEST else spaced(reading.text)
-    packed = _packed_ledger(stored) if reading.kind == DIGEST else None
-    return Read(replace(stored, messages="", spans=None), replace(reading, text=""), words, packed)
 
 
 def _belongs_to_a_ledger(read: Read) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.local_source import LocalSource
+from rollout_traces.store.logged_tables import is_row_of_table
 from rollout_traces.store.store import Store
 from rollout_traces.store.store_tables import Steps
 
@@ -133,6 +134,7 @@ def _planned(
     names: Mapping[str, str],
     whole_runs: Mapping[str, str],
 ) -> RemovalPlan:
+    _refuse_rows_of_tables(wanted, whole_runs)
     rows_of = _rows_of(store)
     docs: dict[Place, list[tuple[str, str | None, str]]] = {}
     for place, trace_id, uid, kind in _docs(store):
@@ -163,6 +165,18 @@ def _planned(
     )
 
 
+def _refuse_rows_of_tables(
+    wanted: Mapping[Place, Sequence[tuple[str | None, str | None]]], whole_runs: Mapping[str, str]
+) -> None:
+    rows = [i for place, ids in wanted.items() if place[0] not in whole_runs for _, i in ids]
+    of_tables = sum(i is not None and is_row_of_table(i) for i in rows)
+    if of_tables:
+        raise StoreError(
+            f"{of_tables} of the {len(rows)} rollouts are rows of tables that their trainer logged among its scalars. "
+            "Single rows of a table are not deleted; delete their whole run, or leave it out."
+        )
+
+
 def _rows_of(store: Store) -> dict[Place, int]:
     """How many rollouts each place has."""
     found = store.ask(
@@ -186,7 +200,8 @@ def _docs(store: Store) -> list[tuple[Place, str, str | None, str]]:
 
 
 def _docs_of(store: Store) -> list[tuple[Place, str]]:
-    return [(place, trace_id) for place, trace_id, _, _ in _docs(store)]
+    """Traces and step summaries; rows of tables are neither."""
+    return [(place, trace_id) for place, trace_id, _, _ in _docs(store) if not is_row_of_table(trace_id)]
 
 
 def _sizes(store: Store) -> dict[str, tuple[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.damage import damage_said
+from rollout_traces.store.logged_tables import LoggedTables, is_row_of_table
 from rollout_traces.store.places import cached_marks_path, own_labels_path
+from rollout_traces.store.stored_trace import NO_STEP, StoredTrace
 
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
@@ -25,46 +28,9 @@ _WITH_LEDGER = (
     "rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata,"
     " CASE WHEN key LIKE '%/steps' THEN spans END"
 )
-NO_STEP = -1
-"""In place of a step that is no whole number."""
+__all__ = ["NO_STEP", "Source", "SourceRun", "SqlValue", "StoredTrace"]
 
 SqlValue = str | int | float | None
-
-
-@dataclass(frozen=True)
-class StoredTrace:
-    """One row of Trackio's `traces` table.
-
-    Attributes:
-        rowid: its place in the order of arrival.
-        trace_id: Trackio's id of it.
-        run_id: the run's id.
-        run_name: the run's name when it was logged.
-        step: the step it was logged at.
-        key: the key it was logged under.
-        trace_index: its place in the list it was logged in, None for a single trace.
-        timestamp: when Trackio stored it.
-        messages: JSON text of the messages.
-        metadata: JSON text of the metadata.
-        spans: JSON text of the spans; None where they were not asked for.
-    """
-
-    rowid: int
-    trace_id: str
-    run_id: str
-    run_name: str
-    step: int
-    key: str
-    trace_index: int | None
-    timestamp: str
-    messages: str | bytes
-    metadata: str | bytes
-    spans: str | bytes | None
-
-    def __post_init__(self) -> None:
-        """SQLite keeps whatever was put into a column: a step that is no whole number becomes -1."""
-        if type(self.step) is not int:
-            object.__setattr__(self, "step", NO_STEP)
 
 
 @dataclass(frozen=True)
@@ -186,10 +152,28 @@ class Source(abc.ABC):
             )
         ]
 
+    @cached_property
+    def logged_tables(self) -> LoggedTables:
+        """The tables of completions among the project's scalars, whose rows are read like traces."""
+        return LoggedTables(self.select)
+
+    def last_metrics_id(self) -> int:
+        """The highest id among the rows of logged scalars, 0 when there are none."""
+        return int(self.select("SELECT max(id) FROM metrics")[0][0] or 0) if self._has("metrics") else 0
+
+    def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
+        """Those of some ids that are still rows of logged scalars."""
+        found: set[int] = set()
+        for chunk in self._pages(wanted) if self._has("metrics") else ():
+            found |= {
+                i for (i,) in self.select(f"SELECT id FROM metrics WHERE id IN ({_holes(chunk)})", chunk)
+            }
+        return found
+
     def traces_at(self, rowids: Sequence[int]) -> list[StoredTrace]:
         """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
-        found: list[StoredTrace] = []
-        for chunk in self._pages(sorted(rowids)):
+        found = self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0])
+        for chunk in self._pages(sorted(rowid for rowid in rowids if rowid >= 0)):
             found += [
                 StoredTrace(*row)
                 for row in self.select(
@@ -220,10 +204,17 @@ class Source(abc.ABC):
         Raises:
             StoreError: there is none of that id.
         """
-        rows = self.select(
-            "SELECT rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata, spans"
-            " FROM traces WHERE id = ?",
-            (trace_id,),
+        of_table = self.logged_tables.ids([trace_id]).get(trace_id)
+        if of_table is not None:
+            return of_table
+        rows = (
+            self.select(
+                "SELECT rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata, spans"
+                " FROM traces WHERE id = ?",
+                (trace_id,),
+            )
+            if self._has("traces")
+            else []
         )
         if not rows:
             raise StoreError(
@@ -254,7 +245,9 @@ class Source(abc.ABC):
         Yields:
             rowid and JSON text of the messages, for a superset of the traces that hold it.
         """
-        for chunk in self._pages(rowids):
+        for stored in self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0]):
+            yield stored.rowid, stored.messages
+        for chunk in self._pages([rowid for rowid in rowids if rowid >= 0]):
             yield from self.select(
                 f"SELECT rowid, messages FROM traces WHERE rowid IN ({_holes(chunk)}) AND instr(search_text, ?)",
                 (*chunk, having.lower()),
@@ -266,8 +259,9 @@ class Source(abc.ABC):
         Args:
             trace_ids: which traces; those that are gone are left out.
         """
-        found: dict[str, str | bytes] = {}
-        for chunk in self._pages(trace_ids):
+        of_tables = self.logged_tables.ids(trace_ids)
+        found = {trace_id: stored.messages for trace_id, stored in of_tables.items()}
+        for chunk in self._pages([i for i in trace_ids if not is_row_of_table(i)]):
             found.update(self.select(f"SELECT id, messages FROM traces WHERE id IN ({_holes(chunk)})", chunk))
         return found
 
@@ -278,9 +272,12 @@ class Source(abc.ABC):
             trace_ids: which traces; those that are gone are left out.
             spans: read the spans too.
         """
-        found: dict[str, tuple[Any, Any, Any]] = {}
+        of_tables = self.logged_tables.ids(trace_ids)
+        found: dict[str, Any] = {
+            i: (stored.messages, stored.metadata, None) for i, stored in of_tables.items()
+        }
         last = "spans" if spans else "NULL"
-        for chunk in self._pages(trace_ids):
+        for chunk in self._pages([i for i in trace_ids if not is_row_of_table(i)]):
             rows = self.select(
                 f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})", chunk
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,15 +10,17 @@ import textwrap
 import time
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
-from rollout_traces.deploy.app_files import app_files, pinned_versions, write_app
+from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.hosted import HubWriters, hosted_options
+from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options
+from rollout_traces.inspector.server import free_port
 from tests.deploy.hub import WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
 
@@ -65,7 +68,49 @@ class TestHubWriters:
         ]
         assert asked == ["yes", "no"]
 
-    def test_the_answers_that_are_kept_are_bounded(self):
+    def test_strangers_cannot_make_it_ask_more_often_than_once_a_second(self):
+        asked, now = [], [0.0]
+        writers = HubWriters(
+            "ada/rollouts", lambda space, token: bool(asked.append(token)) or token == "hers", lambda: now[0]
+        )
+        assert writers.may_write("hers")
+        refused = 0
+        for second in range(600):
+            now[0] = float(second)
+            for attempt in range(5):
+                try:
+                    assert not writers.may_write(f"{second}-{attempt}")
+                except AskedTooOften:
+                    refused += 1
+        assert refused + len(asked) == 3_001
+        assert len(asked) <= 60 * 10 + 1
+
+    def test_who_may_write_is_known_and_asked_about_however_many_others_come(self):
+        asked, now = [], [0.0]
+        writers = HubWriters(
+            "ada/rollouts", lambda space, token: bool(asked.append(token)) or token == "hers", lambda: now[0]
+        )
+        assert writers.may_write("hers")
+        for second in range(1_000):
+            now[0] = float(second)
+            with suppress(AskedTooOften):
+                writers.may_write(f"stranger {second}")
+            assert writers.may_write("hers")
+        assert asked.count("hers") == 4
+
+    def test_a_token_that_was_taken_back_is_refused_after_five_minutes(self):
+        now, allowed = [0.0], [True]
+        writers = HubWriters("ada/rollouts", lambda space, token: allowed[0], lambda: now[0])
+        assert writers.may_write("hers")
+        allowed[0] = False
+        assert writers.may_write("hers")
+        now[0] = 301.0
+        assert not writers.may_write("hers")
+        allowed[0] = True
+        assert not writers.may_write("hers")
+
+    def test_the_answers_that_are_kept_are_bounded(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.inspector.hosted.MOST_QUESTIONS", 1_000)
         asked = []
         writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)))
         for number in range(300):
@@ -97,6 +142,8 @@ class Running:
     hub: LoopbackHub
     road: Road
     projects: Path
+    python: Path
+    app: Path
 
     def client(self, code: str, token: str = WRITER, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs code as a trainer elsewhere would: in a process of its own, over https, with a Hub token."""
@@ -155,19 +202,19 @@ def running(tmp_path_factory) -> Iterator[Running]:
         try:
             _wait_for_port(app, folder / "app.log")
             with road_to(7860, SPACE["SPACE_HOST"], folder) as road:
-                yield Running(hub, road, folder / "projects")
+                yield Running(hub, road, folder / "projects", python, folder / "app")
         finally:
             app.terminate()
             app.wait(20)
         assert hub.unknown == []
 
 
-def _wait_for_port(app: subprocess.Popen, log: Path) -> None:
+def _wait_for_port(app: subprocess.Popen, log: Path, port: int = 7860) -> None:
     until = time.monotonic() + 120
     while time.monotonic() < until:
         assert app.poll() is None, log.read_text()
         try:
-            httpx.get("http://127.0.0.1:7860/", headers={"Host": SPACE["SPACE_HOST"]}, timeout=5)
+            httpx.get(f"http://127.0.0.1:{port}/", headers={"Host": SPACE["SPACE_HOST"]}, timeout=5)
             return
         except httpx.TransportError:
             time.sleep(0.5)
@@ -232,3 +279,67 @@ class TestASpace:
     def test_has_no_torch(self, running):
         installed = running.projects.parent / "environment" / "lib"
         assert not list(installed.glob("python*/site-packages/torch"))
+
+
+def instructions(dockerfile: str) -> list[tuple[str, str]]:
+    lines = [line for line in dockerfile.splitlines() if line.strip() and not line.startswith("#")]
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+class TestAContainer:
+    """No engine builds the image here: its steps are done in the environment of its requirements.txt."""
+
+    def test_copies_what_is_there_and_runs_it_as_nobody_of_importance(self, running):
+        steps = instructions((running.app / "Dockerfile").read_text())
+        of = dict(steps)
+        assert of["FROM"] == f"python:{PYTHON}-slim"
+        copied = [rest.split()[0] for word, rest in steps if word == "COPY"]
+        assert copied == ["requirements.txt", "."] and (running.app / "requirements.txt").is_file()
+        words = [word for word, _ in steps]
+        assert "RUN" not in words[words.index("USER") :]
+        assert any(
+            f"useradd --create-home --uid 1000 {of['USER']}" in rest for word, rest in steps if word == "RUN"
+        )
+        assert of["EXPOSE"] == str(PORT)
+        environment = dict(pair.split("=") for pair in of["ENV"].split())
+        assert environment["TRACKIO_DIR"].startswith(of["VOLUME"] + "/")
+
+    def test_takes_what_a_run_logs_with_the_write_token_and_shows_it_with_the_other(self, running, tmp_path):
+        steps = dict(instructions((running.app / "Dockerfile").read_text()))
+        python, *arguments = json.loads(steps["CMD"])
+        assert python == "python"
+        port = free_port("127.0.0.1", 7900)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            **dict(pair.split("=") for pair in steps["ENV"].split()),
+            "TRACKIO_DIR": str(tmp_path / "trackio"),
+            "PORT": str(port),
+            "ROLLOUT_TRACES_TOKEN": "reads" * 4,
+            "TRACKIO_WRITE_TOKEN": "writes" * 4,
+        }
+        log = tmp_path / "app.log"
+        with log.open("w") as output:
+            app = subprocess.Popen(
+                [running.python, *arguments],
+                cwd=running.app,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            _wait_for_port(app, log, port)
+            address = f"http://127.0.0.1:{port}"
+            code = LOG.replace(
+                'space_id="ada/rollouts"', f'server_url="{address}/trackio/?write_token={"writes" * 4}"'
+            )
+            done = running.client(code, TRACKIO_DIR=str(tmp_path / "trainer"))
+            assert "finished True" in done.stdout, done.stdout + done.stderr
+            asked = {"project": "shared", "rows": "all"}
+            reader = {"Authorization": "Bearer " + "reads" * 4}
+            answer = httpx.get(f"{address}/api/v1/rollouts", params=asked, headers=reader, timeout=60)
+            assert answer.json()["total"] == 12, answer.text
+            assert httpx.get(f"{address}/api/v1/rollouts", params=asked, timeout=60).status_code == 401
+        finally:
+            app.terminate()
+            app.wait(20)

@@ -17,7 +17,7 @@ from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident, run_alarms
 from rollout_traces.inspector.pages.projects import project
-from rollout_traces.inspector.pages.rollouts import samples
+from rollout_traces.inspector.pages.rollouts import rollout, samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.settings.run_settings import RunSettings
@@ -164,6 +164,13 @@ def test_group_and_compare_show_what_rows_wear(workspace: Workspace):
         assert {flag["name"] for flag in side["flags"]} == set(listed[side["id"]])
         assert "stale" in side["usual_flags"]
     assert {card["id"]: card["flags"] for card in pair["candidates"]}.items() <= listed.items()
+
+
+def test_an_opened_rollout_marks_what_is_usual_for_its_run(workspace: Workspace):
+    answer = samples(workspace, asked(step=LEAKS_FROM))
+    leaking = next(card["id"] for card in cards(answer) if "mask_leak" in card["flags"])
+    marked = {flag["name"]: flag["usual"] for flag in rollout(workspace, asked(id=leaking))["flags"]}
+    assert marked["stale"] and not marked["mask_leak"]
 
 
 def test_an_opened_rollout_nests_flags_under_their_causes():

@@ -48,6 +48,7 @@ class TestTable:
             "POST /api/v1/labels",
             "POST /api/v1/citations",
             "POST /api/v1/open",
+            "POST /api/v1/pages/incidents",
         }
 
     def test_options_that_are_off_have_no_rows(self):

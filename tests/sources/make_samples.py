@@ -18,7 +18,9 @@ import importlib.util
 import json
 import os
 import shutil
+import sqlite3
 import sys
+import tempfile
 import types
 from enum import Enum
 from pathlib import Path
@@ -499,8 +501,16 @@ def inspect(out: Path) -> None:
     )
 
 
-def trl(out: Path) -> None:
-    """A real GRPO training of a tiny model: its parquet files, and the Trackio project it writes by itself."""
+def trl(out: Path, **settings: Any) -> list[dict[str, Any]]:
+    """A real GRPO training of a tiny model: its parquet files, and the Trackio project it writes by itself.
+
+    Args:
+        out: where to.
+        **settings: of `GRPOConfig`.
+
+    Returns:
+        What the trainer had in its hands: a mapping a generation batch.
+    """
     os.environ["TRACKIO_DIR"] = str(out / "trackio")
     import torch
     from datasets import Dataset
@@ -518,9 +528,9 @@ def trl(out: Path) -> None:
     config = GRPOConfig(
         output_dir=str(out),
         per_device_train_batch_size=4,
+        per_device_eval_batch_size=2,
         num_generations=2,
         max_completion_length=8,
-        max_steps=2,
         logging_steps=1,
         log_completions=True,
         num_completions_to_print=0,
@@ -532,23 +542,65 @@ def trl(out: Path) -> None:
         save_strategy="no",
         reward_weights=[1.0, 0.5],
         disable_tqdm=True,
+        **{"max_steps": 2, **settings},
     )
+    seen: list[dict[str, Any]] = []
 
-    def correct(completions: list, **_: Any) -> list[float]:
-        return [float("5" in str(c)) for c in completions]
+    class Watched(GRPOTrainer):
+        def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+            self.by_function = super()._calculate_rewards(*args, **kwargs)
+            return self.by_function
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            made = super()._generate_and_score_completions(inputs)
+            n = len(inputs)
+            rewards = (self.by_function * self.reward_weights).nansum(1)
+            seen.append(
+                {
+                    "split": "rollout" if self.model.training else "eval-rollout",
+                    "texts": [c[0]["content"] for c in list(self._logs["completion"])[-n:]],
+                    "advantages": list(self._logs["advantages"])[-n:],
+                    "rewards": rewards.tolist(),
+                }
+            )
+            return made
+
+    def correct(completions: list, log_extra: Any = None, **_: Any) -> list[float | None]:
+        texts = [c[0]["content"] for c in completions]
+        log_extra("answer", ["5"] * len(texts))
+        log_extra("n_characters", [len(text) for text in texts])
+        return [None if len(text) % 7 == 0 else float(len(text) % 2) for text in texts]
 
     def brief(completions: list, **_: Any) -> list[float]:
         return [1.0 / (1 + len(str(c))) for c in completions]
 
     data = Dataset.from_list([{"prompt": p, "subject": "sums"} for p in prompts])
-    trainer = GRPOTrainer(
+    trainer = Watched(
         model=model,
         reward_funcs=[correct, brief],
         args=config,
         train_dataset=data,
+        eval_dataset=data.select([0]),
         processing_class=tokenizer,
     )
     trainer.train()
+    return seen
+
+
+def trl_trackio(out: Path) -> None:
+    """What a real GRPO training, with evaluations and batches trained on twice, logs to Trackio by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        seen = trl(Path(folder), max_steps=4, num_iterations=2, eval_strategy="steps", eval_steps=2)
+        with sqlite3.connect(Path(folder) / "trackio/trl-run.db") as project:
+            stored = project.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+            [config] = project.execute("SELECT config FROM configs").fetchone()
+    logged = [(step, json.loads(metrics)) for step, metrics in stored]
+    rows = [[step, values] for step, values in logged if not all(k.startswith("profiling/") for k in values)]
+    weights = json.loads(config)["reward_weights"]
+    out.mkdir(parents=True)
+    (out / "run.json").write_text(
+        json.dumps({"config": {"reward_weights": weights}, "rows": rows, "seen": seen})
+    )
 
 
 def main() -> None:
@@ -571,6 +623,7 @@ def main() -> None:
         "verifiers": lambda out: verifiers_eval(out),
         "inspect": lambda out: inspect(out),
         "trl": lambda out: trl(out),
+        "trl-trackio": trl_trackio,
     }
     for name, make in makers.items():
         if asked.only is not None and name not in asked.only:

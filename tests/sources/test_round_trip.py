@@ -98,26 +98,63 @@ def differing(one, other) -> set[str]:
     )
 
 
-OF_THE_CHOICE = {"selected_by", "selected_probability", "equal_to"}
-"""How a copy's traces were chosen: all of them, not as the original's were."""
-NEEDS_TOKENS = {"flags", "update_share"}
-"""What a row without tokens cannot be given again: its flags, and its share of its step's update."""
+def capped(project: str, **options) -> rt.RolloutLogger:
+    return rt.RolloutLogger(
+        project, "r1", tiny_tokenizer("qwen3"), max_rollout_traces_per_step=6, worker="thread", **options
+    )
 
 
 class TestACappedProject:
-    def test_every_row_comes_back_and_the_traced_ones_with_their_tokens(self, trackio_dir, tmp_path):
-        logger = rt.RolloutLogger(
-            "original", "r1", tiny_tokenizer("qwen3"), max_rollout_traces_per_step=6, worker="thread"
-        )
-        log_steps(logger, (1, 2))
+    @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+    def test_every_column_of_every_row_comes_back_and_the_traced_rows_are_the_same(
+        self, trackio_dir, tmp_path, suffix
+    ):
+        logger = capped("original")
+        for step in (1, 2):
+            for split in ("rollout", "eval-rollout"):
+                batch = rollout_batch(tiny_tokenizer("qwen3"), BatchPlan(seed=step, group_size=4))
+                logger.log_rollouts(batch, step=step, split=split)
+                logger.close_step(step, split)
         assert logger.finish()
         original = rt.open_store(project="original")
-        path = tmp_path / "out" / "all.jsonl"
+        path = tmp_path / "out" / f"all.{suffix}"
         export(original, path, ExportQuery(rows="all"), tokens=True)
         report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
-        assert (report.rows, report.problems.counts) == (32, {})
-        before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
-        assert differing(before, after) <= OF_THE_COPY | OF_THE_CHOICE | NEEDS_TOKENS
+        assert (report.rows, report.problems.counts) == (64, {})
+        copy = rt.open_store(project="copy")
+        for split in ("rollout", "eval-rollout"):
+            before, after = (
+                s.ledger(run=s.runs()[0].id, split=split, steps=(1, 2)) for s in (original, copy)
+            )
+            assert differing(before, after) <= OF_THE_COPY
+            traced = [[uid is not None for uid in ledger.get("trace_uid")] for ledger in (before, after)]
+            assert traced[0] == traced[1] and sum(traced[0]) == 12
+        for mine, theirs in zip(conversations(original), conversations(copy), strict=True):
+            assert mine == theirs
+
+    def test_flags_of_rows_without_tokens_come_back_and_say_so(self, trackio_dir, tmp_path):
+        logger = capped("original")
+        log_steps(logger, (1,))
+        assert logger.finish()
+        path = tmp_path / "out.jsonl"
+        original = rt.open_store(project="original")
+        export(original, path, ExportQuery(rows="all"))
+        import_rollouts(path, "copy", worker="thread")
+        before, after = (
+            ledger_of(s).get("flags").tolist() for s in (original, rt.open_store(project="copy"))
+        )
+        assert before == after and any(before)
+
+
+def conversations(store):
+    """Split, step, place, choice, flags, messages, ids and masks of every trace."""
+    found = []
+    for row in store.query(order_by="split, step, group, sample", limit=200).rows:
+        tokens = store.transcript(row.id).tokens
+        chosen = (row["selected_by"], row["selected_probability"], row["flags"])
+        told = (tokens.input_ids.tolist(), tokens.loss_mask.tolist(), tokens.response_mask.tolist())
+        found.append((row.split, row.step, row["group"], row["sample"], chosen, store.messages(row.id), told))
+    return found
 
 
 class TestSeveralAttempts:

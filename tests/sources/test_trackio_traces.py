@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import rollout_traces as rt
 from rollout_traces.sources.importing import import_rollouts
-from rollout_traces.sources.trackio_traces import fields_of, rollout_of, rows_of_table, writer_of
+from rollout_traces.sources.trackio_traces import fields_of, rollout_of, writer_of
+from tests.sources.trl_run import PROJECT, log_run
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "It is 5."}]
 
@@ -133,24 +132,6 @@ class TestVerlAgentLoop:
         assert rollout_of("rollout_trace/LLMServerClient.generate", 0, CHAT, metadata) is None
 
 
-def test_trl_s_completions_table_is_read_as_rollouts():
-    records = [
-        {"step": 2, "prompt": CHAT[:1], "completion": CHAT[1:], "right": 1.0, "brief": 0.5, "advantage": 0.1},
-        {
-            "step": 2,
-            "prompt": "Text?",
-            "completion": "Text.",
-            "right": None,
-            "brief": 0.25,
-            "advantage": -0.1,
-        },
-    ]
-    rows = rows_of_table(json.loads(json.dumps(records)), 1)
-    assert [row.reward for row in rows] == [1.5, 0.25]
-    assert rows[0].conversation() == CHAT
-    assert rows[1].components == {"right": None, "brief": 0.25}
-
-
 @pytest.mark.usefixtures("trackio_dir")
 class TestCopy:
     def test_a_project_is_copied_once_and_the_original_is_left_as_it_is(self):
@@ -175,3 +156,17 @@ class TestCopy:
         assert rt.open_store(project="theirs").runs() == before
         [copied] = rt.open_store(project="ours").runs()
         assert (copied.name, copied.n_rollouts, copied.n_traces) == ("r1", 5, 5)
+
+    def test_a_real_run_s_tables_are_copied_without_what_they_repeat(self):
+        log_run()
+        report = import_rollouts(f"trackio:{PROJECT}", "copy", worker="thread")
+        assert (report.rows, report.problems.counts) == (12, {"repeated_rows": 1})
+        assert "repeat those of the table before" in str(report.problems.kept[0])
+        in_place, copied = rt.open_store(project=PROJECT), rt.open_store(project="copy")
+        for row in in_place.query(limit=100).rows:
+            [same] = [
+                r for r in copied.query(limit=100).rows if copied.messages(r.id) == in_place.messages(row.id)
+            ]
+            for name in ("step", "split", "reward", "advantage", "prompt_key", "component/brief"):
+                assert same[name] == pytest.approx(row[name])
+        assert import_rollouts(f"trackio:{PROJECT}", "copy", worker="thread").rows == 0

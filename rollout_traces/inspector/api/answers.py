@@ -17,9 +17,9 @@ from rollout_traces.inspector.api import models
 from rollout_traces.inspector.api.citations import checked, cite
 from rollout_traces.inspector.pages import compare as compare_page
 from rollout_traces.inspector.pages.figures import flag_severities
+from rollout_traces.inspector.pages.projects import places
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Store
 
 MOST_ROWS = 200
 """Rows of one page."""
@@ -32,7 +32,7 @@ COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flag
 
 def projects(workspace: Workspace) -> models.ProjectsAnswer:
     """The projects that are shown."""
-    return models.ProjectsAnswer(projects=workspace.projects())
+    return models.ProjectsAnswer(**places(workspace, Request()))
 
 
 def runs(workspace: Workspace, project: str) -> models.RunsAnswer:
@@ -111,7 +111,7 @@ def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) ->
         metadata=payload["metadata"],
         flags=payload["flags"],
         turns=[_turn(turn) for turn in turns],
-        labels=_labels(store, uid),
+        labels=list(store.labels.of(uid)),
         n_turns=len(payload["turns"]),
     )
 
@@ -198,7 +198,7 @@ def flips(
 def labels(workspace: Workspace, project: str, id: str) -> models.LabelsAnswer:
     """The labels and notes of a rollout."""
     store = workspace.store(project)
-    return models.LabelsAnswer(labels=_labels(store, store.uid(store.find(id))))
+    return models.LabelsAnswer(labels=list(store.labels.of(store.uid(store.find(id)))))
 
 
 def add_label(workspace: Workspace, new: models.NewLabel) -> models.LabelsAnswer:
@@ -237,13 +237,6 @@ def _turn(turn: Mapping[str, Any]) -> models.TurnAnswer:
         stop=turn["stop"] if known else None,
         cut=max(len(content) - MOST_TEXT, 0),
     )
-
-
-def _labels(store: Store, uid: str) -> list[models.LabelAnswer]:
-    names = tuple(models.LabelAnswer.model_fields)
-    return [
-        models.LabelAnswer(**{name: getattr(entry, name) for name in names}) for entry in store.labels.of(uid)
-    ]
 
 
 def _diagnosis(each: Any) -> models.DiagnosisAnswer:

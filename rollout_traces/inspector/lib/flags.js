@@ -3,16 +3,16 @@
 export const SEVERITIES = ["error", "warn", "info"];
 
 export function bySeverity(a, b) {
-  const rank = flag => { const at = SEVERITIES.indexOf(flag.severity); return at < 0 ? SEVERITIES.length : at; };
+  const rank = flag => { const at = SEVERITIES.indexOf(flag.severity); return at < 0 || flag.usual ? SEVERITIES.length : at; };
   return rank(a) - rank(b);
 }
 
-// [{name, severity, message, cause, flags: [...]}], worst first, in the order of their places; what a flag
-// explains follows it.
+// [{name, severity, message, cause, usual, flags: [...]}], worst first, in the order of their places; what a flag
+// explains follows it, what is usual in the run comes last.
 export function grouped(flags) {
   const byName = new Map();
   for (const flag of flags) {
-    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, cause: flag.cause ?? null, flags: [] });
+    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, cause: flag.cause ?? null, usual: flag.usual === true, flags: [] });
     byName.get(flag.name).flags.push(flag);
   }
   const all = [...byName.values()].sort(bySeverity);

@@ -1,8 +1,21 @@
 // What every page offers: light or dark, and the list of its keys.
 
 import { button, h } from "./dom.js";
-import { listed } from "./keyboard.js";
+import { dispatch, listed, shortcut } from "./keyboard.js";
 import * as state from "./state.js";
+
+// The keys that every page has, and the one place that listens to them.
+export function listenToKeys() {
+  shortcut("?", "This help", showHelp);
+  shortcut("t", "Light or dark", toggleTheme);
+  shortcut("Escape", "Leave a field, close a card", event => {
+    if (document.querySelector("dialog[open]")) return false;
+    event.target.blur?.();
+    window.dispatchEvent(new Event("rt-escape"));
+    return undefined;
+  });
+  document.addEventListener("keydown", event => dispatch(event, state.get().page));
+}
 
 export function toggleTheme() {
   const theme = document.documentElement.dataset.rtTheme === "dark" ? "light" : "dark";

@@ -3,10 +3,14 @@
 const KINDS = { f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
 export function decode(packed) {
-  const text = atob(packed.data);
+  return new KINDS[packed.kind]((Uint8Array.fromBase64 ? Uint8Array.fromBase64(packed.data) : slowly(packed.data)).buffer);
+}
+
+function slowly(data) {
+  const text = atob(data);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return new KINDS[packed.kind](bytes.buffer);
+  return bytes;
 }
 
 export class Tokens {

@@ -54,8 +54,8 @@ def flag_severities() -> dict[str, str]:
 
 
 def chosen_by(counts: Mapping[str, int]) -> str | None:
-    """How the kept rollouts were chosen, in words: `16 best, 8 random, 2 alarm: stalest`."""
-    if not counts:
+    """How the kept rollouts were chosen, in words: `16 best, 8 random, 2 alarm: stalest`; None where all were."""
+    if set(counts) <= {"all"}:
         return None
     return ", ".join(f"{count:,} {in_words(reason)}" for reason, count in counts.items())
 

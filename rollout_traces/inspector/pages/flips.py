@@ -21,7 +21,7 @@ def flip_list(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Two evaluations matched on their prompts, lost ones first.
 
     `first` and `second` are steps; the first and the last evaluation where they are not given. With `other`, A is
-    the run and B is the other one.
+    the run and B is the other one. The list begins behind the first `after` prompts.
 
     Raises:
         StoreError: there is no evaluation, or no shared prompt.
@@ -50,9 +50,11 @@ def flip_list(workspace: Workspace, request: Request) -> dict[str, Any]:
     found = workspace.remembered(
         ("flips", run, other, request.split, first, second), request.project, lambda: flips(table, a, b)
     )
+    after = max(request.number("after") or 0, 0)
+    shown = found.prompts[after : after + MOST_PROMPTS]
     return {
         **asdict(found),
-        "prompts": [{**asdict(each), "difference": each.difference} for each in found.prompts[:MOST_PROMPTS]],
+        "prompts": [{**asdict(each), "difference": each.difference} for each in shown],
         "n_prompts": len(found.prompts),
         "run": run,
         "other": other,

@@ -79,6 +79,21 @@ def worn_listed(worn: Worn) -> dict[str, Any]:
     }
 
 
+def usual_marked(
+    flags: Sequence[dict[str, Any]], metadata: Mapping[str, Any], alarms: RunAlarms
+) -> list[dict[str, Any]]:
+    """A rollout's flags, each with `usual`: whether it is a property of the run, so that the rollout does not wear it.
+
+    Args:
+        flags: as `rollout_payload` lists them.
+        metadata: the trace's.
+        alarms: of the rollout's run and split.
+    """
+    step = metadata.get("step")
+    wearing = alarms.worn_of(metadata, step).names if type(step) is int else tuple(alarms.usual)
+    return [flag | {"usual": flag["name"] in alarms.usual and flag["name"] not in wearing} for flag in flags]
+
+
 def incident_bar(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The split's open incidents, worst first, each with whether it was muted or acknowledged."""
     store = workspace.store(request.project)
@@ -97,8 +112,10 @@ def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Mutes or acknowledges an incident, or takes that back; the bar after it.
 
     Raises:
-        StoreError: there is no such incident, or the mark cannot be written.
+        StoreError: this server takes no labels, there is no such incident, or the mark cannot be written.
     """
+    if not workspace.may_label:
+        raise StoreError("This inspector was started with --no-labels: it takes no marks either.")
     store = workspace.store(request.project)
     name, what = request.text("incident"), request.text("what")
     known = {each.name: each for each in run_alarms(workspace, request).incidents}

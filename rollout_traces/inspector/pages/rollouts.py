@@ -19,7 +19,13 @@ from rollout_traces.inspector.pages.figures import (
     split_series,
 )
 from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms, usual_listed, worn_listed
+from rollout_traces.inspector.pages.incidents import (
+    RunAlarms,
+    run_alarms,
+    usual_listed,
+    usual_marked,
+    worn_listed,
+)
 from rollout_traces.inspector.pages.labels import annotate, labels
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import rollout_payload
@@ -84,6 +90,7 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
     names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
     payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
     payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
+    payload["flags"] = usual_marked(payload["flags"], record.metadata, run_alarms(workspace, request))
     return payload
 
 
@@ -104,7 +111,9 @@ def find_sample(store: Store, request: Request) -> str:
         f"{name} = {value}" for name, value in (("group", group), ("sample", sample)) if value is not None
     ]
     steps = (request.step, request.step)
-    page = store.query(request.run, request.split, where=" and ".join(parts), steps=steps, limit=1)
+    page = store.query(
+        request.run, request.split, where=" and ".join(parts), steps=steps, limit=1, columns=["sample"]
+    )
     if not page.rows or page.rows[0].id is None:
         raise StoreError(
             f"step {request.step}, group {group}, sample {sample} of {request.split} was not kept as a trace. "

@@ -11,7 +11,6 @@ import numpy as np
 
 from rollout_traces.analysis import events as timeline
 from rollout_traces.analysis.diagnoses import TIERS, Diagnosis, RunReport
-from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
 from rollout_traces.analysis.purpose import evaluation_scores
 from rollout_traces.analysis.series import Series
 from rollout_traces.errors import StoreError
@@ -22,6 +21,7 @@ from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
 from rollout_traces.inspector.pages.settings_between import since_run_before
 from rollout_traces.inspector.pages.share import share
+from rollout_traces.inspector.pages.verdict import verdict
 from rollout_traces.inspector.workspace import Request, Workspace
 
 MOST_POINTS = 400
@@ -47,16 +47,17 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     report = run_diagnosed(workspace, request)
     found = timeline(report.evidence) if report.n_rows else []
     alarms = run_alarms(workspace, request)
+    incidents = incidents_listed(alarms, report.split)
     return {
         "run": report.run,
         "split": report.split,
         "n_steps": report.n_steps,
-        "fewest": FEWEST_STEPS,
+        "verdict": verdict(report, incidents),
         "n_rows": report.n_rows,
         "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
         "tiers": TIERS,
         "diagnoses": [_diagnosis(d) for d in report.diagnoses],
-        "incidents": incidents_listed(alarms, report.split),
+        "incidents": incidents,
         "usual": usual_listed(alarms),
         "events": [asdict(event) for event in found[:MOST_EVENTS]],
         "n_events": len(found),

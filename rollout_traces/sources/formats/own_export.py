@@ -14,10 +14,11 @@ from rollout_traces.sources.rows import RolloutRow, number
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 _MARK = ("run_id", "run", "split", "step")
-_COUNTED = tuple(
+_NUMERIC = tuple(
     column.name for column in COLUMNS if column.kind in ("float", "int") and "/" not in column.name
 )
-"""Columns that are counted again where a record has its tokens, and taken as they are where it has none."""
+_STORED = (*_NUMERIC, "flags", "selected_by")
+"""Columns that a copied row keeps as they were stored."""
 _PARTS = 256
 
 
@@ -91,7 +92,7 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
         prompt_key=value.get("prompt_key"),
         episode=value.get("episode"),
         parent=value.get("parent"),
-        sample_id=value.get("uid"),
+        sample_id=value.get("sample_id") or value.get("uid"),
         source=value.get("source"),
         engine=value.get("engine"),
         success=None if value.get("success") is None else bool(value["success"]),
@@ -104,11 +105,7 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
         extras={k: v for k, v in extras.items() if isinstance(v, (str, int, float))},
         train_version=value.get("train_version"),
         messages_are_given=value.get("decoded_from") == "messages",
-        known_columns={
-            name: value[name]
-            for name in _COUNTED
-            if isinstance(value.get(name), (int, float)) and name in value
-        },
+        ledger_row={name: value[name] for name in _STORED if value.get(name) is not None},
     )
     if value.get("input_ids") is not None:
         row.input_ids = value["input_ids"]

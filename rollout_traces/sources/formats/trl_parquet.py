@@ -6,16 +6,17 @@ weights of the rewards, are not in the file: their sum stands in for the reward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number
+from rollout_traces.sources.rows import RolloutRow, number, numbers
 
-_OWN = ("step", "prompt", "completion", "advantage", "images", "__index_level_0__")
+OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
+"""Columns that are TRL's own, or made by pandas."""
 ROWS = 256
 """Rows in memory at once."""
 
@@ -51,7 +52,7 @@ class TrlParquet(Format):
             ) from error
         try:
             with pq.ParquetFile(found.path) as file:
-                numeric = [f.name for f in file.schema_arrow if _is_number(f.type) and f.name not in _OWN]
+                numeric = [f.name for f in file.schema_arrow if _is_number(f.type) and f.name not in OWN]
                 n = 0
                 for part in file.iter_batches(batch_size=ROWS):
                     for value in part.to_pylist():
@@ -61,35 +62,45 @@ class TrlParquet(Format):
             problems.add(found.path, "unreadable_files", f"is no whole parquet file ({error}).")
 
 
-def row_of(value: Mapping[str, Any], numeric: list[str], step: int, line: int) -> RolloutRow:
+def row_of(
+    value: Mapping[str, Any], rewards: Sequence[str], step: int, line: int, weights: Sequence[float] = ()
+) -> RolloutRow:
     """A rollout of a row of TRL's completions table.
 
     Args:
         value: the row.
-        numeric: names of its columns of numbers that are not TRL's own.
+        rewards: names of its columns that are rewards.
         step: the step where the row has none.
         line: its number.
+        weights: of each of `rewards`; 1 each when empty.
     """
     prompt, completion = value.get("prompt"), value.get("completion")
     before = messages_of(_plain(prompt)) or []
     after = _plain(completion)
     reply = [{"role": "assistant", "content": after}] if isinstance(after, str) else messages_of(after) or []
-    components = {name: number(value.get(name)) for name in numeric}
-    known = [v for v in components.values() if v is not None and v == v]
+    components = {name: number(value.get(name)) for name in rewards}
+    weighted = zip(components.values(), weights or [1.0] * len(rewards), strict=True)
+    known = [score * weight for score, weight in weighted if score is not None and score == score]
+    others = {k: v for k, v in value.items() if k not in OWN and k not in components}
     return RolloutRow(
-        step=int(value["step"]) if value.get("step") is not None else step,
+        step=_step(value.get("step"), step),
         line=line,
         messages=[*before, *reply] or None,
         n_prompt_messages=len(before),
         reward=sum(known) if known else None,
         components=components,
+        metrics=numbers({k: v for k, v in others.items() if not isinstance(v, bool)}),
         advantage=number(value.get("advantage")),
-        extras={
-            name: item
-            for name, item in value.items()
-            if name not in _OWN and isinstance(item, (str, bool)) and name not in numeric
-        },
+        extras={name: item for name, item in others.items() if isinstance(item, (str, bool))},
     )
+
+
+def _step(given: Any, otherwise: int) -> int:
+    """A row's step, which older versions of TRL write as text."""
+    try:
+        return otherwise if given is None else int(given)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
 
 
 def _plain(value: Any) -> Any:

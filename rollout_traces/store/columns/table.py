@@ -25,6 +25,8 @@ MOST_KEPT = 1 << 30
 
 FEW_GROUPS = 8
 """Groups of neighbouring rows that are read by themselves, each time anew."""
+SMALL = 32 << 20
+"""Bytes of columns that are read whole wherever rows are taken out of them: the next question finds them there."""
 BYTES_OF_A_VALUE = 8
 """What a value takes in memory, roughly."""
 
@@ -93,6 +95,8 @@ class Rows:
         ]
         self.n_rows = sum(self._sizes)
         self._columns: dict[str, pa.ChunkedArray] = {}
+        self.computed: dict[str, pa.ChunkedArray] = {}
+        """Columns that whoever asks computed from all rows, [N] each, kept as long as this state."""
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
         """Some columns of all rows, [N], nulls where unknown.
@@ -118,8 +122,8 @@ class Rows:
     def take(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:
         """Some columns of some rows, in their order.
 
-        What is not in memory is read around them alone; rows that lie scattered over a table which fits into
-        memory bring its columns there.
+        What is not in memory is read around them alone; columns that are small, or whose rows lie scattered over a
+        table which fits into memory, are brought there.
 
         Args:
             positions: int [K].
@@ -131,8 +135,9 @@ class Rows:
         edges = np.cumsum([0, *self._sizes])
         parts: list[dict[str, pa.Array]] = []
         needed = list(dict.fromkeys([*stored, *self._stored_for(names)]))
-        cheap = self.n_rows * len(needed) * BYTES_OF_A_VALUE <= MOST_KEPT // 2
-        if cheap and len(np.unique(wanted // ROW_GROUP)) > FEW_GROUPS:
+        size = self.n_rows * len(needed) * BYTES_OF_A_VALUE
+        scattered = len(np.unique(wanted // ROW_GROUP)) > FEW_GROUPS
+        if size <= SMALL or (scattered and size <= MOST_KEPT // 2):
             self._load(needed)
         for at, segment in enumerate(self.state.segments):
             inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]

@@ -42,6 +42,11 @@ ANSWER = ("answer", "parsed_answer")
 """Columns that hold the answer; the first that is known counts."""
 
 
+def group_column(name: str) -> str:
+    """The column of `rollouts` that holds a figure of the group; a name that no column of a run has."""
+    return f"__{GROUP[name][0]}"
+
+
 @dataclass(frozen=True)
 class QueryColumn:
     """A column that a query can name.
@@ -76,7 +81,7 @@ class Names:
     def column(self, name: str) -> QueryColumn | None:
         """The column of a name, None where there is none."""
         if name in GROUP:
-            return QueryColumn(name, "number", f"g.{GROUP[name][0]}", (name,))
+            return QueryColumn(name, "number", f"t.{quoted(group_column(name))}", (name,))
         if name == "answer":
             both = ", ".join(f"t.{quoted(each)}" for each in ANSWER)
             return QueryColumn(name, "text", f"coalesce({both})", ANSWER)

@@ -122,11 +122,54 @@ class TestAnAgent:
                 return [tool.name for tool in (await client.list_tools()).tools]
 
         with ThreadPoolExecutor(1) as apart:
-            found = apart.submit(asyncio.run, names()).result()
-        assert {"query", "explain", "read_rollout", "compare", "flips", "events", "check_citations"} <= set(
-            found
-        )
-        assert "open" not in found
+            found = set(apart.submit(asyncio.run, names()).result())
+        assert {"query", "explain", "read_rollout", "compare", "flips", "events", "check_citations"} <= found
+        assert not found & {"open", "label", "remove_label"}
+
+
+class TestLabelling:
+    def test_an_agent_labels_under_its_name_where_it_may(self, workspace):
+        uid = workspace.store("story").query(limit=1).rows[0]["uid"]
+
+        async def script() -> list[Any]:
+            async with Client(build_tools(workspace, author="an agent")) as client:
+                agent = Agent(client)
+                put = await agent.ask("label", project="story", id=uid, text="off by one", turn=0)
+                noted = await agent.ask(
+                    "label", project="story", id=uid, text="look here", kind="note", start=0, stop=2
+                )
+                found = await agent.ask(
+                    "query", project="story", where="labels has 'off by one'", columns="uid"
+                )
+                mine = next(each for each in put["labels"] if each["text"] == "off by one")
+                left = await agent.ask("remove_label", project="story", id=uid, label_id=mine["id"])
+                wrong = await agent.ask("label", project="story", id=uid, text="x", turn=99)
+                read = await agent.ask("labels", project="story", id=uid)
+                return [mine, noted, found, left, wrong, read]
+
+        with ThreadPoolExecutor(1) as apart:
+            mine, noted, found, left, wrong, read = apart.submit(asyncio.run, script()).result()
+        assert (mine["author"], mine["turn"]) == ("an agent", 0)
+        assert [row["uid"] for row in found["rows"]] == [uid]
+        note = next(each for each in noted["labels"] if each["kind"] == "note")
+        assert (note["start"], note["stop"]) == (0, 2)
+        assert "off by one" not in [each["text"] for each in left["labels"]]
+        assert "turn" in wrong
+        assert read == left
+
+    def test_a_server_that_takes_no_labels_refuses_its_agent(self, workspace):
+        uid = workspace.store("story").query(limit=1).rows[0]["uid"]
+
+        async def script() -> Any:
+            async with Client(build_tools(workspace, author="an agent")) as client:
+                return await Agent(client).ask("label", project="story", id=uid, text="no")
+
+        workspace.may_label = False
+        try:
+            with ThreadPoolExecutor(1) as apart:
+                assert "--no-labels" in apart.submit(asyncio.run, script()).result()
+        finally:
+            workspace.may_label = True
 
 
 def test_the_command_speaks_over_standard_input(workspace):
@@ -139,7 +182,7 @@ def test_the_command_speaks_over_standard_input(workspace):
             return (await client.call_tool("projects", {})).structured_content
 
     with ThreadPoolExecutor(1) as apart:
-        assert apart.submit(asyncio.run, asked()).result() == {"projects": ["story"]}
+        assert apart.submit(asyncio.run, asked()).result()["projects"] == ["story"]
 
 
 def test_without_the_package_the_command_says_what_to_install():

@@ -52,7 +52,7 @@ function described(info) {
   return [
     h("div", null, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`),
     h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
-    info.incidents.length ? h("div", { testid: "project-incidents", title: info.incidents.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${info.incidents[0].severity}` }, `${plural(info.incidents.length, "open incident")}`), h("span", { class: "rt-soft" }, ` ${inert(info.incidents[0].sentence).slice(0, 120)}`)) : null,
+    info.incidents.length ? h("div", { testid: "project-incidents", title: info.incidents.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${info.incidents[0].severity}` }, `${plural(info.incidents.length, "open incident")}`), h("span", { class: "rt-soft rt-project-incident" }, inert(info.incidents[0].sentence))) : null,
     info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(info.reward.values.findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
   ];
 }

@@ -154,10 +154,11 @@ function flagLine(entry, show) {
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
   return h("button", {
-    type: "button", class: `rt-strip rt-strip-${entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
+    type: "button", class: `rt-strip rt-strip-${entry.usual ? "usual" : entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
     title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
     onclick: () => { show(entry.flags[next % count]); next += 1; },
   }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
+  entry.usual ? h("span", { class: "rt-strip-where rt-nowrap" }, "usual in this run") : null,
   turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);
 }
 

@@ -73,7 +73,7 @@ function update(now, changed) {
   const wanted = keyOf(now, LIST_KEYS);
   if (wanted !== listFor) {
     loadList(now, wanted);
-    if (!wish && (now.id !== undefined || now.sample !== undefined)) openWanted(now);
+    if (now.id !== undefined || now.sample !== undefined) openNamed(now);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
   else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();
@@ -191,12 +191,18 @@ function openWanted(now) {
     rollout = null;
     return replace(part(".rt-middle"), list && !list.n_traced ? notice("info", "No rollout of this step was kept", "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.") : notice("info", "Nothing matches", "Change the filter, or search all steps."));
   }
+  return openNamed(now);
+}
+
+// In another run or split it is asked for beside the list, which may then say that another one is the nearest.
+function openNamed(now) {
   const wanted = keyOf(now, OPEN_KEYS);
   if (wanted === rolloutFor) return undefined;
   rolloutFor = wanted;
-  const card = cards().find(each => (now.id !== undefined ? each.id === now.id : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step));
+  const card = !wish && cards().find(each => (now.id !== undefined ? each.id === now.id : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step));
   return newestRollout(call("rollout", { ...request(now), id: card?.id || now.id || null, group: now.group ?? null, sample: now.sample ?? null }), show, error => {
     rollout = null;
+    if (wish) { rolloutFor = ""; return; }
     replace(part(".rt-middle"), notice("error", "This rollout could not be opened", error.message));
   });
 }

@@ -79,12 +79,8 @@ function shared() {
 }
 
 function verdict() {
-  const errors = data.diagnoses.filter(each => each.severity === "error").length;
-  const warnings = data.diagnoses.filter(each => each.severity === "warn").length;
-  const first = data.diagnoses.filter(each => each.severity !== "info" && each.step !== null).map(each => each.step).sort((a, b) => a - b)[0];
-  const said = errors ? `${plural(errors, "thing")} wrong` : warnings ? `${plural(warnings, "thing")} to look at` : data.n_steps < data.fewest ? "Too early to say" : "Nothing stands out";
-  const since = first === undefined ? null : ` since step ${number(first)}`;
-  return h("div", { class: `rt-run-verdict ${errors ? "rt-sev-error" : warnings ? "rt-sev-warn" : ""}`, testid: "run-verdict" }, h("i"), said, since,
+  const { severity, text, since } = data.verdict;
+  return h("div", { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}`, testid: "run-verdict" }, h("i"), text, since === null ? null : ` since step ${number(since)}`,
     h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), shareButton(call, shared), data.remarks.map(remark => h("span", null, remark)),
     data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
 }

@@ -2,8 +2,7 @@
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
-import { showHelp, toggleTheme } from "../../lib/frame.js";
-import { dispatch, shortcut } from "../../lib/keyboard.js";
+import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { catalog, onPopulation, register, setPopulation, whenReady } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -131,15 +130,7 @@ for (const name of pages) {
   document.body.append(element);
   mounts[name](element);
 }
-shortcut("?", "This help", showHelp);
-shortcut("t", "Light or dark", toggleTheme);
-shortcut("Escape", "Leave a field, close a card", event => {
-  if (document.querySelector("dialog[open]")) return false;
-  event.target.blur?.();
-  window.dispatchEvent(new Event("rt-escape"));
-  return undefined;
-});
-document.addEventListener("keydown", event => dispatch(event, state.get().page));
+listenToKeys();
 state.set({ ...held.place, ...held.start }, { fill: true });
 state.subscribe((now, changed) => refresh(changed));
 refresh(new Set(state.KEYS));

@@ -2,8 +2,8 @@
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
-import { showHelp, toggleTheme } from "../../lib/frame.js";
-import { dispatch, shortcut } from "../../lib/keyboard.js";
+import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
+import { shortcut } from "../../lib/keyboard.js";
 import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -30,8 +30,8 @@ export async function mount(element, server) {
     node.title = node.textContent;
   });
   drawTools();
+  listenToKeys();
   shortcuts();
-  document.addEventListener("keydown", event => dispatch(event, state.get().page));
   state.subscribe((now, changed) => refresh(changed));
   await refresh(new Set(state.KEYS));
   setInterval(pulse, PULSE);
@@ -130,14 +130,22 @@ function picker(label, value, options, choose, testid) {
 function drawPickers() {
   const now = state.get();
   const slot = root.querySelector(".rt-pickers");
-  if (!now.project || now.page === "projects") return replace(slot);
-  const run = catalog.runs.find(each => each.name === now.run);
+  const inProject = now.project && now.page !== "projects";
+  const run = inProject ? catalog.runs.find(each => each.name === now.run) : null;
+  drawNote(run);
+  if (!inProject) return replace(slot);
   const slash = () => h("span", { class: "rt-slash" }, "/");
   return replace(slot,
     picker("Project", now.project, catalog.projects.map(p => ({ value: p.name, label: p.name })), value => state.set({ project: value }), "project-select"),
     catalog.runs.length ? [slash(), picker("Run", now.run, catalog.runs.map(r => ({ value: r.name, label: r.label })), value => state.set({ run: value }), "run-select")] : null,
-    run && run.splits.length ? [slash(), picker("Split", now.split, run.splits.map(s => ({ value: s.name, label: s.name })), value => state.set({ split: value }), "split-select")] : null,
-    run && run.note ? h("span", { class: "rt-run-note", title: run.note, testid: "run-note" }, inert(run.note)) : null);
+    run && run.splits.length ? [slash(), picker("Split", now.split, run.splits.map(s => ({ value: s.name, label: s.name })), value => state.set({ split: value }), "split-select")] : null);
+}
+
+// What holds for every page of a run: its ids were encoded again, its population is unknown.
+function drawNote(run) {
+  const node = root.querySelector(".rt-run-note");
+  replace(node, run?.note ? inert(run.note) : null);
+  node.title = run?.note || "";
 }
 
 function drawTabs() {
@@ -152,8 +160,8 @@ function drawTabs() {
 
 function drawTools() {
   replace(root.querySelector(".rt-top-tools"),
-    settings.trackio && h("a", { class: "rt-ghost", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
-    button("agent", () => { mayMove = !mayMove; drawTools(); }, { class: "rt-ghost", "aria-pressed": String(mayMove), title: "An agent may move this page (rollout-traces mcp --inspector)", testid: "may-move" }),
+    settings.trackio && h("a", { class: "rt-ghost rt-wide-only", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
+    button("agent", () => { mayMove = !mayMove; drawTools(); }, { class: "rt-ghost rt-wide-only", "aria-pressed": String(mayMove), title: "An agent may move this page (rollout-traces mcp --inspector)", testid: "may-move" }),
     button("◐", toggleTheme, { class: "rt-ghost", title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
     button("?", showHelp, { class: "rt-ghost", title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }));
 }
@@ -164,14 +172,6 @@ function trackioAddress() {
 }
 
 function shortcuts() {
-  shortcut("?", "This help", showHelp);
-  shortcut("t", "Light or dark", toggleTheme);
-  shortcut("Escape", "Leave a field, close a card", event => {
-    if (document.querySelector("dialog[open]")) return false;
-    event.target.blur?.();
-    window.dispatchEvent(new Event("rt-escape"));
-    return undefined;
-  });
   for (const page of settings.pages) {
     if (page.key) shortcut(page.key, page.title, () => state.get().project && state.set({ page: page.name }), { section: "Pages" });
   }

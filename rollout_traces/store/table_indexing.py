@@ -1,0 +1,92 @@
+"""Keeping the index's rows of TRL's tables in step with the project: new ones, deleted ones, and those known better.
+
+A run that this package logged has its rollouts in ledgers and traces; the tables of such a run show the same
+rollouts once more, and are left out.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from rollout_traces.store import manifest
+from rollout_traces.store.indexing import IndexWriter, read_stored
+from rollout_traces.store.logged_tables import table_of
+from rollout_traces.store.manifest import meta, set_meta
+from rollout_traces.store.source import PAGE_BYTES, Source
+from rollout_traces.store.stored_trace import StoredTrace
+
+WATERMARK, SEEN = "tables_watermark", "tables_seen"
+Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
+
+
+def refresh_tables(source: Source, segments: Path, transaction: Transaction, *, came: bool) -> int:
+    """Adds the rows of new tables; drops those that were deleted, or of runs that have traces of our own now.
+
+    Args:
+        source: the project.
+        segments: where segments go.
+        transaction: begins a transaction of the index.
+        came: traces came since the last time.
+
+    Returns:
+        Rows added.
+    """
+    last = source.last_metrics_id()
+    with transaction() as connection:
+        after, seen = (int(meta(connection, name, 0)) for name in (WATERMARK, SEEN))
+        if seen:
+            _forget(connection, source, segments, came=came)
+    added = 0
+    if last <= after:
+        return 0
+    for reached, rows in source.logged_tables.between(after, last, PAGE_BYTES):
+        with transaction() as connection:
+            if int(meta(connection, WATERMARK, 0)) != after:
+                return added
+            ours = _runs_of_ours(connection, {row.run_id for row in rows})
+            new = [row for row in rows if row.run_id not in ours]
+            if new:
+                _add(connection, source, segments, new)
+                set_meta(connection, SEEN, 1)
+            set_meta(connection, WATERMARK, reached)
+            after = reached
+            added += len(new)
+    with transaction() as connection:
+        if int(meta(connection, WATERMARK, 0)) == after:
+            set_meta(connection, WATERMARK, last)
+    return added
+
+
+def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:
+    IndexWriter(connection, source, segments).add([read_stored(row) for row in rows])
+    manifest.changed(connection)
+
+
+def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, came: bool) -> None:
+    found = connection.execute(
+        "SELECT doc, src, place, run_id FROM docs JOIN places USING (place) JOIN runs USING (run) WHERE src < 0"
+    ).fetchall()
+    there = source.metrics_ids(sorted({table_of(src) for _, src, _, _ in found}))
+    ours = _runs_of_ours(connection, {run_id for *_, run_id in found}) if came else set()
+    gone = [(doc, place) for doc, src, place, run_id in found if table_of(src) not in there or run_id in ours]
+    if not gone:
+        return
+    connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
+    IndexWriter(connection, source, segments).put_together(sorted({place for _, place in gone}))
+    manifest.changed(connection)
+
+
+def _runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
+    """Those of some runs of which a rollout was logged by this package."""
+    return {
+        run_id
+        for run_id in run_ids
+        if connection.execute(
+            "SELECT 1 FROM places JOIN docs USING (place) WHERE run = (SELECT run FROM runs WHERE run_id = ?)"
+            " AND kind <> 'other' LIMIT 1",
+            (run_id,),
+        ).fetchone()
+    }

@@ -1,0 +1,251 @@
+"""Every page for programs: each function of a page has a twin that says the same, typed and in parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+import pytest
+from starlette.testclient import TestClient
+
+from rollout_traces.inspector.api import pages as twins
+from rollout_traces.inspector.api.http import READ, SENT
+from rollout_traces.inspector.pages import PAGES
+from rollout_traces.inspector.payload import unpacked
+from rollout_traces.inspector.server import ServerOptions, build_server
+from rollout_traces.inspector.workspace import Request, Workspace
+
+TOKEN = "t" * 24
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+DEMO = {"project": "demo", "run": "run-a", "split": "rollout"}
+STEP = {**DEMO, "step": 4}
+EVALUATED = {**DEMO, "split": "eval-rollout"}
+STORY = {"project": "story", "run": "off", "split": "rollout"}
+AGENTS = {"project": "agents", "run": "run-a", "split": "rollout", "step": 1}
+
+TWINS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "around": ("pages/rollouts/step_means", {**STEP, "what": "step"}),
+    "breakdown": ("pages/health/breakdown", {**DEMO, "name": "reward/mean", "by": "source"}),
+    "catalog": ("pages/catalog", {"project": "demo"}),
+    "diagnosis_figures": ("pages/run/figures", STORY),
+    "episodes": ("pages/episodes", AGENTS),
+    "examples": ("pages/health/examples", {**STEP, "name": "reward/mean", "what": "measure"}),
+    "explain": ("pages/explain", {**STORY, "step": 15}),
+    "export": ("pages/explore/export", {**DEMO, "where": "reward >= 0.5"}),
+    "figures": ("pages/explain/figures", {**STORY, "step": 15, "finding": 0}),
+    "flip_list": ("pages/flips", EVALUATED),
+    "grid": ("pages/flips/grid", EVALUATED),
+    "group": ("pages/group", {**STEP, "group": 1}),
+    "health": ("pages/health", DEMO),
+    "in_force": ("pages/explain/in_force", {**STORY, "step": 15}),
+    "incident_bar": ("pages/incidents", DEMO),
+    "metrics": ("pages/rollouts/series", DEMO),
+    "population": ("pages/population", STEP),
+    "project": ("pages/project", {"project": "demo"}),
+    "prompt": ("pages/prompts/prompt", DEMO),
+    "prompt_history": ("pages/compare/prompt_history", DEMO),
+    "prompt_list": ("pages/prompts", DEMO),
+    "run_report": ("pages/run", STORY),
+    "samples": ("pages/rollouts", STEP),
+    "spread": ("pages/explore/spread", {**DEMO, "column": "reward"}),
+    "two_runs": ("pages/runs", {**DEMO, "other": "run-b"}),
+    "what_if": ("pages/what_if", STEP),
+}
+"""Function of a page -> the route that says the same, and what both are asked here."""
+OTHERWISE = {
+    "annotate": "labels",
+    "columns": "columns",
+    "compare": "pages/compare",
+    "image": "pages/rollouts/image",
+    "labels": "labels",
+    "mark_incident": "pages/incidents",
+    "places": "projects",
+    "pulse": "pages/catalog",
+    "rollout": "rollout",
+    "table": "rollouts",
+}
+"""Function of a page -> the route that says it in another shape; the tests below and in `test_http` speak of them."""
+A_FILE = {"share"}
+"""Gives a page to send to somebody: `rollout-traces share`."""
+
+
+@pytest.fixture(scope="module")
+def demo(home) -> Iterator[Workspace]:
+    found = Workspace(folder=home)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def clients(demo, workspace) -> dict[str, TestClient]:
+    """The whole server over each workspace, by project."""
+    asked = {}
+    for shown, projects in ((demo, ("demo", "agents", "pictures")), (workspace, ("story",))):
+        server = build_server(shown, ServerOptions(token=TOKEN, mount_trackio=False))
+        client = TestClient(server.app, base_url="http://127.0.0.1:7861", headers=BEARER)
+        asked |= dict.fromkeys(projects, client)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def get(clients):
+    def get(route: str, /, **query: Any) -> Any:
+        answer = clients[query["project"]].get(f"/api/v1/{route}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return get
+
+
+def functions() -> dict[str, Any]:
+    return {function.__name__: function for page in PAGES for function in page.functions}
+
+
+def said_by_the_page(workspace: Workspace, name: str, asked: Mapping[str, Any]) -> Any:
+    found = functions()[name](workspace, Request(asked))
+    return orjson.loads(orjson.dumps(found, default=str, option=twins._JSON))
+
+
+def same(page: Any, twin: Any, path: str = "") -> None:
+    """Everything that the page is told is in the twin's answer, with the same values."""
+    if isinstance(page, dict) and set(page) == {"kind", "data"} and isinstance(twin, list):
+        page = unpacked(page).tolist()
+    if isinstance(page, dict):
+        assert isinstance(twin, dict) and set(page) <= set(twin), (path, set(page) - set(twin or ()))
+        for key in twin:
+            if key in page:
+                same(page[key], twin[key], f"{path}/{key}")
+            else:
+                assert key == "next" or twin[key] in (None, [], {}), (path, key)
+    elif isinstance(page, list):
+        assert len(page) == len(twin), path
+        for at, (left, right) in enumerate(zip(page, twin, strict=True)):
+            same(left, right, f"{path}/{at}")
+    elif isinstance(page, float):
+        assert twin == pytest.approx(page, rel=1e-6) or (math.isnan(page) and twin is None), path
+    else:
+        assert page == twin, path
+
+
+class TestTwins:
+    def test_every_function_of_every_page_has_one(self):
+        known = {**{name: route for name, (route, _) in TWINS.items()}, **OTHERWISE}
+        without = [name for name in functions() if name not in known and name not in A_FILE]
+        assert not without, f"functions of pages without a twin in /api/v1: {without}"
+        assert not set(known) - set(functions()), "twins of functions that no page has"
+        assert set(known.values()) <= {*READ, *SENT}
+        assert {name for name in READ if name.startswith("pages/")} <= {
+            *known.values(), "pages/rollouts/group_pushes", "pages/rollouts/tokens",
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("name", TWINS)
+    def test_it_says_what_the_page_is_told(self, name, get, demo, workspace):
+        route, asked = TWINS[name]
+        shown = workspace if asked["project"] == "story" else demo
+        if name in ("prompt", "prompt_history"):
+            key = shown.store("demo").query(where="prompt_key is not null", limit=1).rows[0]["prompt_key"]
+            asked = {**asked, "prompt" if name == "prompt" else "prompt_key": key}
+        query = {key: value for key, value in asked.items() if key != "what" or name == "examples"}
+        same(said_by_the_page(shown, name, asked), get(route, **query))
+
+    def test_two_rollouts_are_compared_without_their_tokens(self, get, demo):
+        page = said_by_the_page(demo, "compare", {**STEP, "group": 1})
+        twin = get("pages/compare", **STEP, group=1)
+        for side, told in zip(page.pop("sides"), twin.pop("sides"), strict=True):
+            same({key: side[key] for key in told}, told)
+        same(page, twin)
+
+    def test_another_run_is_a_side_of_explain(self, get, workspace):
+        asked = {**STORY, "steps": "10:", "against": {"run": "healthy"}}
+        twin = get("pages/explain", **STORY, steps="10:", against_run="healthy")
+        same(said_by_the_page(workspace, "explain", asked), twin)
+        rest = get("pages/explain", **STORY, steps="14:", where="reward >= 0.5", against_rest=True)
+        assert "not (reward >= 0.5)" in rest["b"]
+
+
+class TestParts:
+    @pytest.mark.parametrize(
+        ("route", "asked", "path"),
+        [
+            ("pages/health", DEMO, ("steps",)),
+            ("pages/health", DEMO, ("measures", 0, "values")),
+            ("pages/group", {**STEP, "group": 1}, ("members",)),
+            ("pages/flips/grid", EVALUATED, ("rows",)),
+            ("pages/episodes", AGENTS, ("episodes",)),
+            ("pages/what_if", STEP, ("cells", "tokens")),
+            ("pages/rollouts/group_pushes", {**STEP, "group": 1}, ("ids",)),
+        ],
+    )
+    def test_parts_put_together_are_the_whole(self, get, route, asked, path):
+        def of(answer: Any) -> list[Any]:
+            for key in path:
+                answer = answer[key]
+            return answer
+
+        whole = get(route, **asked)
+        assert whole["next"] is None
+        size = max(len(of(whole)) // 2, 1)
+        found, after = [], 0
+        while after is not None:
+            part = get(route, **asked, after=after, limit=size)
+            found += of(part)
+            after = part["next"]
+        assert found == of(whole)
+
+    @pytest.mark.parametrize("limit", [0, -1, 1001])
+    def test_a_part_has_a_size(self, clients, limit):
+        answer = clients["demo"].get("/api/v1/pages/health", params={**DEMO, "limit": limit})
+        assert answer.status_code == 400 and "1 to 1000" in answer.text
+
+
+class TestTokens:
+    def test_are_those_of_the_rollout_with_every_track(self, get, demo):
+        store = demo.store("demo")
+        trace_id = store.query("run-a", "rollout", limit=1).rows[0].id
+        transcript = store.transcript(trace_id)
+        found, after = [], 0
+        while after is not None:
+            part = get("pages/rollouts/tokens", project="demo", id=trace_id, after=after, limit=50)
+            found += part["tokens"]
+            after = part["next"]
+        assert part["n_tokens"] == len(found) == len(transcript.tokens)
+        assert [token["id"] for token in found] == transcript.tokens.input_ids.tolist()
+        assert "".join(token["text"] for token in found) == transcript.raw
+        assert [token["in_loss"] for token in found] == transcript.tokens.loss_mask.astype(bool).tolist()
+        assert set(found[0]["tracks"]) == set(transcript.tokens.tracks)
+        for name, values in transcript.tokens.tracks.items():
+            told = [token["tracks"][name] for token in found]
+            known = [math.nan if value is None else value for value in told]
+            assert known == pytest.approx(values.tolist(), rel=1e-6, nan_ok=True), name
+
+    def test_of_a_rollout_that_came_as_text_are_unobserved(self, clients, demo):
+        answer = clients["demo"].get(
+            "/api/v1/pages/rollouts/tokens", params={"project": "demo", "id": "none"}
+        )
+        assert answer.status_code == 400 and "no trace" in answer.text
+
+
+class TestImages:
+    def test_an_image_is_given(self, get, demo):
+        trace_id = demo.store("pictures").query(order_by="sample", limit=1).rows[0].id
+        assert get("pages/rollouts/image", project="pictures", id=trace_id)["type"] == "image/png"
+
+
+class TestIncidents:
+    def test_are_marked_where_labels_are_taken(self, clients, demo):
+        found = clients["demo"].get("/api/v1/pages/incidents", params=DEMO).json()["incidents"]
+        mark = {**DEMO, "incident": found[0]["name"] if found else "stale@1", "what": "mute"}
+        sent = clients["demo"].post("/api/v1/pages/incidents", json=mark)
+        if found:
+            assert sent.json()["incidents"][0]["muted"]
+            clients["demo"].post("/api/v1/pages/incidents", json={**mark, "what": "unmute"})
+        else:
+            assert sent.status_code == 400 and "no incident" in sent.text
+        demo.may_label = False
+        try:
+            refused = clients["demo"].post("/api/v1/pages/incidents", json=mark)
+        finally:
+            demo.may_label = True
+        assert refused.status_code == 400 and "--no-labels" in refused.text
