@@ -391,8 +391,8 @@ def _rewards(*rewards: float) -> Callable[[Step], Planted]:
 def _outlier(step: Step) -> Planted:
     step.rows[ROW].values["rewards"] = 9.0
     step.group_size = 8
-    for number, row in enumerate(step.rows):
-        row.values["prompt_keys"] = f"task {number // 8}"
+    for row in step.rows:
+        row.values["prompt_keys"] = "one task"
     return Planted()
 
 
@@ -546,7 +546,7 @@ FAULTS = (
         _all_shifted,
         without=("versions", "turn_ids"),
     ),
-    Fault("ends_unsampled", "a user turn after the last answer", _ends_unsampled),
+    Fault("ends_unsampled", "a tool's result after the last answer", _ends_unsampled),
     Fault("truncated", "stop reason max_new_tokens", _truncated),
     Fault("no_end_marker", "the end marker dropped, no stop reason", _no_end_marker),
     Fault("repetition", "a phrase repeated over 170 tokens", _repetition),
