@@ -389,7 +389,7 @@ def tokenizer_and_steps(n_steps: int) -> tuple[Any, list[list[dict[str, Any]]]]:
     return tokenizer, steps
 
 
-def long_rows(tokenizer: Any, n_rows: int) -> list[Any]:
+def long_rows(tokenizer: Any, n_rows: int, mean_tokens: int = MEAN_TOKENS) -> list[Any]:
     """Conversations of a question, a long answer, a tool's result and another long answer."""
     from tests.generator import Conversation, conversation, encode
 
@@ -397,7 +397,7 @@ def long_rows(tokenizer: Any, n_rows: int) -> list[Any]:
     rows = []
     for seed in range(n_rows):
         messages = [dict(message) for message in conversation(seed).messages]
-        length = max(int(rng.normal(1, 0.22) * MEAN_TOKENS * 0.78), 200)
+        length = max(int(rng.normal(1, 0.22) * mean_tokens * 0.78), 200)
         for message in messages:
             if message["role"] == "assistant":
                 text = message["content"] or "I think it through once more. "

@@ -89,6 +89,20 @@ TURNS_BACK = {
 }
 """Imports that close a circle, and why they stay."""
 
+WRITE_PATH = (
+    "settings",
+    "capture",
+    "spool",
+    "cluster",
+    "worker",
+    "steps",
+    "trace",
+    "sink",
+    "logger",
+    "stats",
+)
+"""The folders of the write path, whose arrows the architecture page lists."""
+
 MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp")
 
 TRACKIO_OUTSIDE_THE_SINK = {
@@ -281,6 +295,15 @@ class TestDirections:
             if folder_of(one.target) == "inspector" and one.importer not in MAY_IMPORT_INSPECTOR
         ]
         assert not others, "\n".join(map(str, others))
+
+    def test_the_architecture_page_lists_the_arrows_of_the_write_path(self):
+        page = PACKAGE.parent / "docs" / "architecture.md"
+        for folder in WRITE_PATH:
+            targets = sorted(
+                {folder_of(one.target) for one in between_folders() if folder_of(one.importer) == folder}
+            )
+            row = f"| `{folder}` | {', '.join(f'`{target}`' for target in targets)} |"
+            assert row in page.read_text(encoding="utf-8"), f"expected in {page.name}: {row}"
 
     def test_every_exception_is_still_needed(self):
         met = {(one.importer, one.target) for one in between_folders()}

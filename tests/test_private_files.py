@@ -147,6 +147,21 @@ class TestTheFoldersAbove:
         taken = run_folder.take_run_folder(tmp_path / "trackio", "p", "2")
         assert taken.path.is_relative_to(tmp_path / "own")
 
+    def test_a_run_that_spools_elsewhere_says_where_and_what_that_means_once(
+        self, tmp_path, monkeypatch, caplog
+    ):
+        make_folder(tmp_path / "trackio")
+        monkeypatch.setattr(run_folder, "local_root", lambda: tmp_path / "own" / "spool")
+        run_folder.take_run_folder(tmp_path / "trackio", "p", "1")
+        assert not caplog.records
+        (tmp_path / "trackio").chmod(0o777)
+        for run in ("2", "3"):
+            run_folder.take_run_folder(tmp_path / "trackio", "p", run)
+        said = [record.message for record in caplog.records if "is spooled to" in record.message]
+        assert len(said) == 1
+        assert str(tmp_path / "own" / "spool") in said[0]
+        assert "recovered on this node only" in said[0]
+
     def test_what_lies_where_others_can_replace_it_is_not_believed(self, tmp_path, caplog):
         folder = run_folder.take_run_folder(tmp_path, "p", "1")
         folder.write_manifest(run_folder.RunManifest("p", "r", "1"))

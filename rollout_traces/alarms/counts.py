@@ -111,6 +111,8 @@ class Grouped:
 
 def total(counts: Sequence[Counts]) -> Counts:
     """Their sum."""
+    if len(counts) == 1:
+        return counts[0]
     return Counts(
         sum(one.n for one in counts),
         sum(one.n_groups for one in counts),

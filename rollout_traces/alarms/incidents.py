@@ -207,20 +207,25 @@ def advance(
     Returns:
         The new state, and what opened, came back or closed.
     """
+    incidents = list(state.incidents)
+    still_open = {incident.key for incident in incidents if incident.closed is None}
     alike: dict[Hashable, _Verdict] = {}
     judged = {
-        key: _judge(state, key, seen, signals[key[0]], alike) for key in _keys(seen) if key[0] in signals
+        key: _judge(state, key, seen, signals[key[0]], key in still_open, alike)
+        for key in _keys(seen)
+        if key[0] in signals
     }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
-    incidents = list(state.incidents)
     events: list[IncidentEvent] = []
-    for key in sorted(judged, key=lambda key: (key[1] != EVERYWHERE, len(signals[key[0]].explained_by), key)):
+    touched = [key for key, verdict in judged.items() if verdict.opens or key in still_open]
+    for key in sorted(
+        touched, key=lambda key: (key[1] != EVERYWHERE, len(signals[key[0]].explained_by), key)
+    ):
         verdict = judged[key]
         at = _newest(incidents, key)
         known = incidents[at] if at is not None else None
-        is_open = known is not None and known.closed is None
         n_rows = seen.n_raised.get(key, 0)
-        if is_open and known is not None and at is not None:
+        if known is not None and known.closed is None and at is not None:
             incidents[at] = _still_open(known, verdict, seen.step, n_rows)
             if verdict.track.quiet >= QUIET:
                 incidents[at] = replace(incidents[at], closed=seen.step)
@@ -263,7 +268,12 @@ def _keys(seen: StepSignals) -> list[Key]:
 
 
 def _judge(
-    state: AlarmState, key: Key, seen: StepSignals, signal: Signal, alike: dict[Hashable, _Verdict]
+    state: AlarmState,
+    key: Key,
+    seen: StepSignals,
+    signal: Signal,
+    is_open: bool,
+    alike: dict[Hashable, _Verdict],
 ) -> _Verdict:
     """What a step says of a signal.
 
@@ -271,8 +281,6 @@ def _judge(
     tracks stay the same object.
     """
     track = state.tracks.get(key, _NO_TRACK)
-    at = _newest(list(state.incidents), key)
-    is_open = at is not None and state.incidents[at].closed is None
     if key in seen.shares:
         counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
         is_error = signal.severity == "error"
@@ -311,10 +319,9 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
         quiet,
     )
     passed_limit = change if not above and change is not None else (limit if limit is not None else 0.0)
-    return _Verdict(
-        fresh, passed and sum(passes) >= PASSES, quiet == 0, judged.share,
-        total(past).share if past else None, passed_limit,
-    )  # fmt: skip
+    opens = passed and sum(passes) >= PASSES
+    before = total(past).share if opens and past else None
+    return _Verdict(fresh, opens, quiet == 0, judged.share, before, passed_limit)
 
 
 def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _Verdict:

@@ -189,14 +189,14 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
     carriers: dict[str, Counts] = {}
     for source, rows in seen.sources.items():
         read = rows & seen.read
-        of_all, of_read = Grouped(seen.groups[rows]), Grouped(seen.groups[read])
-        any_read = bool(read.any())
+        of_all = Grouped(seen.groups[rows])
+        of_read = Grouped(seen.groups[read]) if read.any() else None
         for name in REGISTRY:
             hit = seen.flagged.get(name)
             n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
-            if _needs_text(name) and not any_read:
-                continue
             grouped, seen_rows = (of_read, read) if _needs_text(name) else (of_all, rows)
+            if grouped is None:
+                continue
             counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
             if source == EVERYWHERE:
                 carriers[name] = counts

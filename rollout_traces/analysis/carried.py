@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.analysis.finding import Finding
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    known_number,
+    written,
+)
 from rollout_traces.analysis.selections import Selection
 
 FEW = 0.05
@@ -29,6 +36,7 @@ class Carried:
         of: rollouts of A.
         share: their share of the change of the mean.
         ids: the rollouts, the largest contribution first.
+        query: a SELECT that gives the figures again.
     """
 
     column: str
@@ -36,6 +44,7 @@ class Carried:
     of: int
     share: float
     ids: tuple[str, ...]
+    query: str = ""
 
     @property
     def sentence(self) -> str:
@@ -70,7 +79,22 @@ def who_carried(
     found = [
         carried(name, rows["id"], rows[f"c{i}"].astype(float), wanted[name]) for i, name in enumerate(names)
     ]
-    return [each for each in found if each is not None]
+    return [
+        replace(each, query=_query(each, condition, params, wanted[each.column]))
+        for each in found
+        if each is not None
+    ]
+
+
+def _query(of: Carried, condition: str, params: Sequence[Any], level: float) -> str:
+    """A SELECT of how many rollouts there are, and of the part that the largest contributions make."""
+    moved = f"{known_number(of.column)} - {level!r}"
+    query = (
+        f"select {of.rows} as rollouts, count(*) as of, least(sum(moved) filter (place <= {of.rows}) / sum(moved), 1) as share from ("
+        "select moved, row_number() over (order by moved*way desc) as place from ("
+        f"select {moved} as moved, sign(sum({moved}) over ()) as way from rollouts where {condition} and {known_number(of.column)} is not null))"
+    )
+    return written(query, params)
 
 
 def carried(column: str, ids: np.ndarray, values: np.ndarray, level: float) -> Carried | None:

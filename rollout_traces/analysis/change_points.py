@@ -64,9 +64,12 @@ GIVEN_FLAGS = frozenset(
         "mixed_versions",
         "nonfinite",
         "tool_error",
+        "tool_call_unparsed",
     ]
 )
 """Flags that no policy changes smoothly by learning."""
+MOST_SIGMA = 50
+"""What lies further from the middle of a series is drawn in to so many times its noise before changes are proposed."""
 FREEDOM = 30
 """Degrees of freedom of the variance, which is pooled with that of the whole series."""
 MOST_CORRELATED = 0.7
@@ -208,7 +211,8 @@ def _sampling_noise(series: Series) -> np.ndarray | None:
 def _proposals(values: np.ndarray, sigma: float, rho: float) -> list[int]:
     import ruptures
 
-    standard = np.clip((values - _trend(values)) / sigma, -50, 50)
+    level = values - _trend(values)
+    standard = np.clip((level - np.median(level)) / sigma, -MOST_SIGMA, MOST_SIGMA)
     penalty = PENALTY * np.log(len(values)) * (1 + rho) / (1 - rho)
     found = ruptures.KernelCPD(kernel="linear", min_size=LEAST_SEGMENT).fit(standard).predict(pen=penalty)
     return [int(at) for at in found[:-1]]

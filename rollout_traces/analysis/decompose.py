@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number, quoted
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    known_number,
+    quoted,
+    sql_text,
+    written,
+)
 from rollout_traces.analysis.selections import Selection, sql_union
 
 EXACT = 1e-6
@@ -65,12 +73,14 @@ class Decomposition:
         change: mean of A minus mean of B.
         components: the parts by component.
         mixes: the parts by value.
+        query: a SELECT that gives the parts again.
     """
 
     column: str
     change: float
     components: tuple[ComponentShare, ...] = ()
     mixes: tuple[MixShare, ...] = ()
+    query: str = ""
 
     @property
     def mix(self) -> float:
@@ -139,8 +149,16 @@ def by_component(
     change = float(found["r"][0] / n[0] - found["r"][1] / n[1])
     if abs(sum(part.part for part in parts) - change) > 1e-4 * max(abs(change), 0.01):
         return None
+    rows = " union all ".join(
+        f"select {sql_text(part.component)} as component, {part.weight!r} as weight, avg(c{i}) filter (side = 1) as before, "
+        f"avg(c{i}) filter (side = 0) as after, {part.weight!r}*(avg(c{i}) filter (side = 0) - avg(c{i}) filter (side = 1)) as part "
+        "from both_sides"
+        for i, part in enumerate(parts)
+    )
+    names_only = ", ".join(["side", *(f"c{i}" for i in range(len(parts)))])
+    query = written(f"with both_sides as (select {names_only} from ({union}) where {known}) {rows}", params)
     return Decomposition(
-        "component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part)))
+        "component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part))), query=query
     )
 
 
@@ -185,9 +203,27 @@ def by_column(
         f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
     )
     found = as_arrays(relations.sql(query, params))
-    return kitagawa(
+    parts = kitagawa(
         column, found["side"], found["v"].tolist(), found["n"].astype(float), found["total"].astype(float)
     )
+    return None if parts is None else replace(parts, query=written(_parts_query(query), params))
+
+
+def _parts_query(cells: str) -> str:
+    """A SELECT of what `kitagawa` computes of cells with `side`, `v`, `n` and `total`."""
+    a, b = "filter (side = 0)", "filter (side = 1)"
+    return f"""
+        with cells as ({cells}),
+        whole as (
+            select sum(n) {a} as all_a, sum(n) {b} as all_b,
+                (sum(total) {a} / sum(n) {a} + sum(total) {b} / sum(n) {b}) / 2 as overall from cells),
+        both_sides as (
+            select v, coalesce(sum(n) {a}, 0) / any_value(all_a) as share_a, coalesce(sum(n) {b}, 0) / any_value(all_b) as share_b,
+                coalesce(sum(total) {a} / sum(n) {a}, sum(total) {b} / sum(n) {b}) as mean_a,
+                coalesce(sum(total) {b} / sum(n) {b}, sum(total) {a} / sum(n) {a}) as mean_b, any_value(overall) as overall
+            from cells, whole group by v)
+        select v as value, share_b, share_a, mean_b, mean_a, (share_a - share_b)*((mean_a + mean_b) / 2 - overall) as mix,
+            (share_a + share_b) / 2*(mean_a - mean_b) as within from both_sides order by abs(mix + within) desc"""
 
 
 def kitagawa(

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.change_points import change_points
-from rollout_traces.analysis.moved import MOST_ELSEWHERE, Part
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, known_number, quoted
+from rollout_traces.analysis.moved import MOST_ELSEWHERE
+from rollout_traces.analysis.movement import Part
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    known_number,
+    quoted,
+    sql_text,
+    written,
+)
 from rollout_traces.analysis.selections import Selection, sql_union
 from rollout_traces.analysis.series import SEGMENTS, Series, is_text_flag
 
@@ -19,6 +28,10 @@ BINS = 20
 LOOK_BACK = 60
 """Steps before A in which the beginning of a change is looked for."""
 EXAMPLES = 3
+FEWEST = 3
+"""Rollouts that a part of a side needs."""
+MEAN = "sum(x*w) / sum(w) filter (x is not null)"
+"""SQL of the mean of `x`, each row with its weight `w`."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +66,8 @@ class Detail:
         examples: ids of three typical rollouts of A.
         picture: both distributions, None for a share.
         where: a filter in the query language for A's rollouts with it, beside A's own.
-        query: a SELECT that gives the levels and counts again, side 0 for A and 1 for B, with its parameters in
-            `params`; with a part, inside and elsewhere.
-        params: of `query`.
+        query: a SELECT that gives the levels and counts again, side 0 for A and 1 for B, inside the part and elsewhere.
         since_query: a SELECT of the level at each step, in which `since` was found; empty without `since`.
-        since_params: of `since_query`.
     """
 
     part: Part | None
@@ -73,9 +83,7 @@ class Detail:
     picture: Picture | None
     where: str
     query: str
-    params: tuple[Any, ...]
     since_query: str = ""
-    since_params: tuple[Any, ...] = ()
 
 
 def detail_of(
@@ -91,49 +99,65 @@ def detail_of(
         column: the column that differs.
         value: the value whose share differs, None for a number.
     """
-    level, condition = _level(columns, column, value)
-    what = f"{level} as x, {columns.expression('id')} as id, {columns.expression('traced')} as traced"
-    what += "".join(f", {columns.expression(s)} as {s}" for s in SEGMENTS)
-    union, params = sql_union(columns, [(0, a), (1, b)], what)
-    if condition:
-        union = union.replace(" from rollouts where ", f" from rollouts where {condition} and ")
-    part, inside, outside, others = _part(relations, union, params)
+    union, params = _both(columns, a, b, column, value)
+    whole, cells = _cells(relations, union, params)
+    part, others = _part(cells)
+    query = written(_levels(union, part, others), params)
+    elsewhere: dict[str, Any] = {}
+    if part is not None:
+        rows = {(row["part"], row["side"]): row for row in relations.sql(query).to_pylist()}
+        whole = {side: rows["inside", side]["level"] for side in (0, 1)}
+        elsewhere = rows.get(("elsewhere", 0), {})
     picture, medians = _picture(relations, union, params) if value is None else (None, (None, None))
-    query = _levels(union)
-    totals = as_arrays(relations.sql(query, params))
-    whole = {int(s): float(x) for s, x in zip(totals["side"], totals["level"], strict=True)}
-    a_level, b_level = inside if part is not None else (whole.get(0, np.nan), whole.get(1, np.nan))
-    elsewhere, n_elsewhere = outside
     since, since_query, since_params = _since(relations, columns, a, b, column, value, part)
     return Detail(
         part=part,
-        a=a_level,
-        b=b_level,
-        elsewhere=elsewhere if part is not None else None,
-        elsewhere_rows=round((elsewhere or 0) * n_elsewhere) if value is not None else n_elsewhere,
-        elsewhere_n=n_elsewhere,
+        a=whole.get(0, float("nan")),
+        b=whole.get(1, float("nan")),
+        elsewhere=elsewhere.get("level"),
+        elsewhere_rows=int(elsewhere.get("total" if value is not None else "rollouts", 0)),
+        elsewhere_n=elsewhere.get("rollouts", 0),
         since=since,
         median_a=medians[0],
         median_b=medians[1],
         examples=_examples(relations, union, params, medians[0], value),
         picture=picture,
         where=_where(column, value, part),
-        query=query if part is None else _levels(union, part, others),
-        params=tuple(params),
-        since_query=since_query if since is not None else "",
-        since_params=tuple(since_params) if since is not None else (),
+        query=query,
+        since_query=written(since_query, since_params) if since is not None else "",
     )
+
+
+def level_query(columns: RolloutColumns, a: Selection, b: Selection, column: str, value: str | None) -> str:
+    """A SELECT of the level and the rollouts of both sides, side 0 for A and 1 for B."""
+    union, params = _both(columns, a, b, column, value)
+    return written(_levels(union), params)
+
+
+def _both(
+    columns: RolloutColumns, a: Selection, b: Selection, column: str, value: str | None
+) -> tuple[str, list[Any]]:
+    """The rollouts of both sides that know a column, with its level as `x` and what each weighs as `w`."""
+    level, condition = _level(columns, column, value)
+    weighted = _needs_text(columns, column, value) and columns.has("selected_probability")
+    weight = "coalesce(1 / nullif(selected_probability, 0), 1)" if weighted else "1"
+    what = f"{level} as x, {weight} as w, {columns.expression('id')} as id, {columns.expression('traced')} as traced"
+    what += "".join(f", {columns.expression(s)} as {s}" for s in SEGMENTS)
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    if condition:
+        union = union.replace(" from rollouts where ", f" from rollouts where {condition} and ")
+    return union, params
 
 
 def _levels(union: str, part: Part | None = None, others: Sequence[str] = ()) -> str:
     """A SELECT of level and rollouts of both sides; with a part, then inside it and elsewhere."""
     if part is None:
-        return f"select side, avg(x) as level, sum(x) as total, count(x) as rollouts from ({union}) group by side order by side"
-    inside, outside = (", ".join(_text(v) for v in values) for values in (part.values, others))
+        return f"select side, {MEAN} as level, sum(x) as total, count(x) as rollouts from ({union}) group by side order by side"
+    inside, outside = (", ".join(sql_text(v) for v in values) for values in (part.values, others))
     within = f"case when {part.column} in ({inside}) then 'inside'"
     within += f" when {part.column} in ({outside}) then 'elsewhere' end" if others else " end"
     return (
-        f"select side, part, avg(x) as level, sum(x) as total, count(x) as rollouts from (select side, x, {within} as part from ({union})) "
+        f"select side, part, {MEAN} as level, sum(x) as total, count(x) as rollouts from (select side, x, w, {within} as part from ({union})) "
         "group by grouping sets ((side), (side, part)) having grouping(part) = 1 or part is not null order by part desc nulls first, side"
     )
 
@@ -144,35 +168,48 @@ def _level(columns: RolloutColumns, column: str, value: str | None) -> tuple[str
         return known_number(column), ""
     name = quoted(column)
     if column in columns.tags:
-        texted = column != "flags" or is_text_flag(value)
-        random = (
-            " and traced and selected_by = 'random'"
-            if texted and columns.has("traced", "selected_by")
-            else ""
-        )
-        return f"cast(list_contains({name}, {_text(value)}) as int)", f"{name} is not null{random}"
-    return f"cast({name} = {_text(value)} as int)", f"{name} is not null"
+        random = " and traced and selected_by = 'random'" if _needs_text(columns, column, value) else ""
+        return f"cast(list_contains({name}, {sql_text(value)}) as int)", f"{name} is not null{random}"
+    return f"cast({name} = {sql_text(value)} as int)", f"{name} is not null"
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def _needs_text(columns: RolloutColumns, column: str, value: str | None) -> bool:
+    """Whether a share is taken over the rollouts traced at random, each weighted by how likely it was."""
+    if value is None or column not in columns.tags or not columns.has("traced", "selected_by"):
+        return False
+    return column in ("tool_names", "error_signatures") or (column == "flags" and is_text_flag(value))
 
 
-def _part(
-    relations: Relations, union: str, params: list[Any]
-) -> tuple[Part | None, tuple[float, float], tuple[float | None, int], tuple[str, ...]]:
-    """The values of one segment column that hold the difference, their levels, the level of A elsewhere, and where that is."""
-    best: tuple[float, Part, tuple[float, float], tuple[float | None, int], tuple[str, ...]] | None = None
-    for segment in SEGMENTS:
-        query = f"select {segment} as v, side, avg(x) as x, count(x) as n from ({union}) where {segment} is not null group by 1, 2"
-        found = as_arrays(relations.sql(query, params))
-        cells = {
-            (v, int(s)): (float(x), int(n))
-            for v, s, x, n in zip(found["v"], found["side"], found["x"], found["n"], strict=True)
-            if n >= 3
-        }
-        values = [v for v in dict.fromkeys(found["v"].tolist()) if (v, 0) in cells]
-        jumps = {v: cells[v, 0][0] - cells.get((v, 1), (0.0, 0))[0] for v in values if (v, 1) in cells}
+Cells = dict[tuple[str, int], float]
+"""Value and side -> level, of those with enough rollouts."""
+
+
+def _cells(relations: Relations, union: str, params: list[Any]) -> tuple[dict[int, float], dict[str, Cells]]:
+    """The level of both sides, and by each value of each segment column."""
+    sets = ", ".join(f"(side, {segment})" for segment in SEGMENTS)
+    which = " ".join(f"when grouping({segment}) = 0 then {i}" for i, segment in enumerate(SEGMENTS))
+    rows = relations.sql(
+        f"select side, case {which} end as which, coalesce({', '.join(SEGMENTS)}) as v, {MEAN} as x, count(x) as n "
+        f"from ({union}) group by grouping sets ((side), {sets})",
+        params,
+    ).to_pylist()
+    whole: dict[int, float] = {}
+    cells: dict[str, Cells] = {segment: {} for segment in SEGMENTS}
+    for row in rows:
+        level = float("nan") if row["x"] is None else float(row["x"])
+        if row["which"] is None:
+            whole[row["side"]] = level
+        elif row["v"] is not None and row["n"] >= FEWEST:
+            cells[SEGMENTS[row["which"]]][row["v"], row["side"]] = level
+    return whole, cells
+
+
+def _part(of_segments: dict[str, Cells]) -> tuple[Part | None, tuple[str, ...]]:
+    """The values of one segment column that hold the difference, and its other values."""
+    best: tuple[float, Part, tuple[str, ...]] | None = None
+    for segment, cells in of_segments.items():
+        values = sorted(v for v, side in cells if side == 0)
+        jumps = {v: cells[v, 0] - cells[v, 1] for v in values if (v, 1) in cells}
         if len(jumps) < 2:
             continue
         largest = max(jumps.values(), key=abs)
@@ -182,25 +219,10 @@ def _part(
         rest = [abs(jumps[v] / largest) for v in jumps if v not in inside]
         if not rest or max(rest) > MOST_ELSEWHERE or len(inside) > max(len(jumps) // 2, 1):
             continue
-        outside = [cells[v, 0] for v in values if v not in inside]
-        n_outside = sum(n for _, n in outside)
-        level = sum(x * n for x, n in outside) / n_outside if n_outside else None
-        levels = tuple(_pooled([cells[v, s] for v in inside if (v, s) in cells]) for s in (0, 1))
         score = max(rest) + 0.05 * len(inside)
         if best is None or score < best[0]:
-            best = (
-                score,
-                Part(segment, tuple(sorted(map(str, inside)))),
-                (levels[0], levels[1]),
-                (level, n_outside),
-                tuple(str(v) for v in values if v not in inside),
-            )
-    return best[1:] if best else (None, (np.nan, np.nan), (None, 0), ())
-
-
-def _pooled(cells: list[tuple[float, int]]) -> float:
-    n = sum(k for _, k in cells)
-    return sum(x * k for x, k in cells) / n if n else float("nan")
+            best = score, Part(segment, tuple(inside)), tuple(v for v in values if v not in inside)
+    return best[1:] if best else (None, ())
 
 
 def _picture(
@@ -267,7 +289,7 @@ def _since(
     if condition:
         scope += f" and {condition}"
     if part is not None:
-        scope += f" and {part.column} in ({', '.join(_text(v) for v in part.values)})"
+        scope += f" and {part.column} in ({', '.join(sql_text(v) for v in part.values)})"
     query = f"select step, avg({level}) as x, count({level}) as n from rollouts where {scope} group by step having n > 0 order by step"
     found = as_arrays(relations.sql(query, params))
     values = found["x"].astype(float)

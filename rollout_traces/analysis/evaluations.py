@@ -12,7 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, describe, quoted
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    describe,
+    quoted,
+    written,
+)
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
 
@@ -84,6 +91,7 @@ class Flips:
         keyless: rollouts without a prompt key, which cannot be matched.
         solved_by: what counts as solved, in words.
         remarks: what limits the answer, in words.
+        query: a SELECT that gives scores, errors, the difference and the counts again.
     """
 
     a: str
@@ -103,6 +111,7 @@ class Flips:
     keyless: int
     solved_by: str
     remarks: tuple[str, ...] = ()
+    query: str = ""
 
 
 def flips(
@@ -179,6 +188,7 @@ def flips(
         a.name, b.name, float(scores[0].mean()), float(scores[1].mean()), _error(scores[0]), _error(scores[1]),
         float(difference.mean()), ends[0], ends[1], _mcnemar(counts["lost"], counts["won"]) if one else None, counts,
         tuple(prompts), len(keys_a - keys_b), len(keys_b - keys_a), keyless, said, tuple(remarks),
+        _scores_query(known, a, b, solved),
     )  # fmt: skip
 
 
@@ -284,12 +294,35 @@ def _at_least(threshold: float) -> str:
 def _trials(
     relations: Relations, columns: RolloutColumns, side: Selection, solved: str
 ) -> dict[str, np.ndarray]:
+    return as_arrays(relations.sql(f"{_trials_query(columns, side, solved)} order by key"))
+
+
+def _trials_query(columns: RolloutColumns, side: Selection, solved: str) -> str:
     scope, params = side.condition(columns)
-    query = (
+    return written(
         f"select prompt_key as key, count({solved}) as n, sum({solved}) as solved from rollouts where {scope} "
-        f"and prompt_key is not null group by prompt_key having count({solved}) > 0 order by prompt_key"
+        f"and prompt_key is not null group by prompt_key having count({solved}) > 0",
+        params,
     )
-    return as_arrays(relations.sql(query, params))
+
+
+def _scores_query(columns: RolloutColumns, a: Selection, b: Selection, solved: str) -> str:
+    """The scores of both sides with their errors, the difference over shared prompts, and how many rose and fell."""
+    sides = ", ".join(
+        f"of_{name} as (select key, solved / n as score from ({_trials_query(columns, side, solved)}))"
+        for name, side in (("a", a), ("b", b))
+    )
+    scores = ", ".join(
+        f"(select avg(score) from of_{name}) as score_{name}, "
+        f"(select stddev_samp(score) / sqrt(count(score)) from of_{name}) as error_{name}"
+        for name in "ab"
+    )
+    return (
+        f"with {sides} select {scores}, avg(of_b.score - of_a.score) as difference, count(of_a.score) as shared, "
+        "count(of_a.score) filter (of_b.score < of_a.score) as fell, count(of_a.score) filter (of_b.score > of_a.score) as rose, "
+        "count(of_a.score) filter (of_b.score = of_a.score and of_a.score > 0) as kept, "
+        "count(of_a.score) filter (of_b.score = 0 and of_a.score = 0) as never from of_a join of_b using (key)"
+    )
 
 
 def _keyless(relations: Relations, columns: RolloutColumns, side: Selection) -> int:

@@ -18,7 +18,7 @@ from rollout_traces.analysis.compare import (
     shares_of_sums,
 )
 from rollout_traces.analysis.decompose import Decomposition, by_column, by_component
-from rollout_traces.analysis.detail import detail_of
+from rollout_traces.analysis.detail import detail_of, level_query
 from rollout_traces.analysis.finding import Finding
 from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
@@ -129,8 +129,8 @@ def explain(
     only_in = {
         name: "A" if n_a else "B" for name, (n_a, n_b) in groups.counts.items() if (n_a == 0) != (n_b == 0)
     }
-    tested = [*_numbers(groups), *_shares(relations, known, a, b, only_in, whole or relations)]
-    found = [replace_detail(relations, known, a, b, f, i) for i, f in enumerate(_ranked(tested, groups))]
+    tested = [*_numbers(groups), *_shares(relations, known, a, b, groups, only_in, whole or relations)]
+    found = [_with_detail(relations, known, a, b, f, i) for i, f in enumerate(_ranked(tested, groups))]
     return replace(
         empty,
         findings=tuple(found),
@@ -231,13 +231,16 @@ def _shares(
     columns: RolloutColumns,
     a: Selection,
     b: Selection,
+    groups: Groups,
     only_in: dict[str, str],
     whole: Relations,
 ) -> list[Finding]:
     found = []
-    for s in read_shares(relations, columns, a, b):
+    for s in read_shares(relations, columns, a, b, groups):
         if not s.known_a or not s.known_b:
             only_in.setdefault(s.column, "A" if s.known_a else "B")
+            continue
+        if max(s.a.share, s.b.share) < LEAST_SHARE:
             continue
         effect = shares_of_sums(s.a, s.b)
         new = s.rows_b == 0 and s.rows_a >= max(FEWEST_ROWS, 0.01 * s.known_a) and s.a.with_hits >= 2
@@ -333,13 +336,20 @@ def _one(groups: Groups, first: str, second: str) -> bool:
     return abs(float(np.corrcoef(x, y)[0, 1])) >= SAME
 
 
-def replace_detail(
+def _with_detail(
     relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, f: Finding, rank: int
 ) -> Finding:
-    """A finding with its parts, examples and picture, for the first ones."""
-    if rank >= MOST:
-        return f
-    return replace(f, detail=detail_of(relations, columns, a, b, f.column, f.value))
+    """A finding with its query, and for the first ones with parts, examples and picture."""
+    detail = detail_of(relations, columns, a, b, f.column, f.value) if rank < MOST else None
+    return replace(
+        f,
+        detail=detail,
+        query=level_query(columns, a, b, f.column, f.value),
+        consequences=tuple(
+            replace(each, query=level_query(columns, a, b, each.column, each.value))
+            for each in f.consequences
+        ),
+    )
 
 
 def _decomposed(

@@ -26,6 +26,7 @@ class Finding:
         new: the value occurs in A alone.
         detail: parts, examples and picture; None beyond the first `MOST`.
         consequences: what follows from it.
+        query: a SELECT that gives its figures again.
     """
 
     column: str
@@ -40,6 +41,15 @@ class Finding:
     new: bool = False
     detail: Detail | None = None
     consequences: tuple[Finding, ...] = ()
+    query: str = ""
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """SELECTs that give the figures of its sentence again, and those of what follows from it."""
+        own = (self.query,) if self.detail is None else (self.detail.query, self.detail.since_query)
+        return tuple(
+            query for query in (*own, *(q for each in self.consequences for q in each.queries)) if query
+        )
 
     @property
     def name(self) -> str:

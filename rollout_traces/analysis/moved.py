@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
-from rollout_traces.analysis.relations import current, known_number, quoted, sql_text
-from rollout_traces.analysis.series import GROUP_SHARES, RunSeries, Series, logged_series
+from rollout_traces.analysis.logged import logged_series
+from rollout_traces.analysis.movement import Moved, Part
+from rollout_traces.analysis.recomputed import exact
+from rollout_traces.analysis.series import RunSeries, Series
 
 SAME = 3
 """Changes of one column within so many steps are one."""
@@ -23,65 +25,6 @@ HEADLINES = frozenset({"reward", "success", "n_sampled", "mean_logprob", "group/
 """The numbers that a run is read by; they share no chance of error with the many others."""
 NOT_FOLLOWED = ("time/", "timeperf/")
 """Logged numbers in which no change is looked for: seconds depend on the machine."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the rollouts.
-
-    Attributes:
-        column: `source` or `engine`.
-        values: the values that it holds.
-    """
-
-    column: str
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.column} {' and '.join(self.values)}"
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A column that changed its level at a step.
-
-    Attributes:
-        column: ledger column, group measure or logged key.
-        value: the value whose share changed; None for a mean.
-        step: first step of the new level.
-        last: last step of the new level, None where it lasts.
-        before: level in the steps before, in `part`.
-        after: level from `step` on, in `part`.
-        size: jump in units of step-to-step noise.
-        p: probability of such a jump in the series by chance.
-        part: where it happened, None for everywhere.
-        elsewhere: level after, outside of `part`; None where there is no outside.
-        rows: rollouts behind `after`.
-        compared: first and last step of what stands for before, and of what stands for after.
-    """
-
-    column: str
-    value: str | None
-    step: int
-    last: int | None
-    before: float
-    after: float
-    size: float
-    p: float
-    part: Part | None
-    elsewhere: float | None
-    rows: int
-    compared: tuple[int, int, int, int]
-
-    @property
-    def name(self) -> str:
-        """Column and value."""
-        return self.column if self.value is None else f"{self.column} {self.value}"
-
-    @property
-    def rises(self) -> bool:
-        """Whether it went up."""
-        return self.after > self.before
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +67,7 @@ def movements(run: RunSeries, level: float = 0.03) -> Movements:
     start = run.steps[min(WARM_UP, len(run.steps) - 1)] if len(run.steps) else 0
     kept = [change for change in kept if change.step > start and not _warms_up(change, run)]
     table = {(s.column, s.value, s.segment): s for s in everything}
-    moved = [_exact(run, _together(changes, table)) for changes in _grouped(kept)]
+    moved = [exact(run, _together(changes, table)) for changes in _grouped(kept)]
     return Movements(tuple(sorted(moved, key=lambda m: (m.step, m.p))), len(everything), table)
 
 
@@ -281,81 +224,3 @@ def _of_part(
 def _pooled(parts: Sequence[tuple[float, float, int]], which: int) -> float:
     known = [(part[which], max(part[2], 1)) for part in parts if np.isfinite(part[which])]
     return float(np.average([v for v, _ in known], weights=[n for _, n in known])) if known else float("nan")
-
-
-def recomputed(run: RunSeries, moved: Moved) -> str:
-    """A SELECT that gives the levels of a movement again, by `after` and `inside`; empty where none can.
-
-    Args:
-        run: where it was seen.
-        moved: the movement.
-    """
-    first, until, start, last = moved.compared
-    steps = f"(step between {first} and {until} or step between {start} and {last})"
-    if moved.column not in run.columns.names:
-        if moved.column in GROUP_SHARES:
-            return _groups_again(run, moved, steps)
-        if moved.column == "update/top3_share":
-            query = run.with_values(run.top_rows_query)
-            return (
-                f"select step >= {start} as after, true as inside, sum(top * n) / sum(n) as level, sum(n) as rollouts "
-                f"from ({query}) where {steps} and top is not null group by 1 order by 1"
-            )
-        if moved.column.startswith(("group/", "prompts/")):
-            return ""
-        return (
-            f"select step >= {start} as after, true as inside, avg(value) as level, count(*) as rollouts from metrics "
-            f"where run = {sql_text(run.run)} and key = {sql_text(moved.column)} and {steps} group by 1 order by 1"
-        )
-    name = quoted(moved.column)
-    if moved.value is None:
-        what = f"avg({known_number(moved.column)})"
-        known = f"{known_number(moved.column)} is not null"
-    else:
-        holds = f"list_contains({name}, {sql_text(moved.value)})"
-        what = f"avg(cast({holds if moved.column in run.columns.tags else f'{name} = {sql_text(moved.value)}'} as int))"
-        known = f"{name} is not null"
-    parts = [f"run = {sql_text(run.run)}", f"split = {sql_text(run.split)}", known, current(run.columns)]
-    if moved.value is not None and run.needs_text(moved.column, moved.value):
-        parts.append("traced and selected_by = 'random'")
-    inside = "true"
-    if moved.part is not None:
-        inside = f"{moved.part.column} in ({', '.join(map(sql_text, moved.part.values))})"
-        parts.append(f"{moved.part.column} is not null")
-    return (
-        f"select step >= {start} as after, {inside} as inside, {what} as level, count(*) as rollouts from rollouts "
-        f"where {' and '.join(parts)} and {steps} group by 1, 2 order by 1, 2 desc"
-    )
-
-
-def _groups_again(run: RunSeries, moved: Moved, steps: str) -> str:
-    """`recomputed` of a share of groups; what a group knows is summed by step and source, so no engine is told apart."""
-    of, what = GROUP_SHARES[moved.column]
-    inside = "true"
-    if moved.part is not None:
-        if moved.part.column != "source":
-            return ""
-        inside = f"source in ({', '.join(map(sql_text, moved.part.values))})"
-    return (
-        f"select step >= {moved.compared[2]} as after, {inside} as inside, coalesce(sum({what}), 0) / sum({of}) as level, "
-        f"sum(rows_) as rollouts from ({run.with_values(run.groups_query)}) where {steps} "
-        f"group by 1, 2 having sum({of}) > 0 order by 1, 2 desc"
-    )
-
-
-def _exact(run: RunSeries, moved: Moved) -> Moved:
-    """A movement with the levels that its own query gives."""
-    query = recomputed(run, moved)
-    if not query:
-        return moved
-    found = {(bool(r["after"]), bool(r["inside"])): r for r in run.relations.sql(query).to_pylist()}
-    before, after, other = found.get((False, True)), found.get((True, True)), found.get((True, False))
-    if after is None or (before is None and moved.value is None):
-        return moved
-    return replace(
-        moved,
-        before=float(before["level"]) if before is not None else 0.0,
-        after=float(after["level"]),
-        elsewhere=float(other["level"]) if other is not None else None,
-        rows=int(after["rollouts"]),
-    )

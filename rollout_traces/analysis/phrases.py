@@ -29,6 +29,8 @@ MOST_TEXTS = 4_000
 MOST_CHARACTERS = 2_000
 """Characters of a text that are read, from its end."""
 DISCOVERY = 0.01
+LATEST = 8
+"""Last steps of a run over which the share of a phrase is taken."""
 SPREAD = 0.15
 """A phrase of a run is followed when its share grew by at least this much."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
@@ -48,6 +50,7 @@ class Phrase:
         z: log-odds over its standard error.
         p: two-sided, normal, not yet for the number of n-grams.
         examples: ids of rollouts of A that hold it.
+        query: a SELECT that gives the counts and z again; empty where none was made.
     """
 
     phrase: str
@@ -59,6 +62,7 @@ class Phrase:
     z: float
     p: float
     examples: tuple[str, ...] = ()
+    query: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +270,7 @@ def _trend(phrase: str, holds: np.ndarray, texts: Texts, steps: np.ndarray) -> P
     )
     examples = tuple(texts.ids[i] for i in np.flatnonzero(holds & after)[:5])
     before = float(hits[:start].sum() / max(n[:start].sum(), 1))
-    last = float(np.average(share[-8:], weights=np.maximum(n[-8:], 1e-9)))
+    last = float(np.average(share[-LATEST:], weights=np.maximum(n[-LATEST:], 1e-9)))
     return PhraseTrend(phrase, int(steps[start]), before, last, with_it, without, z, examples)
 
 

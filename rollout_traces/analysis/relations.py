@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -94,6 +96,10 @@ EXPECTED = {
     "answer": "varchar",
 }
 """Columns that queries may name; where one is absent it reads as unknown."""
+
+
+_PLACEHOLDER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\?")
+"""A text or a name of a statement, in which nothing is a parameter, or a parameter."""
 
 
 class Relations(Protocol):
@@ -213,6 +219,22 @@ def known_number(name: str) -> str:
 def sql_text(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def written(query: str, params: Sequence[Any]) -> str:
+    """A statement with its parameters as literals, to be read and pasted."""
+    values = iter(params)
+    return _PLACEHOLDER.sub(lambda found: found[0] if found[0] != "?" else _literal(next(values)), query)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return sql_text(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"cast('{value}' as double)"
+    return "null" if value is None else str(value)
 
 
 def as_arrays(table: Any) -> dict[str, np.ndarray]:

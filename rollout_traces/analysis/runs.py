@@ -88,3 +88,25 @@ def progress(relations: Relations, run: str, split: str = "rollout") -> Progress
         np.cumsum(found["n"].astype(float)),
         np.cumsum(found["tokens"].astype(float)),
     )
+
+
+FIRST_OF_ATTEMPTS = (
+    "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null "
+    "group by attempt order by attempt"
+)
+"""The first step of each attempt; takes run and split."""
+
+
+def resumed(relations: Relations, run: str, split: str = "rollout") -> list[tuple[str, int]]:
+    """The attempts of a run but the first, in order of time, each with the first step that it logged.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        split: the split.
+    """
+    if not describe(relations).has("attempt"):
+        return []
+    found = as_arrays(relations.sql(FIRST_OF_ATTEMPTS, [run, split]))
+    named = zip(found["attempt"].tolist(), found["first"].tolist(), strict=True)
+    return [(str(name), int(first)) for name, first in named][1:]

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, current, describe, quoted
-from rollout_traces.analysis.series import RARE_TEXTS, is_text_flag
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    current,
+    describe,
+    quoted,
+    sql_text,
+)
+from rollout_traces.analysis.series import RARE_TEXTS, RunSeries, is_text_flag
 
 FEWEST_ROWS = 3
 SMALLEST_SHARE = 0.01
@@ -44,6 +52,7 @@ class FirstSeen:
         new: whether steps before `first` knew the column and had no such rollout at all.
         stopped: whether at least three later steps, and a tenth of the run, no longer have it.
         traced_only: whether only traced rollouts can have it.
+        spellings: the stored values that are counted as this one; itself alone where none are named.
     """
 
     column: str
@@ -57,6 +66,32 @@ class FirstSeen:
     new: bool
     stopped: bool
     traced_only: bool
+    spellings: tuple[str, ...] = ()
+
+
+def seen_query(run: RunSeries, seen: FirstSeen) -> str:
+    """A SELECT that gives first and last step, rollouts and share of a value again.
+
+    Args:
+        run: where it was seen.
+        seen: what was seen.
+    """
+    c, name = run.columns, quoted(seen.column)
+    spelt = f"[{', '.join(map(sql_text, seen.spellings or (seen.value,)))}]"
+    hits = (
+        f"len(list_intersect(list_distinct({name}), {spelt}))"
+        if seen.column in c.tags
+        else f"cast(list_contains({spelt}, {name}) as int)"
+    )
+    text_flag = seen.column == "flags" and is_text_flag(seen.value)
+    of = "count(*) filter (traced)" if text_flag and c.has("traced") else "count(*)"
+    return (
+        f"with by_step as (select step, sum({hits}) as n, {of} as of from rollouts where "
+        f"{run.with_values(run.scope)} and {name} is not null group by step), "
+        f"seen as (select min(step) as first, max(step) as last from by_step where n >= greatest({FEWEST_ROWS}, {SMALLEST_SHARE}*of)) "
+        "select any_value(first) as first, any_value(last) as last, sum(n) as rollouts, sum(n) / sum(of) as share_since "
+        "from by_step, seen where step >= first"
+    )
 
 
 def signature(text: str) -> str:
@@ -111,7 +146,10 @@ def _of_column(
             params,
         )
     )
+    spelt: dict[str, list[str]] = {}
     if name == "error_signatures":
+        for raw in dict.fromkeys(counted["v"].tolist()):
+            spelt.setdefault(signature(raw), []).append(raw)
         counted = _merged(counted)
     texts = [f for f in set(counted["v"].tolist()) if name == "flags" and is_text_flag(f)]
     traced = _traced(relations, columns, scope, params, steps) if texts else totals
@@ -120,7 +158,7 @@ def _of_column(
         of = traced if v in texts else totals
         entry = _entry(name, v, steps, at, n, of, v in texts or name in ("tool_names", "error_signatures"))
         if entry is not None:
-            out.append(entry)
+            out.append(replace(entry, spellings=tuple(spelt.get(v, ()))))
     return out
 
 

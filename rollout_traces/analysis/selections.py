@@ -135,7 +135,9 @@ def undisturbed(
     earlier = before(relations, replace(selection, steps=(change.step, None)), columns, n)
     if earlier.steps[1] is None or earlier.steps[1] < 0:
         return plain, ""
-    left_out = f"Steps {change.step} to {first - 1} are left out of what it is compared with"
+    only = change.step == first - 1
+    steps = f"Step {change.step} is" if only else f"Steps {change.step} to {first - 1} are"
+    left_out = f"{steps} left out of what it is compared with"
     return earlier, f"{left_out}: {change.series.name} changed at step {change.step}."
 
 

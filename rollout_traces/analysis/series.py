@@ -25,8 +25,8 @@ from rollout_traces.analysis.relations import (
     known_number,
     known_reward,
     quoted,
-    sql_text,
     unit,
+    written,
 )
 from rollout_traces.ledger.rewards import TIED_SQL
 
@@ -136,11 +136,7 @@ class RunSeries:
 
     def with_values(self, query: str) -> str:
         """A query that takes `params`, with their values written into it."""
-        parts = query.split("?")
-        if len(parts) - 1 != len(self.params):
-            return ""
-        values = [sql_text(value) if isinstance(value, str) else str(value) for value in self.params]
-        return "".join(part + value for part, value in zip(parts, [*values, ""], strict=True))
+        return written(query, self.params)
 
     @cached_property
     def _cells(self) -> dict[str, np.ndarray]:
@@ -172,42 +168,58 @@ class RunSeries:
 
     def shares(self) -> Iterator[Series]:
         """A series for the share of each value of each text and tag column, overall and by segment."""
-        for name in (*self.columns.texts, *self.columns.tags):
-            if name not in RARE_TEXTS:
-                yield from self._shares_of(name)
+        bases = [
+            (name, texted, condition)
+            for name in (*self.columns.texts, *self.columns.tags)
+            if name not in RARE_TEXTS
+            for texted, condition in self._bases(name)
+        ]
+        if not bases:
+            return
+        parts = [self._counts_query(at, name, condition) for at, (name, _, condition) in enumerate(bases)]
+        found = as_arrays(self.relations.sql(" union all ".join(parts)))
+        for at, (name, texted, _) in enumerate(bases):
+            here = found["which"] == at
+            yield from self._shares_of(
+                name, texted, {key: found[key][here] for key in ("step", *self.segments, "v", "n")}
+            )
 
-    def _shares_of(self, name: str) -> Iterator[Series]:
-        is_tags = name in self.columns.tags
+    def _counts_query(self, at: int, name: str, condition: str) -> str:
+        """A SELECT of the rollouts with each value in each cell; of a column of several values also of those that know it."""
         keys = ", ".join(["step", *self.segments])
-        for texted, condition in self._bases(name):
-            scope = f"{self.scope} and {quoted(name)} is not null{condition}"
-            base = as_arrays(
-                self.relations.sql(
-                    f"select {keys}, count(*) as n from rollouts where {scope} group by {keys}", self.params
-                )
-            )
-            if not len(base["step"]):
+        where = self.with_values(
+            f"from rollouts where {self.scope} and {quoted(name)} is not null{condition}"
+        )
+        if name not in self.columns.tags:
+            return f"select {at} as which, {keys}, cast({quoted(name)} as varchar) as v, count(*) as n {where} group by all"
+        each = f"select {keys}, unnest(list_distinct({quoted(name)})) as v {where}"
+        return (
+            f"select {at} as which, {keys}, v, count(*) as n from ({each}) where v is not null group by all "
+            f"union all select {at}, {keys}, null, count(*) {where} group by all"
+        )
+
+    def _shares_of(self, name: str, texted: bool | None, found: dict[str, np.ndarray]) -> Iterator[Series]:
+        if not len(found["n"]):
+            return
+        keys = ("step", *self.segments)
+        cell = _codes([found[key] for key in keys])
+        _, first = np.unique(cell, return_index=True)
+        cells = {key: found[key][first] for key in keys}
+        n, size = found["n"].astype(float), len(first)
+        of_value = np.asarray([v is not None for v in found["v"]])
+        known = of_value if name not in self.columns.tags else ~of_value
+        base = np.bincount(cell[known], n[known], size)
+        values, totals = _most_frequent(found["v"][of_value], n[of_value])
+        for v in values:
+            if texted is not None and is_text_flag(v) is not texted:
                 continue
-            value = f"unnest(list_distinct({quoted(name)}))" if is_tags else quoted(name)
-            inner = f"select {keys}, {value} as v from rollouts where {scope}"
-            found = as_arrays(
-                self.relations.sql(
-                    f"select {keys}, v, count(*) as n from ({inner}) group by {keys}, v", self.params
-                )
+            if name not in self.columns.tags and totals[v] >= base.sum():
+                continue
+            here = found["v"] == v
+            hits = np.bincount(cell[here], n[here], size)
+            yield from self._of_cells(
+                name, str(v), cells, base, hits, name if name in self.segments else None
             )
-            values, totals = _most_frequent(found)
-            for v in values:
-                if texted is not None and is_text_flag(v) is not texted:
-                    continue
-                if not is_tags and totals[v] >= base["n"].sum():
-                    continue
-                here = found["v"] == v
-                hits = _match(
-                    base, {key: found[key][here] for key in ("step", *self.segments)}, found["n"][here]
-                )
-                cells = {key: base[key] for key in ("step", *self.segments)}
-                skip = name if name in self.segments else None
-                yield from self._of_cells(name, str(v), cells, base["n"], hits, skip)
 
     def _bases(self, name: str) -> list[tuple[bool | None, str]]:
         """Over which rows shares of a column are taken: all, or those traced at random where it needs text."""
@@ -348,22 +360,29 @@ class RunSeries:
             found["n"][there],
         )
 
+    @property
+    def length_correlation_query(self) -> str:
+        """The SELECT of `length_correlation`; takes `params`."""
+        return f"""
+            select step, sum(sxy) / sqrt(sum(sxx)*sum(syy)) as correlation, sum(freedom) as freedom
+            from ({self.groups_query}) group by step
+            having sum(sxx) > 0 and sum(syy) > 0 and sum(freedom) >= 8 order by step"""
+
     @cached_property
     def length_correlation(self) -> Series | None:
         """Correlation of reward and sampled tokens inside groups, pooled over the groups of a step."""
-        g = self.groups
-        at = np.searchsorted(self.steps, g["step"].astype(np.int64))
-        size = len(self.steps)
-        sxy, sxx, syy, freedom = (
-            np.bincount(at, np.nan_to_num(g[name].astype(float)), size)
-            for name in ("sxy", "sxx", "syy", "freedom")
-        )
-        there = (sxx > 0) & (syy > 0) & (freedom >= 8)
-        if not there.any():
+        found = as_arrays(self.relations.sql(self.length_correlation_query, self.params))
+        if not len(found["step"]):
             return None
-        values = (sxy / np.sqrt(np.maximum(sxx * syy, 1e-300)))[there]
+        values = found["correlation"].astype(float)
         return Series(
-            "group/reward_corr_length", None, None, self.steps[there], values, values, freedom[there]
+            "group/reward_corr_length",
+            None,
+            None,
+            found["step"].astype(np.int64),
+            values,
+            values,
+            found["freedom"].astype(float),
         )
 
     def component_spreads(self) -> Iterator[Series]:
@@ -397,15 +416,12 @@ class RunSeries:
         values = found["v"].astype(float)
         return Series("version_max", None, None, found["step"].astype(np.int64), values, values)
 
-    @cached_property
-    def always_solved(self) -> Series | None:
-        """Share of a step's groups that ask a prompt which every rollout of two or more visits solved."""
-        c = self.columns
-        if not c.has("prompt_key", "success"):
-            return None
-        query = f"""
+    @property
+    def always_solved_query(self) -> str:
+        """The SELECT of `always_solved`; takes `params`."""
+        return f"""
             with visits as (
-                select step, prompt_key, {unit(c)} as unit, cast(bool_and(coalesce(success = 1, false)) as int) as solved
+                select step, prompt_key, {unit(self.columns)} as unit, cast(bool_and(coalesce(success = 1, false)) as int) as solved
                 from rollouts where {self.scope} and prompt_key is not null group by 1, 2, 3),
             recorded as (
                 select step, count(distinct step) over (partition by prompt_key) as visits,
@@ -413,7 +429,13 @@ class RunSeries:
                 from visits)
             select step, count(*) as n, avg(cast(always = 1 and visits > 1 as int)) as share
             from recorded group by step order by step"""
-        found = as_arrays(self.relations.sql(query, self.params))
+
+    @cached_property
+    def always_solved(self) -> Series | None:
+        """Share of a step's groups that ask a prompt which every rollout of two or more visits solved."""
+        if not self.columns.has("prompt_key", "success"):
+            return None
+        found = as_arrays(self.relations.sql(self.always_solved_query, self.params))
         if not len(found["step"]):
             return None
         values = found["share"].astype(float)
@@ -428,39 +450,6 @@ class RunSeries:
         )
 
 
-def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
-    """The run's logged numbers, the last attempt's value where a step was logged twice.
-
-    Args:
-        relations: where to read.
-        run: the run.
-        prefixes: leave out keys that begin with one of these.
-    """
-    query = """
-        select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
-        from metrics where run = ? and value is not null and isfinite(cast(value as double)) and step is not null
-        group by 1, 2, 3 order by 1, 2, 3"""
-    found = as_arrays(relations.sql(query, [run]))
-    if not len(found["step"]):
-        return []
-    names = np.asarray(
-        [
-            f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
-            for s, k in zip(found["split"], found["key"], strict=True)
-        ]
-    )
-    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
-    series = []
-    for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
-        name = str(names[start])
-        if not name.startswith(tuple(prefixes)) or not prefixes:
-            values = found["value"][start:stop].astype(float)
-            series.append(
-                Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values)
-            )
-    return series
-
-
 def is_text_flag(name: Any) -> bool:
     """Whether only a decoded rollout can carry a flag."""
     from rollout_traces.flags import REGISTRY
@@ -468,23 +457,20 @@ def is_text_flag(name: Any) -> bool:
     return name in REGISTRY and REGISTRY[name].population is None
 
 
-def _most_frequent(found: dict[str, np.ndarray]) -> tuple[list[Any], dict[Any, float]]:
+def _most_frequent(values: np.ndarray, counts: np.ndarray) -> tuple[list[Any], dict[Any, float]]:
     totals: dict[Any, float] = {}
-    for v, n in zip(found["v"].tolist(), found["n"].tolist(), strict=True):
+    for v, n in zip(values.tolist(), counts.tolist(), strict=True):
         totals[v] = totals.get(v, 0) + n
     return sorted(totals, key=lambda v: (-totals[v], str(v)))[:MOST_VALUES], totals
 
 
-def _match(base: dict[str, np.ndarray], keys: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """float [C]: counts put into the cells of `base` with the same keys, 0 elsewhere."""
-    names = list(keys)
-    index = {row: i for i, row in enumerate(zip(*(base[name].tolist() for name in names), strict=True))}
-    hits = np.zeros(len(base["n"]))
-    for row, count in zip(
-        zip(*(keys[name].tolist() for name in names), strict=True), counts.tolist(), strict=True
-    ):
-        hits[index[row]] += count
-    return hits
+def _codes(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """int [C]: the same number for cells with the same keys, counted from 0."""
+    index: dict[tuple[Any, ...], int] = {}
+    return np.asarray(
+        [index.setdefault(row, len(index)) for row in zip(*(key.tolist() for key in keys), strict=True)],
+        np.int64,
+    )
 
 
 def _usual_level(sources: np.ndarray, n: np.ndarray, total: np.ndarray) -> np.ndarray:

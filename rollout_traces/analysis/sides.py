@@ -14,11 +14,15 @@ from rollout_traces.analysis.relations import (
     as_arrays,
     known_number,
     quoted,
+    sql_text,
     unit_over_steps,
+    written,
 )
 from rollout_traces.analysis.selections import Selection, sql_union
 from rollout_traces.analysis.series import is_text_flag
 
+FEW_VALUES = 16
+"""A text column of at most so many values on both sides is counted in the same reading as the numbers."""
 MOST_VALUES = 200
 """Values of a text column that are compared, the most frequent of both sides."""
 
@@ -36,6 +40,8 @@ class Groups:
         means: column -> float [U], NaN where the group knows none.
         counts: column -> (rollouts of A, of B) that know it.
         totals: column -> (mean over rollouts of A, of B).
+        known: text column -> float [U], rollouts that know it.
+        hits: text column -> value -> float [U], rollouts with it; for columns of few values.
     """
 
     side: np.ndarray
@@ -46,11 +52,14 @@ class Groups:
     means: dict[str, np.ndarray]
     counts: dict[str, tuple[int, int]]
     totals: dict[str, tuple[float, float]]
+    known: dict[str, np.ndarray]
+    hits: dict[str, dict[str, np.ndarray]]
 
 
 def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> Groups:
-    """Every number of both sides by group."""
+    """Every number of both sides by group, and the values of the text columns that have few, in one reading."""
     numbers = columns.numbers
+    values = _few_values(relations, columns, a, b)
     key = unit_over_steps(columns, one_run=_one_run(a, b))
     what = ", ".join(
         [
@@ -60,9 +69,13 @@ def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: 
             f"{known_number(name) if name in columns.floats else quoted(name)} as c{i}"
             for i, name in enumerate(numbers)
         ]
+        + [f"{quoted(name)} as t{i}" for i, name in enumerate(values)]
     )
     union, params = sql_union(columns, [(0, a), (1, b)], what)
     parts = [f"count(c{i}) as k{i}, avg(c{i}) as m{i}" for i in range(len(numbers))]
+    for i, found_values in enumerate(values.values()):
+        parts.append(f"count(t{i}) as of{i}")
+        parts += [f"count(*) filter (t{i} = {sql_text(v)}) as h{i}_{j}" for j, v in enumerate(found_values)]
     query = (
         f"select side, step, unit, any_value(prompt) as prompt, bool_or(keyless) as keyless, count(*) as n"
         f"{''.join(', ' + part for part in parts)} from ({union}) group by side, step, unit"
@@ -79,7 +92,30 @@ def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: 
         totals[name] = (_ratio(sums[0], known[0]), _ratio(sums[1], known[1]))
     prompt = np.where(found["keyless"].astype(bool), 0, found["prompt"])
     step = np.nan_to_num(found["step"].astype(float), nan=-1).astype(np.int64)
-    return Groups(side, step, found["unit"], prompt, n, means, counts, totals)
+    known_texts = {name: found[f"of{i}"].astype(float) for i, name in enumerate(values)}
+    hits = {
+        name: {v: found[f"h{i}_{j}"].astype(float) for j, v in enumerate(of_column)}
+        for i, (name, of_column) in enumerate(values.items())
+    }
+    return Groups(side, step, found["unit"], prompt, n, means, counts, totals, known_texts, hits)
+
+
+def _few_values(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
+) -> dict[str, list[str]]:
+    """Text column -> its values, the most frequent first, of those columns that have at most `FEW_VALUES`."""
+    if not columns.texts:
+        return {}
+    parts = []
+    for i, name in enumerate(columns.texts):
+        union, params = sql_union(columns, [(0, a), (1, b)], f"cast({quoted(name)} as varchar) as v")
+        counted = f"select {i} as which, v, count(*) as n from ({union}) where v is not null group by v order by n desc, v limit {FEW_VALUES + 1}"
+        parts.append(f"select which, v, n from ({written(counted, params)})")
+    rows = relations.sql(" union all ".join(parts)).to_pylist()
+    found: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row["which"], -row["n"], row["v"])):
+        found.setdefault(columns.texts[row["which"]], []).append(row["v"])
+    return {name: values for name, values in found.items() if len(values) <= FEW_VALUES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +150,54 @@ class ShareSums:
 
 
 def read_shares(
-    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, groups: Groups
 ) -> Iterator[ShareSums]:
-    """Every value of every text column and tag on both sides."""
-    for name in (*columns.texts, *columns.tags):
+    """Every value of every text column and tag on both sides.
+
+    Args:
+        relations: where to read.
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        groups: what was read of them by group.
+    """
+    for name in groups.hits:
+        yield from _of_groups(groups, name)
+    for name in (*(name for name in columns.texts if name not in groups.hits), *columns.tags):
         if name == "flags" and columns.has("traced", "selected_by"):
             yield from (s for s in _of(relations, columns, a, b, name, False) if not is_text_flag(s.value))
             yield from (s for s in _of(relations, columns, a, b, name, True) if is_text_flag(s.value))
         else:
             texted = name in ("tool_names", "error_signatures") and columns.has("traced", "selected_by")
             yield from _of(relations, columns, a, b, name, texted)
+
+
+def _of_groups(groups: Groups, name: str) -> Iterator[ShareSums]:
+    """The values of a column of few, from its counts in the groups."""
+    n = groups.known[name]
+    code = groups.step * 2 + groups.side
+    places, index = np.unique(code, return_inverse=True)
+    size = len(places)
+    t_side, t_step = places % 2, places // 2
+    rows, squares, of = (np.bincount(index, weight, size) for weight in (n, n * n, n > 0))
+    there = rows > 0
+    for value, h in groups.hits[name].items():
+        hits, hits2, cross, with_hits = (
+            np.bincount(index, weight, size) for weight in (h, h * h, h * n, h > 0)
+        )
+        a, b = (
+            ClusterSums(
+                *(
+                    float(each[t_side == s].sum())
+                    for each in (hits, rows, hits2, cross, squares, of, with_hits)
+                )
+            )
+            for s in (0, 1)
+        )
+        yield ShareSums(
+            name, value, a, b, int(a.hits), int(b.hits), int(a.rows), int(b.rows),
+            t_step[there], t_side[there], hits[there] / rows[there], of[there],
+        )  # fmt: skip
 
 
 def _of(

@@ -9,8 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
-from rollout_traces.analysis.relations import as_arrays
-from rollout_traces.analysis.runs import ConfigDifference
+from rollout_traces.analysis.recomputed import level_query
+from rollout_traces.analysis.relations import written
+from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed
+from rollout_traces.analysis.seen import seen_query
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
 LONGEST_SETTING = 120
@@ -30,6 +32,7 @@ class Event:
         what: the column, flag, tool, engine or attempt.
         sentence: what happened, in words.
         where: a filter in the query language that leads to the rollouts; empty where there is none.
+        query: a SELECT that gives the figures of the sentence again; empty for settings.
     """
 
     step: int
@@ -38,6 +41,7 @@ class Event:
     what: str
     sentence: str
     where: str = ""
+    query: str = ""
 
 
 def events(e: Evidence, before: str = "", changed: Sequence[ConfigDifference] = ()) -> list[Event]:
@@ -56,7 +60,7 @@ def events(e: Evidence, before: str = "", changed: Sequence[ConfigDifference] = 
         *_changes(e),
         *_seen(e, steps),
         *_attempts(e),
-        *_gaps(steps),
+        *_gaps(e, steps),
     ]
     return sorted(found, key=lambda event: (event.step, event.kind, event.what))
 
@@ -87,6 +91,7 @@ def _changes(e: Evidence) -> list[Event]:
             m.name,
             f"{m.name}: {change_text(m, shares='share' in m.column)}",
             filter_of(m),
+            level_query(e.run, m),
         )
         for m in e.moved
     ]
@@ -105,27 +110,26 @@ def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
             )
             found.append(
                 Event(
-                    s.first, s.last if s.stopped else None, "first seen", f"{s.column} {s.value}", text, where
+                    s.first, s.last if s.stopped else None, "first seen", f"{s.column} {s.value}", text, where,
+                    seen_query(e.run, s),
                 )
-            )
+            )  # fmt: skip
         if s.stopped:
             text = f"{s.column} {s.value}: last seen at step {s.last}"
-            found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where))
+            query = seen_query(e.run, s)
+            found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where, query))
     return found
 
 
 def _attempts(e: Evidence) -> list[Event]:
-    if not e.run.columns.has("attempt"):
-        return []
-    query = "select attempt, min(step) as first from rollouts where run = ? and split = ? and attempt is not null group by attempt order by attempt"
-    found = as_arrays(e.run.relations.sql(query, [e.run.run, e.run.split]))
+    query = written(FIRST_OF_ATTEMPTS, [e.run.run, e.run.split])
     return [
-        Event(int(first), None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {int(first)}")
-        for name, first in list(zip(found["attempt"], found["first"], strict=True))[1:]
+        Event(first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}", "", query)
+        for name, first in resumed(e.run.relations, e.run.run, e.run.split)
     ]
 
 
-def _gaps(steps: np.ndarray) -> list[Event]:
+def _gaps(e: Evidence, steps: np.ndarray) -> list[Event]:
     if len(steps) < 4:
         return []
     jumps = np.diff(steps)
@@ -137,6 +141,8 @@ def _gaps(steps: np.ndarray) -> list[Event]:
             "gap",
             "steps",
             f"no rollouts between step {steps[i]} and {steps[i + 1]}",
+            "",
+            e.run.by_step("count(*) as rollouts", f"step between {steps[i]} and {steps[i + 1]}"),
         )
         for i in np.flatnonzero(jumps > 3 * usual)
     ]

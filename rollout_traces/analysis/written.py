@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.phrase_queries import counts_query
 from rollout_traces.analysis.phrases import Phrase, enriched
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, unit
+from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, unit, written
 from rollout_traces.analysis.selections import Selection
 
 MOST = 8
@@ -17,12 +18,12 @@ MOST_COMPARED = 1_500
 
 def compare_texts(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> list[Phrase]:
     """Phrases that A's traced rollouts hold more often than B's; those traced at random, where it is known."""
-    rows = [*_texts(relations, columns, a, True), *_texts(relations, columns, b, False)]
-    in_a = np.asarray([row["in_a"] for row in rows], bool)
-    if not in_a.any() or in_a.all():
+    if not columns.has("reply"):
         return []
-    return enriched(
-        [r["reply"] for r in rows], in_a, [r["unit"] for r in rows], [r["id"] for r in rows], MOST
+    sides = [_texts(columns, side, columns.has("selected_by")) for side in (a, b)]
+    return _enriched(
+        relations,
+        f"select true as in_a, reply, unit, step, reward, id from ({sides[0]}) union all select false as in_a, reply, unit, step, reward, id from ({sides[1]})",
     )
 
 
@@ -32,40 +33,41 @@ def winners_against_losers(relations: Relations, columns: RolloutColumns, a: Sel
     Conditional on the selection: best and worst ones are traced on purpose, so this says what winners of
     those groups wrote, not how often.
     """
-    if not columns.has("reward"):
+    if not columns.has("reward", "reply"):
         return []
-    groups: dict[Any, list[dict[str, Any]]] = {}
-    for row in _texts(relations, columns, a, True, everything=True):
-        if row["reward"] is not None:
-            groups.setdefault(row["unit"], []).append(row)
-    chosen: list[dict[str, Any]] = []
-    won: list[bool] = []
-    for rows in groups.values():
-        high, low = max(r["reward"] for r in rows), min(r["reward"] for r in rows)
-        if high > low:
-            pair = [r for r in rows if r["reward"] in (high, low)]
-            chosen += pair
-            won += [r["reward"] == high for r in pair]
-    if not chosen:
-        return []
-    in_a = np.asarray(won, bool)
-    return enriched(
-        [r["reply"] for r in chosen], in_a, [r["unit"] for r in chosen], [r["id"] for r in chosen], MOST
+    best, worst = "max(reward) over (partition by step, unit)", "min(reward) over (partition by step, unit)"
+    ranked = f"select reply, unit, step, reward, id, {best} as high, {worst} as low from ({_texts(columns, a, False)}) where reward is not null"
+    return _enriched(
+        relations,
+        f"select reward = high as in_a, reply, unit, step, reward, id from ({ranked}) where high > low and reward in (high, low)",
     )
 
 
-def _texts(
-    relations: Relations, columns: RolloutColumns, side: Selection, in_a: bool, *, everything: bool = False
-) -> list[dict[str, Any]]:
-    if not columns.has("reply"):
+def _enriched(relations: Relations, texts: str) -> list[Phrase]:
+    """Phrases of the texts with `in_a` against the others, each with its query."""
+    rows = relations.sql(f"{texts} order by id").to_pylist()
+    in_a = np.asarray([row["in_a"] for row in rows], bool)
+    if not in_a.any() or in_a.all():
         return []
+    found = enriched(
+        [r["reply"] for r in rows],
+        in_a,
+        [(r["step"], r["unit"]) for r in rows],
+        [r["id"] for r in rows],
+        MOST,
+    )
+    return [replace(each, query=counts_query(texts, each.phrase)) for each in found]
+
+
+def _texts(columns: RolloutColumns, side: Selection, only_random: bool) -> str:
+    """A SELECT of the texts of a side that are read, its values written into it."""
     condition, params = side.condition(columns)
-    if not everything and columns.has("selected_by"):
+    if only_random:
         condition += " and selected_by = 'random'"
     reward = known_number("reward") if columns.has("reward") else "cast(null as double)"
-    query = (
-        f"select reply, {unit(columns)} as unit, step, {reward} as reward, cast({columns.expression('id')} as varchar) as id "
-        f"from rollouts where {condition} and reply is not null order by hash({columns.expression('id')}) limit {MOST_COMPARED}"
+    ident = columns.expression("id")
+    return written(
+        f"select reply, {unit(columns)} as unit, step, {reward} as reward, cast({ident} as varchar) as id "
+        f"from rollouts where {condition} and reply is not null order by hash({ident}) limit {MOST_COMPARED}",
+        params,
     )
-    rows = relations.sql(query, params).to_pylist()
-    return [{**row, "unit": (row["step"], row["unit"]), "in_a": in_a} for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +58,8 @@ def import_files(
     from rollout_traces.cli.progress import progress_bar
     from rollout_traces.sources.importing import import_rollouts, load_tokenizer
 
-    with progress_bar("importing") as report:
+    # what Trackio prints of its runs is no part of this command's answer
+    with redirect_stdout(sys.stderr), progress_bar("importing") as report:
         done = import_rollouts(
             paths,
             project,

@@ -55,12 +55,13 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     in_loss = sampled if np.array_equal(batch.loss_mask, batch.response_mask) else MaskedTokens.in_loss(batch)
     prompt_keys = _prompt_keys(batch)
     group = group_numbers(batch.group_ids, prompt_keys)
+    sample = positions_in_group(group)
     columns: dict[str, np.ndarray] = {
         "uid": texts([batch.uid(b) for b in range(batch.n_rows)]),
         "split": texts([batch.split] * batch.n_rows),
         "step": np.full(batch.n_rows, batch.step, np.int64),
         "group": group,
-        "sample": positions_in_group(group),
+        "sample": sample,
         "prompt_key": prompt_keys,
         "source": text_column(batch, "sources", str),
         "episode": text_column(batch, "episode_ids", str),
@@ -73,7 +74,7 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
         "stop_reason": text_column(batch, "stop_reasons", normalise_stop_reason),
         "success": _success(batch, settings),
         "answered": _answered(batch),
-        "equal_to": equal_to(sampled, group),
+        "equal_to": equal_to(sampled, group, sample),
     }
     columns |= {f"component/{name}": values for name, values in batch.reward_components.items()}
     columns |= {f"sample/{name}": values for name, values in batch.sample_metrics.items()}
@@ -165,19 +166,19 @@ def positions_in_group(group: np.ndarray) -> np.ndarray:
     return position
 
 
-def equal_to(sampled: MaskedTokens, group: np.ndarray) -> np.ndarray:
+def equal_to(sampled: MaskedTokens, group: np.ndarray, position: np.ndarray) -> np.ndarray:
     """Which rollouts of a group sampled the very same tokens.
 
     Args:
         sampled: the sampled tokens of B rows.
         group: int64 [B].
+        position: int64 [B], `positions_in_group(group)`.
 
     Returns:
         int64 [B]: the position in the group of the first row with the same tokens, the row's own where none
         before it has them; unknown for rows without sampled tokens.
     """
     counts, starts = sampled.segments.counts, sampled.segments.starts
-    position = positions_in_group(group)
     first = np.where(counts > 0, position, NULL_INT)
     order = np.lexsort((position, counts, group))
     alike = (np.diff(group[order]) == 0) & (np.diff(counts[order]) == 0)

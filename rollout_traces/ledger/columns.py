@@ -293,7 +293,7 @@ def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]
     if kind == "float":
         with np.errstate(over="ignore"):
             narrow = column.astype(np.float32)
-        exact = np.array_equal(narrow.astype(np.float64), column, equal_nan=True)
+        exact = ((narrow == column) | np.isnan(column)).all()
         values = narrow if exact else column.astype(np.float64)
         return {"dtype": values.dtype.str}, to_planes(values)
     if kind == "int":

@@ -47,9 +47,9 @@ def with_stored(ledger: Ledger, batch: PackedBatch) -> Ledger:
     Returns:
         The ledger; what no copied row knows stays as it was computed.
     """
-    rows = [(row, stored) for row in range(batch.n_rows) if (stored := stored_row(batch, row)) is not None]
-    if not rows:
+    if "ledger_rows" not in batch.row_lists:
         return ledger
+    rows = [(row, stored) for row in range(batch.n_rows) if (stored := stored_row(batch, row)) is not None]
     names = {name for _, stored in rows for name in stored if name in _NUMERIC} | {*OF_THE_WHOLE_STEP}
     changed = {}
     for name in sorted(names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,12 +18,12 @@ class Segments:
 
     counts: np.ndarray
 
-    @property
+    @cached_property
     def filled(self) -> np.ndarray:
         """bool [B]: the stretches that hold a value."""
         return self.counts > 0
 
-    @property
+    @cached_property
     def starts(self) -> np.ndarray:
         """int64 [B]: where each stretch begins."""
         return np.cumsum(self.counts) - self.counts

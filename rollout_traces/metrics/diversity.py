@@ -45,6 +45,8 @@ def diversity(view: StepView) -> dict[str, float]:
     filled = np.zeros(view.ledger.n_rows, bool)
     filled[np.unique(heads.rows)] = True
     several = groups.count(filled) >= 2
+    if not several.any():
+        return {}
     sizes = groups.sizes.astype(np.float64)
     measures = {
         "distinct_1": distinct(heads.ids, heads.rows, groups),

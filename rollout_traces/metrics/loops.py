@@ -52,9 +52,11 @@ def longest_loops(sampled: MaskedTokens, *, rounds: int, min_tokens: int) -> dic
     Returns:
         Row -> its loop.
     """
-    ids = sampled.batch.input_ids[sampled.positions]
     starts, counts = sampled.segments.starts, sampled.segments.counts
     found: dict[int, Loop] = {}
+    if counts.max(initial=0) < min_tokens:
+        return found
+    ids = sampled.batch.input_ids[sampled.positions]
     for row, period in _candidates(ids, sampled.rows):
         mine = ids[starts[row] : starts[row] + counts[row]]
         start, stop = _longest_stretch(mine, period)

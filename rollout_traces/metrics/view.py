@@ -61,9 +61,8 @@ class StepView:
     @cached_property
     def _prefixes(self) -> set[str]:
         """What stands before a slash in the ledger's columns."""
-        return {
-            name[:at] for name in self.ledger.columns for at, character in enumerate(name) if character == "/"
-        }
+        nested = [name for name in self.ledger.columns if "/" in name]
+        return {name[:at] for name in nested for at, character in enumerate(name) if character == "/"}
 
     def _has(self, name: str) -> bool:
         if name == "group_ids":

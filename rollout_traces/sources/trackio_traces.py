@@ -105,7 +105,12 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
     }
     if row.input_ids is not None and row.response_mask is not None:
         n_sampled = sum(map(bool, row.response_mask))
-        known |= {"n_sampled": n_sampled, "n_prompt": _first_sampled(row.response_mask)}
+        known |= {
+            "n_tokens": len(row.response_mask),
+            "n_sampled": n_sampled,
+            "n_prompt": _first_sampled(row.response_mask),
+            "mean_logprob": _mean_sampled(row),
+        }
     if row.train_version is not None:
         known["version_max"] = row.train_version
     whole = {name: int(value) for name, value in known.items() if _counts(name, value)}
@@ -143,6 +148,12 @@ def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _first_sampled(mask: Sequence[Any]) -> int:
     return next((at for at, sampled in enumerate(mask) if sampled), len(mask))
+
+
+def _mean_sampled(row: RolloutRow) -> float | None:
+    pairs = zip(row.response_mask or (), row.tracks.get("logprobs") or (), strict=False)
+    known = [value for sampled, value in pairs if sampled and isinstance(value, (int, float))]
+    return sum(known) / len(known) if known else None
 
 
 def _row(step: int, messages: list[dict[str, Any]], **known: Any) -> RolloutRow:

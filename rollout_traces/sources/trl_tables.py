@@ -176,7 +176,7 @@ class TableReader:
 
 
 def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of a table says beside its conversation: its own columns, and ours for what they mean.
+    """What a row of a table says beside its conversation: its numbers by their own names, and all of it by ours.
 
     Args:
         row: the rollout that it shows.
@@ -184,7 +184,7 @@ def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
     """
     left_out = _LEDGER | {"prompt", "completion"}
     return {
-        **{k: v for k, v in record.items() if k not in left_out and _is_plain(v)},
+        **{k: v for k, v in record.items() if k not in left_out and isinstance(v, (int, float))},
         **{f"extra/{name}": value for name, value in row.extras.items()},
         "advantage": row.advantage,
         "reward": row.reward,
@@ -196,10 +196,6 @@ def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_messages": row.n_prompt_messages,
         "table_row": row.line,
     }
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
 
 
 def n_repeated(

@@ -236,7 +236,8 @@ def spool_root(trackio_folder: Path) -> Path:
 def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolder:
     """Makes a run's folder for this user alone: the first place of `spool_roots` that is not another user's.
 
-    A place that others may replace is taken where there is no better one.
+    A place that others may replace is taken where there is no better one. A place outside of Trackio's folder is
+    named in a warning, once.
 
     Raises:
         StoreError: every place is another user's.
@@ -251,6 +252,11 @@ def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolde
             log.warning("%s", error)
             refused.append(str(error))
         else:
+            if not root.is_relative_to(trackio_folder):
+                _warn_once(
+                    f"what waits to be stored in {trackio_folder} is spooled to {root}: after a crash it can be "
+                    "recovered on this node only, and only while its temporary files are kept"
+                )
             return folder
     raise StoreError(f"no place for a spool: {' '.join(refused)} Set TMPDIR to a folder of your own.")
 
@@ -265,7 +271,7 @@ def _safest_first(roots: Sequence[Path]) -> list[Path]:
     reasons = {root: private_files.why_replaceable(root.parent) for root in roots}
     for reason in reasons.values():
         if reason is not None:
-            _warn_once(reason)
+            _warn_once(f"passed over: {reason}")
     return sorted(roots, key=lambda root: reasons[root] is not None)
 
 
@@ -284,13 +290,13 @@ def run_folders(root: Path, project: str | None = None) -> list[RunFolder]:
         if reason is None:
             found.append(folder)
         else:
-            _warn_once(reason)
+            _warn_once(f"passed over: {reason}")
     return found
 
 
 @functools.lru_cache(maxsize=1000)
-def _warn_once(reason: str) -> None:
-    log.warning("passed over: %s", reason)
+def _warn_once(sentence: str) -> None:
+    log.warning("%s", sentence)
 
 
 def safe_name(text: str) -> str:

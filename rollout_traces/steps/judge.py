@@ -272,7 +272,8 @@ class Judge:
 
 def _of_copied(flags: Mapping[int, list[Flag]], batch: PackedBatch) -> dict[int, list[Flag]]:
     """Flags by row, with an entry for every copied row that has some stored."""
-    rows = [row for row in range(batch.n_rows) if stored_flags(batch, row)]
+    copied = range(batch.n_rows if "ledger_rows" in batch.row_lists else 0)
+    rows = [row for row in copied if stored_flags(batch, row)]
     return {**{row: [] for row in rows}, **flags}
 
 

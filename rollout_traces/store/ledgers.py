@@ -59,8 +59,22 @@ def ledger_of(asking: Asking, scope: Scope) -> Ledger:
         asking: asks the table.
         scope: run, split and steps.
     """
+    return _rows(asking, scope, "coalesce(t.from_ledger, false) AND NOT t.superseded")
+
+
+def kept_of(asking: Asking, scope: Scope) -> Ledger:
+    """The rows of a scope that traces alone know, as of trainers that keep no ledger, in the order of steps.
+
+    Args:
+        asking: asks the table.
+        scope: run, split and steps.
+    """
+    return _rows(asking, scope, "NOT coalesce(t.from_ledger, false) AND NOT t.superseded")
+
+
+def _rows(asking: Asking, scope: Scope, which: str) -> Ledger:
     asked = asking.asked(scope)
-    condition = asked.condition.and_(Sql("coalesce(t.from_ledger, false) AND NOT t.superseded"))
+    condition = asked.condition.and_(Sql(which))
     names = [name for name in shown_columns(asking.rows, None) if _is_ledgers(name)]
     listed = ", ".join(f't."{name.replace(chr(34), chr(34) * 2)}"' for name in names)
     found = asking.run(

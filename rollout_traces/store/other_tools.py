@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rollout_traces.store.source import StoredTrace
+from rollout_traces.store.stored_trace import StoredTrace
+from rollout_traces.trace.conversion import TraceRecord
 
 RENAMED = {
     "group_id": "group",
@@ -67,6 +68,24 @@ def read_other_tool(
         known["group"] = group_number(known["group"])
     known["flags"] = tuple(known["flags"])
     return OtherTool(known | {"written_by": writer.name}, row.conversation() or messages)
+
+
+def shown_record(stored: StoredTrace, record: TraceRecord) -> TraceRecord:
+    """A trace as a page shows it: of another tool with its fields under our names too, and its conversation.
+
+    Args:
+        stored: the row; of an export, which has no key and step of it, the trace stays as it is.
+        record: its messages and metadata as they are stored.
+    """
+    own = dict(record.metadata)
+    if not stored.key or (own.get("kind") in ("rollout", "digest") and "schema" in own):
+        return record
+    spoken = [message for message in record.messages if isinstance(message, Mapping)]
+    other = read_other_tool(stored, spoken, own)
+    if other is None:
+        return record
+    known = {name: list(v) if isinstance(v, tuple) else v for name, v in other.fields.items()}
+    return replace(record, messages=list(other.conversation), metadata=own | known)
 
 
 def group_number(named: Any) -> int:

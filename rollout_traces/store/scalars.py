@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -51,6 +52,24 @@ class Scalars:
                         _LOG.warning("%s: metrics row %d is damaged and left out", self._source.label, row_id)
                 read.last_id = rows[-1][0]
             return {key: (list(values), list(values.values())) for key, values in read.series.items()}
+
+
+def superseded_steps(steps: Sequence[int], begins: Sequence[int]) -> set[int]:
+    """The steps of a series that only an older attempt has, past where a newer one began.
+
+    A newer attempt's first value comes after all those of the older ones; what came before it and lies further on
+    belongs to weights that were thrown away.
+
+    Args:
+        steps: in order of arrival, each once, at its newest value.
+        begins: the first step of every attempt but the first.
+    """
+    superseded: set[int] = set()
+    for begin in begins:
+        first = min((step for step in steps if step >= begin), default=None)
+        if first is not None:
+            superseded.update(step for step in steps[: steps.index(first)] if step > first)
+    return superseded
 
 
 def _add(series: dict[str, dict[int, float]], step: int, text: str | bytes) -> bool:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
+from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.store import Store
 from rollout_traces.store.store_tables import EVERYTHING, Steps
 
 Metrics = dict[str, float]
-_OF_TRACES = (
-    "group",
-    "sample",
-    "reward",
-    "reward_status",
-    "stop_reason",
-    "n_sampled",
-    "advantage",
-    "success",
-)
-"""The columns that the traces of other tools may have and that metrics are computed from."""
 
 
 def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> dict[int, Metrics]:
@@ -105,22 +93,8 @@ def _of_traces(store: Store, run: str, split: str, steps: Steps, known: Containe
     ]
     if not missing:
         return Ledger({})
-    wanted = [name for name in _OF_TRACES if name in {info.name for info in store.columns("all")}]
-    between = (min(missing), max(missing))
-    table = store.rollouts(columns=["step", *wanted], runs=[run], splits=[split], steps=between)
-    ledger = Ledger({name: _column(name, table[name].to_pylist()) for name in table.column_names})
+    ledger = store.kept_rows(run, split, (min(missing), max(missing)))
     return ledger.take(np.flatnonzero(np.isin(ledger.get("step"), missing)))
-
-
-def _column(name: str, values: Sequence[Any]) -> np.ndarray:
-    kind = kind_of(name)
-    if kind == "float":
-        return np.asarray([v if isinstance(v, int | float) else np.nan for v in values], np.float64)
-    if kind == "int":
-        return np.asarray([v if isinstance(v, int) else NULL_INT for v in values], np.int64)
-    column = np.empty(len(values), object)
-    column[:] = [v if isinstance(v, str) else None for v in values]
-    return column
 
 
 def by_step(ledger: Ledger) -> list[tuple[int, Ledger]]:

@@ -361,6 +361,7 @@ class Store(StoreTables):
         Raises:
             StoreError: there is none, or its JSON is damaged.
         """
+        from rollout_traces.store.other_tools import shown_record
         from rollout_traces.trace.conversion import TraceRecord
 
         stored = self.source.trace(encodable(trace_id))
@@ -368,9 +369,8 @@ class Store(StoreTables):
             messages, metadata, spans = (
                 orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
             )
-            return TraceRecord(
-                list(messages), dict(metadata), [span for span in spans if isinstance(span, dict)]
-            )
+            spans = [span for span in spans if isinstance(span, dict)]
+            return shown_record(stored, TraceRecord(list(messages), dict(metadata), spans))
 
     def transcript(self, trace_id: str) -> Transcript | None:
         """The transcript of a trace, None where another tool wrote it.

@@ -76,6 +76,15 @@ class StoreTables:
         scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
         return self._finder.ask(lambda asking: ledger_of(asking, scope))
 
+    def kept_rows(
+        self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
+    ) -> Ledger:
+        """As `ledger_rows`, of the rollouts that traces alone know: trainers that write their own keep no ledger."""
+        from rollout_traces.store.ledgers import kept_of
+
+        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
+        return self._finder.ask(lambda asking: kept_of(asking, scope))
+
     def rollouts(
         self,
         where: str = "",

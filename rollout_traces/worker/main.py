@@ -67,13 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
 def give_way() -> None:
     """Lets the trainer go first wherever both want the processor.
 
-    A worker is a session of its own, and Linux may weigh whole sessions against each other: a process's
-    own niceness then counts only within its session.
+    Linux may weigh whole sessions against each other: a process's own niceness then counts only within its session.
+    The logger starts a worker as a session of its own; one that was started by hand leaves its shell's as it is.
     """
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    with contextlib.suppress(OSError):
-        AUTOGROUP.write_text(str(NICENESS))
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            AUTOGROUP.write_text(str(NICENESS))
 
 
 def process_folder(folder: RunFolder, named: NamedTargets) -> int:

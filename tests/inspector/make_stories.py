@@ -1,4 +1,4 @@
-"""Logs a project of story runs for pictures and for trying the pages: a healthy one and four with a planted cause.
+"""Logs a project of story runs for pictures and for trying the pages: a healthy one and three with a planted cause.
 
 Run as `python -m tests.inspector.make_stories`, with TRACKIO_DIR set.
 """
@@ -10,9 +10,8 @@ from unittest import mock
 CAUSES_SHOWN = {
     "healthy": None,
     "engine-off": "one engine off",
-    "tool-breaks": "tool breaks",
-    "mask-leak": "mask leak",
     "judge": "judge likes a phrase",
+    "reward-fails": "reward function failing",
 }
 """Run -> what is planted in it, from step `AT` on."""
 AT = 30

@@ -1,7 +1,8 @@
 """Takes the pictures of docs/ from a project, in headless Chromium.
 
 Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
-beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead.
+beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead, with
+`--project imports` those of `make_imports`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ def main() -> None:
     if options.project == "stories":
         with sync_playwright() as playwright:
             take_of_stories(playwright, options.address)
+        return
+    if options.project == "imports":
+        with sync_playwright() as playwright:
+            take_of_imports(playwright, options.address)
         return
     place = {"project": options.project, "step": options.step, "group": options.group}
     shots = {
@@ -69,7 +74,7 @@ def take_of_stories(playwright: object, address: str) -> None:
         "run": ({**place, "run": "judge", "tab": "run"}, "run-card", 1280),
         "run-healthy": ({**place, "run": "healthy", "tab": "run"}, "run-card", 1280),
         "run-engine": ({**place, "tab": "run"}, "run-card", 1280),
-        "run-tools": ({**place, "run": "tool-breaks", "tab": "run"}, "run-card", 1280),
+        "run-reward": ({**place, "run": "reward-fails", "tab": "run"}, "run-card", 1280),
         "explain": (
             {**place, "run": "judge", "tab": "explain", "steps": "30:49", "against": "steps=10:29"},
             "findings",
@@ -78,6 +83,33 @@ def take_of_stories(playwright: object, address: str) -> None:
         "flips": ({**place, "tab": "flips"}, "grid-cell", 1440),
         "runs": ({**place, "tab": "runs", "other": "healthy"}, "runs-card", 1440),
     }
+    take_each(playwright, address, shots)
+
+
+def take_of_imports(playwright: object, address: str) -> None:
+    """Projects of other tools: imported ones, and what TRL logged by itself."""
+    shots = {
+        "imported-prime-rl": ({"project": "prime-rl", "tab": "rollouts", "group": "1"}, "turn", 1600),
+        "imported-prime-rl-episodes": ({"project": "prime-rl", "tab": "episodes"}, "episode", 1600),
+        "imported-verl": ({"project": "verl", "tab": "rollouts"}, "turn", 1600),
+        "imported-verl-health": ({"project": "verl", "tab": "health"}, "health-card", 1600),
+        "traces-of-trl": (
+            {"project": "trl-sums", "tab": "rollouts", "run": "grpo", "split": "rollout"},
+            "turn",
+            1600,
+        ),
+        "traces-of-trl-health": (
+            {"project": "trl-sums", "tab": "health", "split": "rollout"},
+            "health-card",
+            1600,
+        ),
+        "traces-of-trl-run": ({"project": "trl-sums", "tab": "run", "split": "rollout"}, "run-card", 1600),
+    }
+    take_each(playwright, address, shots)
+
+
+def take_each(playwright: object, address: str, shots: dict[str, tuple[dict[str, str], str, int]]) -> None:
+    """Takes pages: name -> address, what is waited for, and the window's width."""
     browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])  # type: ignore[attr-defined]
     for name, (state, shown, width) in shots.items():
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="light")

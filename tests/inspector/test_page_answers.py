@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.analysis import explain as explain_selections
+from rollout_traces.analysis.relations import written
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.explain import explain, figures, in_force, written
+from rollout_traces.inspector.pages.explain import explain, figures, in_force
 from rollout_traces.inspector.pages.flips import flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import two_runs
@@ -83,7 +84,7 @@ class TestExplain:
         found = explain(workspace, Request(asked))
         assert found["findings"]
         for at, each in enumerate(found["findings"]):
-            query = figures(workspace, Request({**asked, "finding": at}))["queries"][0]
+            query = figures(workspace, Request({**asked, "of": "findings", "at": at}))["queries"][0]
             rows = [dict(zip(query["columns"], row, strict=True)) for row in query["rows"]]
             assert rows[0]["level"] == pytest.approx(each["a"]) and rows[1]["level"] == pytest.approx(
                 each["b"]

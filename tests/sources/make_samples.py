@@ -3,7 +3,7 @@
     python -m tests.sources.make_samples OUT --code nemo=... slime=... open-instruct=... rllm=... prime-rl=...
 
 Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285,
-tinker-cookbook 0.6.1 and torch; `--code` names checkouts of the trainers that no index has. A writer that is a
+tinker-cookbook 0.6.1, atif 1.8.0 and torch, and one with verifiers 0.1.14 for `--only verifiers-results`; `--code` names checkouts of the trainers that no index has. A writer that is a
 method of a class which needs a cluster is taken out of its source file by name and called on a small stand-in
 for `self`: the lines that write are the trainer's own.
 """
@@ -14,6 +14,7 @@ import argparse
 import ast
 import asyncio
 import dataclasses
+import http.server
 import importlib.util
 import json
 import os
@@ -21,6 +22,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import threading
 import types
 from enum import Enum
 from pathlib import Path
@@ -184,6 +186,159 @@ def skyrl(out: Path) -> None:
         [{"reward_spec": {"method": "rule", "ground_truth": "5"}, "max_turns": 3}] * 4,
         {"eval/all/avg_score": 0.75},
     )
+
+
+def alone(package: str, path: str) -> types.ModuleType:
+    """A module of an installed package under its own name, the packages above it not run."""
+    name = f"{package}.{path.removesuffix('.py').replace('/', '.')}"
+    spec = importlib.util.spec_from_file_location(name, package_file(package, path))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def skyrl_training(out: Path) -> None:
+    """A step's training input as SkyRL's trainer makes, completes and dumps it, padded to a multiple of three."""
+    import torch
+
+    writer = taken(package_file("skyrl", "train/trainer.py"), "dump_data", TrainingInputBatch=None)
+    batches = alone("skyrl", "backends/skyrl_train/training_batch.py")
+    preprocess = alone("skyrl", "train/dataset/preprocess.py")
+    prompts, responses = [[5, 6], [5, 6], [4, 5, 6]], [[7, 8, 2], [7, 2], [9, 9, 9, 2]]
+    masks = [[1, 0, 1], [1, 1], [1, 1, 1, 1]]
+    logprobs = [[-0.5, -0.25, -1.0], [-0.125, -2.0], [-0.5, -0.75, -3.0, -0.0625]]
+    made = preprocess.convert_prompts_responses_to_batch_tensors(
+        types.SimpleNamespace(pad_token_id=0),
+        prompts,
+        responses,
+        [[0.0] * len(r) for r in responses],
+        masks,
+        logprobs,
+    )
+    sequences, attention, response, rewards, loss, rollout_logprobs, _ = made
+    batch = batches.TrainingInputBatch(
+        {
+            "sequences": sequences,
+            "attention_mask": attention,
+            "response_mask": response,
+            "rewards": rewards,
+            "loss_mask": loss,
+            "rollout_logprobs": rollout_logprobs,
+            "rollout_expert_indices": None,
+        }
+    )
+    uids = ["a", "a", "b"]
+    batch.metadata = {"uids": uids, "policy_prompt_boundaries": preprocess.compute_prompt_boundaries(uids)}
+    batch = batches.pad_training_input_batch(batch, 1)
+    # What the trainer computes with its models before it dumps: exact in bfloat16, which these have on a GPU.
+    batch["action_log_probs"] = (batch["rollout_logprobs"] - 0.25).to(torch.bfloat16)
+    batch["advantages"] = batch["response_mask"] * 0.5
+    batch.pop("rewards")
+    batch.metadata.pop("uids")
+    config = types.SimpleNamespace(trainer=types.SimpleNamespace(export_path=str(out)))
+    writer.dump_data(types.SimpleNamespace(cfg=config), batch, file_name="global_step_12_training_input")
+
+
+def atif(out: Path) -> None:
+    """An agent's trajectory with a sub-agent's inside, by the models of the package atif; Harbor's result beside it."""
+    import atif as models
+
+    def call(prompt: list[int], completion: list[int]) -> models.Metrics:
+        logprobs = [-0.25 * (n + 1) for n in range(len(completion))]
+        return models.Metrics(prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs)
+
+    tool = models.ToolCall(tool_call_id="c1", function_name="add", arguments={"a": 2, "b": 3})
+    result = models.ObservationResult(source_call_id="c1", content="5")
+    steps = [
+        models.Step(step_id=1, source="user", message="What is 2 + 3?"),
+        models.Step(
+            step_id=2,
+            source="agent",
+            message="",
+            reasoning_content="Use the tool.",
+            tool_calls=[tool],
+            observation=models.Observation(results=[result]),
+            metrics=call([1, 2], [3, 4]),
+        ),
+        models.Step(step_id=3, source="agent", message="It is 5.", metrics=call([1, 2, 3, 4, 5], [6, 7, 8])),
+    ]
+    helper = models.Trajectory(
+        schema_version="ATIF-v1.8",
+        session_id="s1",
+        trajectory_id="t2",
+        agent=models.Agent(name="adder", version="1"),
+        steps=[
+            models.Step(step_id=1, source="user", message="Add 2 and 3."),
+            models.Step(step_id=2, source="agent", message="5"),
+        ],
+    )
+    trajectory = models.Trajectory(
+        schema_version="ATIF-v1.8",
+        session_id="s1",
+        trajectory_id="t1",
+        agent=models.Agent(name="solver", version="1", model_name="m"),
+        steps=steps,
+        final_metrics=models.FinalMetrics(total_steps=3),
+        subagent_trajectories=[helper],
+    )
+    folder = out / "trial-1/agent"
+    folder.mkdir(parents=True)
+    (folder / "trajectory.json").write_text(trajectory.model_dump_json(exclude_none=True))
+    verdict = {"task_name": "sums", "verifier_result": {"rewards": {"reward": 1.0}}}
+    (folder.parent / "result.json").write_text(json.dumps(verdict))
+
+
+def verifiers_results(out: Path) -> None:
+    """An evaluation by verifiers 0.1.14, in an environment of its own, with an engine on this machine."""
+    import verifiers as vf
+    from datasets import Dataset
+
+    answers = iter([a for _, a, _ in ROWS])
+
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            message = {"role": "assistant", "content": next(answers)}
+            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            usage = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
+            said = {
+                "id": "c",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "m",
+                "choices": [choice],
+                "usage": usage,
+            }
+            body = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def exact(completion: list, answer: str, **_: Any) -> float:
+        return float(answer in completion[-1]["content"])
+
+    def brief(completion: list, **_: Any) -> float:
+        return 1 / (1 + len(completion[-1]["content"]))
+
+    asked = [
+        {"question": ROWS[0][0], "answer": "5", "info": {"level": "easy"}},
+        {"question": ROWS[2][0], "answer": "28", "info": {"level": "hard"}},
+    ]
+    data = Dataset.from_list(asked)
+    rubric = vf.Rubric(funcs=[exact, brief], weights=[1.0, 0.5])
+    environment = vf.SingleTurnEnv(dataset=data, eval_dataset=data, rubric=rubric)
+    os.environ["ENGINE_KEY"] = "none"
+    with http.server.HTTPServer(("127.0.0.1", 0), Engine) as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        client = vf.ClientConfig(
+            api_base_url=f"http://127.0.0.1:{engine.server_port}/v1", api_key_var="ENGINE_KEY"
+        )
+        counts = {"num_examples": 2, "rollouts_per_example": 2, "max_concurrent": 1}
+        asyncio.run(environment.evaluate(client, "m", save_results=True, results_path=out, **counts))
+        engine.shutdown()
 
 
 def nemo_rl(out: Path, code: Path) -> None:
@@ -614,6 +769,9 @@ def main() -> None:
         "verl": lambda out: verl(out),
         "areal": lambda out: areal(out),
         "skyrl": lambda out: skyrl(out),
+        "skyrl-training": skyrl_training,
+        "atif": atif,
+        "verifiers-results": verifiers_results,
         "nemo-rl": lambda out: nemo_rl(out, code["nemo"]),
         "slime": lambda out: slime(out, code["slime"]),
         "open-instruct": lambda out: open_instruct(out, code["open-instruct"]),

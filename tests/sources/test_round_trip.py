@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.export import ExportQuery, export
+from rollout_traces.export import ExportQuery, export, export_partitioned
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
@@ -131,6 +131,19 @@ class TestACappedProject:
             assert traced[0] == traced[1] and sum(traced[0]) == 12
         for mine, theirs in zip(conversations(original), conversations(copy), strict=True):
             assert mine == theirs
+
+    def test_a_partitioned_export_comes_back_too(self, trackio_dir, tmp_path):
+        logger = capped("original")
+        log_steps(logger, (1, 2))
+        assert logger.finish()
+        original = rt.open_store(project="original")
+        export_partitioned(original, tmp_path / "out", tokens=True)
+        report = import_rollouts(tmp_path / "out", "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+        assert (report.rows, report.problems.counts) == (32, {})
+        copy = rt.open_store(project="copy")
+        assert {run.name for run in copy.runs()} == {"r1"}
+        assert differing(ledger_of(original), ledger_of(copy)) <= OF_THE_COPY
+        assert conversations(original) == conversations(copy)
 
     def test_flags_of_rows_without_tokens_come_back_and_say_so(self, trackio_dir, tmp_path):
         logger = capped("original")

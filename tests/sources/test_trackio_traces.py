@@ -125,7 +125,9 @@ class TestVerlAgentLoop:
         assert row.response_mask == [0, 0, 0, 1, 1, 0, 1]
         assert row.tracks["logprobs"][3:] == [-0.5, -0.25, 0.0, -1.0]
         assert (row.step, row.group, row.reward, row.messages) == (4, 8, 1.0, CHAT[:1])
-        assert fields_of(row)["n_sampled"] == 3
+        fields = fields_of(row)
+        assert (fields["n_tokens"], fields["n_prompt"], fields["n_sampled"]) == (7, 3, 3)
+        assert fields["mean_logprob"] == pytest.approx((-0.5 - 0.25 - 1.0) / 3)
 
     def test_a_single_call_of_an_engine_is_no_rollout(self):
         metadata = {**self.METADATA, "op": "LLMServerClient.generate", "output": {"token_ids": [1]}}

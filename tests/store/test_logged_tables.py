@@ -16,6 +16,7 @@ from rollout_traces.export import ExportQuery, export
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.removal_plan import plan_removal
 from tests.sources.trl_run import PROJECT, log_run, sample
+from tests.store.test_http_source import serving
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")
 
@@ -61,6 +62,9 @@ class TestARealRun:
         assert (row["extra/answer"], row["answer"]) == ("5", None)
         assert store.messages(row.id) == [*first["prompt"], *first["completion"]]
         assert store.transcript(row.id) is None
+        told = store.record(row.id).metadata
+        assert (told["group"], told["component/brief"], told["brief"]) == (0, first["brief"], first["brief"])
+        assert (told["written_by"], told["flags"]) == ("TRL", list(row["flags"]))
 
     def test_equal_prompts_of_a_step_are_a_group_and_how_many_there_were_is_unknown(
         self, store: Store
@@ -97,6 +101,19 @@ class TestARealRun:
         log_run([table(record("<think>and so on"), record("fine"))])
         store = open_store(PROJECT)
         assert store.count(where="flags has 'thinking_unclosed'") == 1
+
+
+class TestAServer:
+    def test_its_tables_are_read_as_those_of_this_machine(
+        self, store: Store, trackio_dir: Path, tmp_path: Path
+    ) -> None:
+        with serving(trackio_dir) as address:
+            remote = open_store(PROJECT, server_url=address, index_path=tmp_path / "remote")
+            here, there = ([row.as_dict() for row in s.query(limit=100).rows] for s in (store, remote))
+            assert here == there and len(there) == 12
+            ids = [row["id"] for row in here]
+            assert remote.source.messages_of(ids) == store.source.messages_of(ids)
+            remote.close()
 
 
 class TestAGrowingProject:

@@ -7,7 +7,7 @@ import math
 import orjson
 import pytest
 
-from rollout_traces.store.scalars import Scalars
+from rollout_traces.store.scalars import Scalars, superseded_steps
 
 
 class Rows:
@@ -52,3 +52,20 @@ def test_a_damaged_row_is_left_out(text):
 def test_values_that_are_not_finite_are_kept_as_such():
     [value] = Scalars(Rows((1, {"a": "NaN"}))).of("run")["a"][1]
     assert math.isnan(value)
+
+
+class TestSupersededSteps:
+    def test_are_those_past_the_first_step_of_a_newer_attempt_that_came_before_it(self):
+        assert superseded_steps([1, 2, 5, 6, 3, 4], [3]) == {5, 6}
+
+    def test_are_none_once_the_newer_attempt_has_come_as_far(self):
+        assert superseded_steps([1, 2, 3, 4, 5, 6, 7], [3]) == set()
+
+    def test_are_found_where_a_number_is_logged_at_some_steps_only(self):
+        assert superseded_steps([10, 30, 40, 20], [15]) == {30, 40}
+
+    def test_are_none_before_the_newer_attempt_logged_the_number(self):
+        assert superseded_steps([1, 2], [3]) == set()
+
+    def test_of_several_attempts_are_all_that_one_of_them_replaced(self):
+        assert superseded_steps([1, 9, 2, 7, 3, 4], [2, 3]) == {9, 7}

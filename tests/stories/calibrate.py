@@ -1,17 +1,21 @@
 """Prints how the analysis does on stories: `python -m tests.stories.calibrate --seeds 8`.
 
 Thresholds are tuned on seeds from 1000 on (`--tuning`) and on the causes that are not in `HELD_OUT`; what is
-reported are the seeds below 1000 and all causes.
+reported are the seeds below 1000 and all causes, and `held_out.py`, on which nothing was tuned.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
+from tests.stories import held_out
 from tests.stories.causes import CAUSES, HELD_OUT, Cause, both
 from tests.stories.relations import of_story
 from tests.stories.world import KINDS, Story, write_run
@@ -62,21 +66,17 @@ def first_visible(at: int, name: str) -> int:
     return -(-at // 10) * 10 if name.startswith("evaluation") else at
 
 
-def planted(name: str, seeds: Sequence[int], n_steps: int = 100) -> Iterator[tuple[Story, Cause]]:
+def planted(name: str, cause: Cause, seeds: Sequence[int], n_steps: int = 100) -> Iterator[Story]:
     """The runs with one cause, one a seed, of the kinds that it makes sense in."""
-    cause = CAUSES[name]
     for seed in seeds:
-        yield (
-            write_run(seed, cause.kinds[seed % len(cause.kinds)], name, cause.changes, n_steps=n_steps),
-            cause,
-        )
+        yield write_run(seed, cause.kinds[seed % len(cause.kinds)], name, cause.changes, n_steps=n_steps)
 
 
-def table_of_causes(seeds: Sequence[int]) -> None:
+def table_of_causes(seeds: Sequence[int], causes: Mapping[str, Cause] = CAUSES) -> None:
     first = three = near = total = 0
     print(f"{'cause':42} {'first':>6} {'in 3':>6} {'step':>6}   rank and steps off, by seed")
-    for name in CAUSES:
-        found = [look(story, cause, name) for story, cause in planted(name, seeds)]
+    for name, cause in causes.items():
+        found = [look(story, cause, name) for story in planted(name, cause, seeds)]
         a = sum(f.rank == 1 for f in found)
         b = sum(f.rank is not None and f.rank <= 3 for f in found)
         c = sum(f.off is not None and abs(f.off) <= 2 for f in found)
@@ -85,7 +85,7 @@ def table_of_causes(seeds: Sequence[int]) -> None:
             "-" if f.rank is None else f"{f.rank}/{'?' if f.off is None else format(f.off, '+d')}"
             for f in found
         )
-        mark = "*" if name in HELD_OUT else " "
+        mark = " " if name in CAUSES and name not in HELD_OUT else "*"
         print(
             f"{name:41}{mark} {a:>4}/{len(found)} {b:>4}/{len(found)} {c:>4}/{len(found)}   {cells}",
             flush=True,
@@ -124,11 +124,26 @@ def table_of_healthy(seeds: Sequence[int]) -> None:
     )
 
 
+def table_of_comparisons(n: int, start: int) -> None:
+    """Steps of healthy runs, each against the ten before it: how many show anything."""
+    shown = 0
+    kinds = list(KINDS)
+    for at in range(n // 10):
+        story = write_run(start + 300 + at, kinds[at % len(kinds)])
+        relations = of_story(story)
+        for step in np.random.default_rng(start + at).choice(np.arange(15, 100), 10, replace=False).tolist():
+            found = explain(relations, Selection("run", "rollout", (step, step)))
+            shown += bool(found.findings)
+            for finding in found.findings[:1]:
+                print(f"  {kinds[at % len(kinds)]} {step}: {finding.sentence}")
+    print(f"comparisons of healthy steps: {shown} of {n} show anything, {shown / n:.1%}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tuning", action="store_true", help="the seeds that thresholds are tuned on")
-    parser.add_argument("--only", choices=["causes", "pairs", "healthy"])
+    parser.add_argument("--only", choices=["causes", "pairs", "healthy", "comparisons", "held-out"])
     asked = parser.parse_args()
     start = TUNING if asked.tuning else 0
     seeds = range(start, start + asked.seeds)
@@ -139,6 +154,10 @@ def main() -> None:
         table_of_pairs(seeds)
     if asked.only in (None, "healthy"):
         table_of_healthy(range(start, start + max(asked.seeds // 2, 1)))
+    if asked.only in (None, "comparisons"):
+        table_of_comparisons(200, start)
+    if asked.only in (None, "held-out"):
+        table_of_causes(range(start + 500, start + 500 + asked.seeds), held_out.CAUSES)
     print(f"{time.process_time() - began:.0f} s of processor time")
 
 

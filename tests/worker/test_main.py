@@ -153,6 +153,18 @@ class TestLightness:
         if session.exists():  # Linux may weigh sessions against each other
             wait_for(lambda: session.read_text().split()[-1] == str(NICENESS))
 
+    def test_started_by_hand_leaves_the_other_programs_of_its_shell_as_they_are(self, tmp_path):
+        autogroup = tmp_path / "autogroup"
+        code = (
+            "import pathlib, sys; from rollout_traces.worker import main; "
+            "main.AUTOGROUP = pathlib.Path(sys.argv[1]); main.give_way()"
+        )
+        command = [sys.executable, "-c", code, str(autogroup)]
+        subprocess.run(command, check=True)
+        assert not autogroup.exists()
+        subprocess.run(command, check=True, start_new_session=True)
+        assert autogroup.read_text() == str(NICENESS)
+
 
 class TestFallingBack:
     def test_to_a_thread_when_no_process_can_be_started(self, logger, trackio_dir, monkeypatch, caplog):

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from rollout_traces.analysis.moved import Moved, Movements, Part, movements
+from rollout_traces.analysis.length_bias import LengthBias, length_bias
+from rollout_traces.analysis.logged import logged_series
+from rollout_traces.analysis.moved import Movements, movements
+from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.phrases import PhraseTrend, phrase_trends
 from rollout_traces.analysis.seen import FirstSeen, first_seen
-from rollout_traces.analysis.series import RunSeries, Series, logged_series
+from rollout_traces.analysis.series import RunSeries, Series
 
 Severity = Literal["error", "warn", "info"]
 DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(6)
@@ -32,7 +35,7 @@ class Diagnosis:
         part: the sources or engines it speaks of, None for all.
         figures: the numbers of the sentence by name.
         where: a filter in the query language that finds the rollouts.
-        query: a SELECT over `rollouts` or `metrics` that gives the figures again.
+        queries: SELECTs over `rollouts` and `metrics` that give the figures of the sentence again.
         advice: what to do next; empty for a consequence of something else.
         consequences: what began with it and follows from it.
     """
@@ -46,7 +49,7 @@ class Diagnosis:
     part: Part | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     where: str = ""
-    query: str = ""
+    queries: tuple[str, ...] = ()
     advice: str = ""
     consequences: tuple[Diagnosis, ...] = ()
 
@@ -87,6 +90,11 @@ class Evidence:
     def phrases(self) -> list[PhraseTrend]:
         """Phrases whose share grew."""
         return phrase_trends(self.run)
+
+    @cached_property
+    def length_bias(self) -> LengthBias | None:
+        """Where reward and length began to go together."""
+        return length_bias(self.run.length_correlation, self.movements.get("n_sampled"))
 
     def of(self, *columns: str) -> Iterator[Moved]:
         """Movements of some columns."""

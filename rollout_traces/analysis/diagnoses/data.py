@@ -15,10 +15,12 @@ from rollout_traces.analysis.diagnoses.base import (
     change_text,
     figures,
     filter_of,
+    literal,
     percent,
     since,
 )
-from rollout_traces.analysis.moved import Moved, recomputed
+from rollout_traces.analysis.movement import Moved
+from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import as_arrays, current, sql_text
 
 MASK_FLAGS = [
@@ -64,7 +66,7 @@ def mask_or_template(e: Evidence) -> list[Diagnosis]:
         found.append(
             Diagnosis(
                 "mask_or_template", text + ".", "error" if grave else "warn", DATA, step, first.last, first.part,
-                figures(first), filter_of(first), recomputed(e.run, first), ADVICE_MASK,
+                figures(first), filter_of(first), tuple(level_query(e.run, m) for m in (first, *others)), ADVICE_MASK,
             )
         )  # fmt: skip
     return found
@@ -91,19 +93,16 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
         m = moved[0]
         text = f"Groups hold rollouts of more than one prompt: {change_text(m, shares=True)}."
         step, last, part, numbers = m.step, m.last, m.part, figures(m)
+        query = level_query(e.run, m)
     elif float(np.median(series.values)) > 0.05:
         share = float(np.average(series.values, weights=series.rows))
         text = (
             f"In {percent(share)} of the groups the rollouts answer more than one prompt, in the whole run."
         )
         step, last, part, numbers = int(series.steps[0]), None, None, {"share": share}
+        query = f"select sum(mixed) / sum(several) as share, sum(several) as groups from ({e.run.with_values(e.run.groups_query)})"
     else:
         return []
-    query = (
-        'select step, count(*) as groups, sum(cast(keys > 1 as int)) as mixed from (select step, "group", '
-        f"count(distinct prompt_key) as keys from rollouts where run = {sql_text(e.run.run)} and split = "
-        f"{sql_text(e.run.split)} and {current(e.run.columns)} group by all) group by step order by step"
-    )
     advice = "Check how group ids are made: a group has to be the rollouts of one prompt in one step."
     return [
         Diagnosis(
@@ -116,7 +115,7 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
             part,
             numbers,
             f"step >= {step}",
-            query,
+            (query,),
             advice,
         )
     ]
@@ -128,7 +127,7 @@ def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
         Diagnosis(
             "duplicate_prompts",
             f"Groups of a step that repeat a prompt of the same step: {change_text(m, shares=True)}.",
-            "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), recomputed(e.run, m),
+            "warn", DATA, m.step, m.last, m.part, figures(m), filter_of(m, "prompt_key is not null"), (level_query(e.run, m),),
             "Look at the data loader: it hands out the same prompt more than once.",
         )
         for m in e.of("group/repeated_prompts")
@@ -150,7 +149,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
         found.append(
             Diagnosis(
                 "data_mix", f"The mix of sources moved: {text}, {since(first.step, first.last)}.", "warn", DATA,
-                first.step, first.last, None, figures(first), filter_of(first), recomputed(e.run, first),
+                first.step, first.last, None, figures(first), filter_of(first), tuple(level_query(e.run, m) for m in ordered[:3]),
                 "If this was a curriculum, compare within sources; if not, look at the data loader.",
             )
         )  # fmt: skip
@@ -158,7 +157,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
         found += [
             Diagnosis(
                 "data_mix", f"Prompts changed their length: {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
-                figures(m), filter_of(m, "n_prompt is not null"), recomputed(e.run, m),
+                figures(m), filter_of(m, "n_prompt is not null"), (level_query(e.run, m),),
                 "Compare prompts before and after: another data set, or another system prompt.",
             )
             for m in e.of("n_prompt")
@@ -192,14 +191,18 @@ def evaluation_set(e: Evidence) -> list[Diagnosis]:
                     "same. Scores before and after do not compare."
                 )
                 numbers = {"kept": kept, "before": len(sets[i]), "after": len(sets[i + 1])}
+                asked = (
+                    f"select distinct prompt_key from rollouts where run = {sql_text(e.run.run)} and split = {sql_text(split)} "
+                    f"and {current(c)} and prompt_key is not null and step = "
+                )
                 again = (
-                    f"select step, count(distinct prompt_key) as prompts from rollouts where run = {sql_text(e.run.run)} "
-                    f"and split = {sql_text(split)} and step in ({steps[i]}, {step}) group by step"
+                    f"select (select count(*) from ({asked}{steps[i]})) as before, (select count(*) from ({asked}{step})) as after, "
+                    f"(select count(*) from ({asked}{steps[i]} intersect {asked}{step})) as same"
                 )
                 diagnoses.append(
                     Diagnosis(
-                        "evaluation_set", text, "warn", DATA, step, None, None, numbers, f"split = '{split}' and step >= {step}",
-                        again, "Compare on the prompts that both have: `rollout-traces flips`.",
+                        "evaluation_set", text, "warn", DATA, step, None, None, numbers, f"split = {literal(split)} and step >= {step}",
+                        (again,), "Compare on the prompts that both have: `rollout-traces flips`.",
                     )
                 )  # fmt: skip
     return diagnoses

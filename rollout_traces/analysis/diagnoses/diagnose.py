@@ -15,7 +15,7 @@ from rollout_traces.analysis.diagnoses.base import (
 )
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
-from rollout_traces.analysis.moved import recomputed
+from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 
@@ -75,7 +75,7 @@ def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
     spoken = " ".join(d.sentence for d in told_of)
     return [
         Diagnosis("moved", f"{m.name} moved: {change_text(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
-                  figures(m), filter_of(m), recomputed(e.run, m), "")
+                  figures(m), filter_of(m), (level_query(e.run, m),), "")
         for m in e.moved
         if m.name not in spoken and m.column not in ("source", "engine", "reward_status", "stop_reason")
         and not (m.value is not None and not m.rises)

@@ -20,8 +20,16 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
     since,
 )
-from rollout_traces.analysis.moved import Moved, Part, recomputed
-from rollout_traces.analysis.relations import known_number
+from rollout_traces.analysis.movement import Moved, Part
+from rollout_traces.analysis.recomputed import (
+    before_and_after,
+    in_its_range,
+    level_query,
+    levels_of,
+    two_levels,
+)
+from rollout_traces.analysis.relations import known_number, known_reward, sql_text
+from rollout_traces.analysis.seen import seen_query
 
 TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
 TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
@@ -71,7 +79,7 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
                     None,
                     {"share": s.share_since},
                     where,
-                    "",
+                    (seen_query(e.run, s),),
                     ADVICE_TOOL,
                 )
             )
@@ -100,7 +108,7 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
     severity: Severity = "error" if abs(largest.after - largest.before) >= 0.2 else "warn"
     return Diagnosis(
         "tools_failing", text + ".", severity, ENVIRONMENT, step, m.last, m.part, figures(m),
-        filter_of(m, "n_tool_errors > 0"), recomputed(e.run, m), ADVICE_TOOL,
+        filter_of(m, "n_tool_errors > 0"), (level_query(e.run, m), *(seen_query(e.run, s) for s in signatures[:1])), ADVICE_TOOL,
     )  # fmt: skip
 
 
@@ -122,7 +130,7 @@ def tools_slower(e: Evidence) -> list[Diagnosis]:
     return [
         Diagnosis(
             "slower", f"{m.column} takes more time: {change_text(m)} (seconds).", "warn", ENVIRONMENT, m.step, m.last, m.part,
-            figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
+            figures(m), filter_of(m, f"{m.column} is not null"), (level_query(e.run, m),),
             "Look at the tool's own log from that step on.",
         )
         for m in e.moved
@@ -142,7 +150,7 @@ def reward_function(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "reward_function", f"The reward function fails: {what} {change_text(m, shares=True)}.", severity,
-                    ENVIRONMENT, m.step, m.last, m.part, figures(m), filter_of(m, condition), recomputed(e.run, m),
+                    ENVIRONMENT, m.step, m.last, m.part, figures(m), filter_of(m, condition), (level_query(e.run, m),),
                     "Look at the reward function's errors; these rollouts train on nothing or on a default.",
                 )
             )  # fmt: skip
@@ -173,10 +181,21 @@ def _constant_rewards(e: Evidence) -> list[Diagnosis]:
         where = f"step >= {step}" + (f" and source = {literal(str(name))}" if name is not None else "")
         part = Part("source", (str(name),)) if name is not None and len(names) > 1 else None
         found.append(
-            Diagnosis("reward_function", text, "error", ENVIRONMENT, step, None, part, {"reward": float(low[start])}, where, "",
-                      "Check what the reward function returns when it fails or times out.")
+            Diagnosis("reward_function", text, "error", ENVIRONMENT, step, None, part, {"reward": float(low[start])}, where,
+                      (_rewards_of(e, name, step),), "Check what the reward function returns when it fails or times out.")
         )  # fmt: skip
     return found
+
+
+def _rewards_of(e: Evidence, source: str | None, step: int) -> str:
+    """A SELECT of the rewards of a source from a step on."""
+    of_source = "source is null" if source is None else f"source = {sql_text(source)}"
+    whose = f" and {of_source}" if e.run.columns.has("source") else ""
+    reward = known_reward(e.run.columns)
+    return (
+        f"select min({reward}) as lowest, max({reward}) as highest, count({reward}) as rollouts from rollouts "
+        f"where {e.run.with_values(e.run.scope)} and step >= {step}{whose}"
+    )
 
 
 def _constant_from(constant: np.ndarray, values: np.ndarray) -> int | None:
@@ -197,19 +216,17 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
             continue
         at, on = switched
         step = int(spread.steps[at])
-        series = e.movements.get(name)
-        level = ""
-        if series is not None:
-            before, after = series.values[max(0, at - 14) : at], series.values[at : at + 14]
-            if len(before) and len(after):
-                level = f" (mean {number(float(before.mean()))} to {number(float(after.mean()))})"
+        by_step = e.run.by_step(f"avg({known_number(name)}) as mean")
+        query = two_levels(by_step, "mean", *before_and_after(spread.steps, at))
+        before, after = levels_of(e.run, query)
+        level = f" (mean {number(before)} to {number(after)})"
         what = "was switched on" if on else "is constant: it no longer tells rollouts apart"
         component = name.removeprefix("component/")
         found.append(
             Diagnosis(
                 "reward_changed" if on else "component_constant", f"Reward component {component} {what}{level}, since step {step}.",
                 "warn", ENVIRONMENT if on else OUTCOME, step, None, None, {"step": step}, f"step >= {step}",
-                e.run.by_step(f"stddev_pop({known_number(name)}) as spread, avg({known_number(name)}) as mean"),
+                (query, e.run.by_step(f"stddev_pop({known_number(name)}) as spread, avg({known_number(name)}) as mean")),
                 "If this was not meant, look at the reward's weights and configuration.",
             )
         )  # fmt: skip
@@ -217,19 +234,25 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
     for m in e.moved:
         component = m.column.removeprefix("component/")
         if m.column.startswith("component/") and component not in told_of:
+            learned = in_its_range(e.run, m)
+            outcome = learned or _is_outcome(e, m)
             found.append(
                 Diagnosis(
-                    "reward_moved" if _is_outcome(e, m) else "reward_changed",
-                    f"Reward component {component} jumped: {change_text(m)}.", "warn", OUTCOME if _is_outcome(e, m) else ENVIRONMENT, m.step, m.last,
-                    m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
-                    "A component that jumps was redefined, rescaled, or is being gamed: read its best rollouts.",
+                    "reward_moved" if outcome else "reward_changed", f"Reward component {component} jumped: {change_text(m)}.",
+                    "info" if learned and m.rises else "warn", OUTCOME if outcome else ENVIRONMENT, m.step, m.last,
+                    m.part, figures(m), filter_of(m, f"{m.column} is not null"), (level_query(e.run, m),),
+                    f"Its values are of the same range as before: explain it, `rollout-traces explain RUN --step {m.step}`."
+                    if learned else "A component that jumps was redefined, rescaled, or is being gamed: read its best rollouts.",
                 )
             )  # fmt: skip
     return found
 
 
 def _is_outcome(e: Evidence, m: Moved) -> bool:
-    """Whether a component jumped because of what the policy did: it solves more, or writes what is liked."""
+    """Whether a component jumped because of what the policy did: it solves more, writes what is liked, or at length."""
+    bias = e.length_bias
+    if bias is not None and bias.sure and bias.rose and abs(bias.step - m.step) <= 3:
+        return True
     if any(abs(other.step - m.step) <= 3 for other in e.of("success")):
         return True
     return any(trend.pays and abs(trend.step - m.step) <= 12 for trend in e.phrases)
@@ -259,7 +282,7 @@ def configuration(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "configuration", f"{m.column} was changed: {change_text(m)}.", "warn", ENVIRONMENT, m.step, m.last, None,
-                    figures(m), "", recomputed(e.run, m), "Compare the configuration of the attempts.",
+                    figures(m), "", (level_query(e.run, m),), "Compare the configuration of the attempts.",
                 )
             )  # fmt: skip
     return found

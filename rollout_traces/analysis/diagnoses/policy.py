@@ -17,8 +17,9 @@ from rollout_traces.analysis.diagnoses.base import (
     literal,
     percent,
 )
-from rollout_traces.analysis.moved import Moved, recomputed
-from rollout_traces.analysis.relations import sql_text
+from rollout_traces.analysis.movement import Moved
+from rollout_traces.analysis.recomputed import level_query
+from rollout_traces.analysis.seen import FirstSeen, seen_query
 
 MISMATCH = ("mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum")
 MISMATCH_FLAGS = ("logprob_mismatch", "logprob_out_of_range")
@@ -40,7 +41,7 @@ def engine_off(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "engine_off", f"{m.part} departs from the other engines: {m.name} {change_text(m)}.", "error", SAMPLER, m.step,
-                    m.last, m.part, figures(m), filter_of(m, f"{m.column} is not null"), recomputed(e.run, m),
+                    m.last, m.part, figures(m), filter_of(m, f"{m.column} is not null"), (level_query(e.run, m),),
                     "Compare this engine's sampling settings and weights with the others'.",
                 )
             )  # fmt: skip
@@ -67,7 +68,7 @@ def _mismatch(e: Evidence, m: Moved) -> Diagnosis:
     severity: Severity = "error" if m.value is not None or abs(m.after) >= 2 * abs(m.before) else "warn"
     return Diagnosis(
         kind, text, severity, SAMPLER, m.step, m.last, m.part, figures(m), filter_of(m, f"{m.column} is not null" if m.value is None else ""),
-        recomputed(e.run, m), advice,
+        (level_query(e.run, m),), advice,
     )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def weights_not_synchronised(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "weights_not_synchronised", f"Samples are older than before: {m.name} {change_text(m)}.", "warn", SAMPLER, m.step,
-                    m.last, m.part, figures(m), filter_of(m, "staleness_max > 0" if m.value is None else ""), recomputed(e.run, m),
+                    m.last, m.part, figures(m), filter_of(m, "staleness_max > 0" if m.value is None else ""), (level_query(e.run, m),),
                     "Look at when weights are pushed to the engines.",
                 )
             )  # fmt: skip
@@ -108,14 +109,16 @@ def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diag
             + (f"from step {first} to {last}" if last is not None else f"since step {first}")
             + f": {length} steps with one version, where {usual:.0f} is usual."
         )
+        by_step = e.run.by_step("max(version_max) as v", "version_max is not null")
         query = (
-            f"select step, max(version_max) as newest from rollouts where run = {sql_text(e.run.run)} and split = "
-            f"{sql_text(e.run.split)} group by step order by step"
+            "select version, steps, first, last, usual from (select version, count(*) as steps, min(step) as first, max(step) as last, "
+            "median(count(*)) over () as usual from (select step, max(v) over (order by step) as version "
+            f"from ({by_step})) group by version) where version = {version}"
         )
         numbers = {"version": version, "steps": float(length), "usual": usual}
         where = f"step >= {first}" + (f" and step <= {last}" if last is not None else "")
         found.append(
-            Diagnosis("weights_not_synchronised", text, "error", SAMPLER, first, last, None, numbers, where, query,
+            Diagnosis("weights_not_synchronised", text, "error", SAMPLER, first, last, None, numbers, where, (query,),
                       "Look at the weight push of these steps: the trainer learned from a policy that stood still.")
         )  # fmt: skip
     return found
@@ -132,18 +135,19 @@ def engines(e: Evidence) -> list[Diagnosis]:
         gone = [g.value for g in went if abs(g.last - s.first) <= 5]
         beside = f" where {', '.join(gone)} went away" if gone else ""
         text = f"Engine {s.value} came at step {s.first}{beside}; {percent(s.share_since)} of the rollouts since."
-        found.append(_engine(e, s.value, text, s.first))
+        found.append(_engine(e, s, text, s.first))
     for g in went:
         if not any(abs(g.last - s.first) <= 5 for s in came):
-            found.append(_engine(e, g.value, f"Engine {g.value} went away after step {g.last}.", g.last + 1))
+            found.append(_engine(e, g, f"Engine {g.value} went away after step {g.last}.", g.last + 1))
     return found
 
 
-def _engine(e: Evidence, name: str, text: str, step: int) -> Diagnosis:
-    query = e.run.by_step(f"count(*) filter (engine = {sql_text(name)}) as rollouts, count(engine) as of")
+def _engine(e: Evidence, seen: FirstSeen, text: str, step: int) -> Diagnosis:
+    numbers = {"share": seen.share_since}
     return Diagnosis(
-        "engines", text, "info", SAMPLER, step, None, None, {}, f"engine = {literal(name)}", query, ""
-    )
+        "engines", text, "info", SAMPLER, step, None, None, numbers, f"engine = {literal(seen.value)}",
+        (seen_query(e.run, seen),), "",
+    )  # fmt: skip
 
 
 RULES: Sequence = (engine_off, weights_not_synchronised, engines)

@@ -13,14 +13,25 @@ from rollout_traces.analysis.diagnoses.base import (
     UPDATE,
     Diagnosis,
     Evidence,
+    Severity,
     change_text,
     figures,
     filter_of,
     number,
 )
-from rollout_traces.analysis.moved import Moved, recomputed
+from rollout_traces.analysis.moved import WARM_UP
+from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.ramps import ramp
-from rollout_traces.analysis.relations import known_number, sql_text
+from rollout_traces.analysis.recomputed import (
+    LATE,
+    WIDTH,
+    before_and_after,
+    level_query,
+    levels_of,
+    logged_by_step,
+    two_levels,
+)
+from rollout_traces.analysis.relations import known_number
 from rollout_traces.analysis.series import Series
 
 OPTIMISER = re.compile(r"loss|grad|kl|clip|ratio|entropy|update", re.IGNORECASE)
@@ -35,7 +46,7 @@ def few_rows(e: Evidence) -> list[Diagnosis]:
     return [
         Diagnosis(
             "few_rows", f"Three rollouts carry the step's update: {change_text(m, shares=True)}.", "warn", _tier(e, m), m.step, m.last,
-            m.part, figures(m), filter_of(m, "update_share > 0.1"), recomputed(e.run, m),
+            m.part, figures(m), filter_of(m, "update_share > 0.1"), (level_query(e.run, m),),
             "Open these rollouts: an outlier reward, a huge ratio, or too few that differ.",
         )
         for m in e.of("update/top3_share")
@@ -54,9 +65,8 @@ def _tier(e: Evidence, m: Moved) -> int:
 
 def collapse(e: Evidence) -> list[Diagnosis]:
     """Entropy, or minus the mean rollout logprob as its estimate, that falls fast."""
-    logged = f"select step, avg(value) as value from metrics where run = {sql_text(e.run.run)} and key = "
     candidates: list[tuple[str, Series, float, str]] = [
-        ("entropy", series, 1.0, f"{logged}{sql_text(series.column)} group by step order by step")
+        ("entropy", series, 1.0, logged_by_step(e.run, series.column))
         for series in e.logged
         if ENTROPY.search(series.column) and not series.column.startswith("eval")
     ]
@@ -67,21 +77,42 @@ def collapse(e: Evidence) -> list[Diagnosis]:
     for what, series, sign, query in candidates:
         values = sign * series.values
         found = ramp(values, WITHIN)
-        if found is None or found.before <= 0 or found.after > COLLAPSED * found.before:
+        if (
+            found is None
+            or found.at <= WARM_UP
+            or found.before <= 0
+            or found.after > COLLAPSED * found.before
+        ):
             continue
         sigma, _ = noise(values)
         if found.before - found.after < 5 * sigma or found.explained < 0.5:
             continue
-        step = int(series.steps[found.at])
-        text = f"Diversity collapses: {what} {number(found.before)} to {number(found.after)} within {found.length} steps, since step {step}."
+        low = min(found.at + found.length - 1, len(values) - 1)
+        (before, _), (_, after) = (before_and_after(series.steps, at) for at in (found.at, low))
+        step, fallen = int(series.steps[found.at]), after[0]
+        levels = two_levels(query, "value", before, after)
+        high, least = levels_of(e.run, levels)
+        text = f"Diversity collapses: {what} {number(high)} to {number(least)} from step {fallen} on, since step {step}."
+        severity: Severity = (
+            "error" if found.after < 0.3 * found.before and not _reward_rises(e, step) else "warn"
+        )
         return [
             Diagnosis(
-                "collapse", text, "error" if found.after < 0.3 * found.before else "warn", UPDATE, step, None, None,
-                {"before": found.before, "after": found.after}, f"step >= {step}", query,
+                "collapse", text, severity, UPDATE, step, None, None,
+                {"before": high, "after": least}, f"step >= {step}", (levels,),
                 "Look at the learning rate, the entropy or KL term, and whether one answer wins everywhere.",
             )
         ]  # fmt: skip
     return []
+
+
+def _reward_rises(e: Evidence, step: int) -> bool:
+    """Whether the mean reward of the last steps is above that of the steps before a step: a policy that converges."""
+    reward = e.movements.get("reward")
+    if reward is None or not len(reward.values):
+        return False
+    before = reward.values[reward.steps < step]
+    return len(before) > 0 and float(np.mean(reward.values[-LATE:])) > float(np.max(before[-WIDTH:]))
 
 
 def optimiser(e: Evidence) -> list[Diagnosis]:
@@ -94,7 +125,7 @@ def optimiser(e: Evidence) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     "update_moved", f"{m.column} jumped: {change_text(m)}.", "warn", UPDATE, m.step, m.last, m.part, figures(m),
-                    f"step >= {m.step}", recomputed(e.run, m), "Explain this step: `rollout-traces explain`.",
+                    f"step >= {m.step}", (level_query(e.run, m),), "Explain this step: `rollout-traces explain`.",
                 )
             )  # fmt: skip
     return found

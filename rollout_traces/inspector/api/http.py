@@ -39,6 +39,7 @@ READ: dict[str, Callable[..., Any]] = {
     "pages/explore/export": pages.export_page,
     "pages/explore/spread": pages.spread_page,
     "pages/flips": pages.flips_page,
+    "pages/flips/figures": pages.flips_figures,
     "pages/flips/grid": pages.flips_grid,
     "pages/group": pages.group_page,
     "pages/health": pages.health_page,

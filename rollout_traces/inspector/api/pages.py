@@ -22,7 +22,7 @@ from rollout_traces.inspector.pages.compare import compare, population, prompt_h
 from rollout_traces.inspector.pages.episodes import episodes
 from rollout_traces.inspector.pages.explain import explain, figures, in_force
 from rollout_traces.inspector.pages.explore import export, spread
-from rollout_traces.inspector.pages.flips import flip_list, grid
+from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.group import group as whole_group
 from rollout_traces.inspector.pages.health import examples, health
 from rollout_traces.inspector.pages.images import image
@@ -72,10 +72,15 @@ def run_page(workspace: Workspace, project: str, run: str, split: str = "rollout
 
 
 def run_figures(
-    workspace: Workspace, project: str, run: str, diagnosis: int = 0, split: str = "rollout"
+    workspace: Workspace,
+    project: str,
+    run: str,
+    diagnosis: int = 0,
+    event: int | None = None,
+    split: str = "rollout",
 ) -> of_runs.QueriesAnswer:
-    """The figures of a diagnosis of the Run page, computed again."""
-    asked = _place(project, run, split, diagnosis=diagnosis)
+    """The figures of a diagnosis of the Run page, or of an event, computed again."""
+    asked = _place(project, run, split, diagnosis=diagnosis, event=event)
     return _typed(of_runs.QueriesAnswer, diagnosis_figures(workspace, asked))
 
 
@@ -91,14 +96,14 @@ def explain_page(
 
 
 def explain_figures(
-    workspace: Workspace, project: str, run: str, finding: int = 0, split: str = "rollout",
+    workspace: Workspace, project: str, run: str, of: str = "findings", at: int = 0, split: str = "rollout",
     step: int | None = None, steps: str = "", where: str = "", against_run: str = "", against_split: str = "",
     against_steps: str = "", against_where: str | None = None, against_rest: bool = False,
 ) -> of_runs.QueriesAnswer:  # fmt: skip
-    """The figures of one finding of Explain, computed again."""
+    """The figures of one sentence of Explain, computed again: `of` is the list it stands in, `at` its place."""
     asked = _sides(project, run, split, step, steps, where, against_run, against_split, against_steps,
                    against_where, against_rest)  # fmt: skip
-    return _typed(of_runs.QueriesAnswer, figures(workspace, Request({**asked.values, "finding": finding})))
+    return _typed(of_runs.QueriesAnswer, figures(workspace, Request({**asked.values, "of": of, "at": at})))
 
 
 def explain_in_force(
@@ -319,6 +324,15 @@ def flips_page(
         of_prompts.FlipsPageAnswer,
         {**found, "next": behind if len(found["prompts"]) and behind < found["n_prompts"] else None},
     )
+
+
+def flips_figures(
+    workspace: Workspace, project: str, run: str, split: str = "eval-rollout", first: int | None = None,
+    second: int | None = None, other: str = "",
+) -> of_runs.QueriesAnswer:  # fmt: skip
+    """The scores and counts of two matched evaluations, computed again."""
+    asked = _place(project, run, split, first=first, second=second, other=other)
+    return _typed(of_runs.QueriesAnswer, flip_figures(workspace, asked))
 
 
 def flips_grid(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
@@ -15,6 +16,8 @@ from rollout_traces.inspector.workspace import Request, Workspace
 if TYPE_CHECKING:
     from rollout_traces.analysis import Explanation
 
+SENTENCES = ("findings", "decompositions", "carried", "phrases", "winners")
+"""What an explanation says with figures."""
 MOST_ROWS = 200
 """Rows of a query's answer that are shown."""
 
@@ -39,52 +42,37 @@ def in_force(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 
 def figures(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The figures of one finding's sentence, computed again by the queries that the page shows.
+    """The figures of one sentence, computed again by the queries that the page shows.
+
+    `of` names a list of the explanation (`findings`, `decompositions`, `carried`, `phrases`, `winners`), `at` a place in it.
 
     Raises:
-        StoreError: there is no such finding.
+        StoreError: there is no such sentence.
     """
     found = _explained(workspace, request, sides(workspace, request))
-    at = request.number("finding") or 0
-    if not 0 <= at < len(found.findings):
-        raise StoreError(f"finding: no {at}; there are {len(found.findings)}.")
-    detail = found.findings[at].detail
-    if detail is None:
-        return {"queries": []}
-    asked = [(detail.query, detail.params)]
-    if detail.since_query:
-        asked.append((detail.since_query, detail.since_params))
-    table = workspace.store(request.project).table()
-    return {"queries": [answered(table, query, params) for query, params in asked]}
+    of, at = request.text("of") or "findings", request.number("at") or 0
+    if of not in SENTENCES:
+        raise StoreError(f"of: seen {of[:40]!r}, expected one of {', '.join(SENTENCES)}.")
+    sentences = getattr(found, of)
+    if not 0 <= at < len(sentences):
+        raise StoreError(f"{of}: no {at}; there are {len(sentences)}.")
+    queries = sentences[at].queries if of == "findings" else (sentences[at].query,)
+    return answered_all(workspace.store(request.project).table(), queries)
 
 
-def answered(table: Any, query: str, params: Sequence[Any] = ()) -> dict[str, Any]:
-    """A query of the analysis with its parameters written in, and its rows."""
-    found = table.sql(query, list(params))
-    rows = found.slice(0, MOST_ROWS)
-    return {
-        "sql": written(query, params),
-        "columns": found.column_names,
-        "rows": [list(row.values()) for row in rows.to_pylist()],
-        "n_rows": found.num_rows,
-    }
+def answered_all(table: Any, queries: Sequence[str]) -> dict[str, Any]:
+    """Queries of the analysis, each with its rows."""
+    answers = []
+    for query in queries:
+        found = table.sql(query)
+        rows = [[_plain(value) for value in row.values()] for row in found.slice(0, MOST_ROWS).to_pylist()]
+        answers.append({"sql": query, "columns": found.column_names, "rows": rows, "n_rows": found.num_rows})
+    return {"queries": answers}
 
 
-def written(query: str, params: Sequence[Any]) -> str:
-    """A statement with its parameters as literals, to be read and pasted."""
-    parts = query.split("?")
-    if len(parts) != len(params) + 1:
-        return f"{query}\n-- parameters: {list(params)}"
-    literals = [*(_literal(value) for value in params), ""]
-    return "".join(part + literal for part, literal in zip(parts, literals, strict=True))
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    return "null" if value is None else str(value)
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: DuckDB sums whole numbers as decimals."""
+    return int(value) if isinstance(value, Decimal) else value
 
 
 def _explained(workspace: Workspace, request: Request, asked: Sides) -> Explanation:
@@ -107,11 +95,20 @@ def plain(found: Explanation, asked: Sides) -> dict[str, Any]:
         each["consequences"] = [one.sentence for one in finding.consequences]
         if finding.detail is not None:
             each["detail"]["place"] = place(asked, finding.detail.where)
-            for name in ("query", "params", "since_query", "since_params"):
-                del each["detail"][name]
     answer["carried"] = [{**asdict(each), "sentence": each.sentence} for each in found.carried]
     answer["steps"] = list(asked.a.steps)
-    return answer
+    return without_queries(answer)
+
+
+def without_queries(answer: Any) -> Any:
+    """An answer without the queries of its sentences: the page asks for one when it is wanted."""
+    if isinstance(answer, dict):
+        return {
+            key: without_queries(value)
+            for key, value in answer.items()
+            if key not in ("query", "since_query")
+        }
+    return [without_queries(value) for value in answer] if isinstance(answer, (list, tuple)) else answer
 
 
 def place(asked: Sides, where: str) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.settings.run_settings import CONFIG_KEY
+from rollout_traces.store.scalars import superseded_steps
 
 MOST_POINTS = 800
 """Points of a line sent to the page; longer ones are thinned."""
@@ -89,6 +90,8 @@ def scalars(workspace: Workspace, request: Request) -> Series:
 def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) -> dict[str, Any]:
     """Names of all series of a run, and the wanted ones (the usual ones when none) as points.
 
+    A run that was resumed says at which steps, and which steps of a series only an older attempt has.
+
     Args:
         workspace: where to read.
         request: names run and split.
@@ -101,9 +104,32 @@ def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) 
     return {
         "names": names,
         "shown": shown,
-        "series": {name: _points(*known[name]) for name in shown},
+        "series": {name: _points(*known[name]) | _superseded(workspace, request, name) for name in shown},
+        "resumed_at": resumed_at(workspace, request),
         "timings": {name: _points(*known[name]) for name in timings},
     }
+
+
+def resumed_at(workspace: Workspace, request: Request) -> list[int]:
+    """The steps at which a run was resumed: the first step of every attempt but the first."""
+
+    def read() -> list[int]:
+        from rollout_traces.analysis.runs import resumed
+
+        store = workspace.store(request.project)
+        return [step for _, step in resumed(store.table(), store.run(request.run).name)]
+
+    return workspace.remembered(("resumed", request.run), request.project, read)
+
+
+def _superseded(workspace: Workspace, request: Request, name: str) -> dict[str, list[int]]:
+    """The steps of a series that only an older attempt has; nothing where there is none."""
+    begins = resumed_at(workspace, request)
+    if not begins:
+        return {}
+    steps, _ = workspace.store(request.project).metrics(request.run)[name]
+    lost = superseded_steps(steps, begins)
+    return {"superseded": sorted(lost)} if lost else {}
 
 
 def run_progress(workspace: Workspace, request: Request) -> dict[str, list[Any]]:

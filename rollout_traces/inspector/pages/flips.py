@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.pages.explain import answered_all, without_queries
 from rollout_traces.inspector.workspace import Request, Workspace
 
 if TYPE_CHECKING:
+    from rollout_traces.analysis import Flips
     from rollout_traces.store import Store
 
 MOST_PROMPTS = 400
@@ -26,6 +28,25 @@ def flip_list(workspace: Workspace, request: Request) -> dict[str, Any]:
     Raises:
         StoreError: there is no evaluation, or no shared prompt.
     """
+    found, place = _matched(workspace, request)
+    after = max(request.number("after") or 0, 0)
+    shown = found.prompts[after : after + MOST_PROMPTS]
+    return {
+        **without_queries(asdict(found)),
+        "prompts": [{**asdict(each), "difference": each.difference} for each in shown],
+        "n_prompts": len(found.prompts),
+        **place,
+    }
+
+
+def flip_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """The scores and counts of `flip_list`, computed again by the query that the page shows."""
+    found, _ = _matched(workspace, request)
+    return answered_all(workspace.store(request.project).table(), [found.query])
+
+
+def _matched(workspace: Workspace, request: Request) -> tuple[Flips, dict[str, Any]]:
+    """Two evaluations matched on their prompts, and which they are."""
     from rollout_traces.analysis import Selection, flips
 
     store = workspace.store(request.project)
@@ -50,12 +71,7 @@ def flip_list(workspace: Workspace, request: Request) -> dict[str, Any]:
     found = workspace.remembered(
         ("flips", run, other, request.split, first, second), request.project, lambda: flips(table, a, b)
     )
-    after = max(request.number("after") or 0, 0)
-    shown = found.prompts[after : after + MOST_PROMPTS]
-    return {
-        **asdict(found),
-        "prompts": [{**asdict(each), "difference": each.difference} for each in shown],
-        "n_prompts": len(found.prompts),
+    return found, {
         "run": run,
         "other": other,
         "first": first,
@@ -100,4 +116,4 @@ def evaluated(store: Store, run: str, split: str) -> Sequence[int]:
     return steps
 
 
-PAGE = Page(name="flips", title="Flips", key="F", functions=(flip_list, grid))
+PAGE = Page(name="flips", title="Flips", key="F", functions=(flip_list, flip_figures, grid))

@@ -20,6 +20,7 @@ from rollout_traces.metrics import StepView
 from rollout_traces.metrics.ties import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Store
+from rollout_traces.store.rows import StepInfo
 from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
 from rollout_traces.store.switched_off import off_in
 
@@ -33,18 +34,25 @@ MEASURES_OF_TRAINING = (
 )
 """What means nothing where nothing is trained on."""
 
+MEASURES_OF_ALL = (FLAGGED, "discarded/share")
+"""What a trainer's own traces do not tell: they carry flags of text alone, and none that was left out."""
+
 
 def health(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Measures, flags, discard and tie reasons of every step that has a ledger."""
+    """Measures, flags, discard and tie reasons of every step that has a ledger; of the kept rollouts where none has."""
     store = workspace.store(request.project)
-    counted = [info for info in store.steps(request.run, request.split) if info.n_rollouts]
+    counted, kept_only = _counted(store, request)
     steps = [info.step for info in counted]
     keys = [key for measure in MEASURES for key in measure.keys]
     logged = logged_metrics(store, request.run, request.split, keys)
     there = {key for metrics in logged.values() for key in metrics}
     never_logged = tuple(key for key in keys if key not in there)
     summaries = _summaries(
-        workspace, request, [(info.step, info.n_rollouts or 0) for info in counted], never_logged
+        workspace,
+        request,
+        [(info.step, info.n_rollouts or info.n_traces) for info in counted],
+        never_logged,
+        kept_only=kept_only,
     )
     metrics = {step: summaries[step]["metrics"] | logged.get(step, {}) for step in steps}
     series = {measure.key: [_first_of(metrics[step], measure.keys) for step in steps] for measure in MEASURES}
@@ -53,6 +61,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         measure
         for measure in MEASURES
         if any(value is not None for value in series[measure.key])
+        and not (kept_only and measure.key in MEASURES_OF_ALL)
         and not (evaluates and measure.key in MEASURES_OF_TRAINING)
     ]
     return {
@@ -69,6 +78,7 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         "by": [name for name in BY if _is_known(store, request, name)],
         "n_traced": sum(info.n_traces for info in counted),
         "n_rows": sum(info.n_rollouts or 0 for info in counted),
+        "kept_only": kept_only,
         "chosen_by": chosen_over_steps(workspace, request),
         "counters": _counters(workspace, request),
         "off": {
@@ -78,12 +88,20 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
     }
 
 
+def _counted(store: Store, request: Request) -> tuple[list[StepInfo], bool]:
+    """The steps that have a ledger; where none has, those that have traces, and True."""
+    steps = store.steps(request.run, request.split)
+    counted = [info for info in steps if info.n_rollouts]
+    return (counted, False) if counted else ([info for info in steps if info.n_traces], True)
+
+
 def _is_known(store: Store, request: Request, column: str) -> bool:
-    """Whether the last step's ledger knows a column."""
-    steps = [info.step for info in store.steps(request.run, request.split) if info.n_rollouts]
-    if not steps:
+    """Whether the last step's ledger, or its kept rollouts where there is none, know a column."""
+    counted, kept_only = _counted(store, request)
+    if not counted:
         return False
-    values = store.ledger_rows(request.run, request.split, steps=(steps[-1], steps[-1])).get(column)
+    read = store.kept_rows if kept_only else store.ledger_rows
+    values = read(request.run, request.split, steps=counted[-1].step).get(column)
     return any(value not in (None, NULL_INT) for value in values.tolist())
 
 
@@ -96,8 +114,9 @@ def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
     page = store.query(
         request.run, request.split, where=where, order_by=order or None, steps=step, limit=EXAMPLES
     )
-    everywhere = None if what == "flags" and needs_text(name) else _in_ledger(store, request, where)
     groups = store.groups(request.run, request.split, request.step)
+    unknown = groups.n_rollouts is None or (what == "flags" and needs_text(name))
+    everywhere = None if unknown else _in_ledger(store, request, where)
     alarms = run_alarms(workspace, request)
     return {
         "where": where,
@@ -143,15 +162,21 @@ def _first_of(metrics: Mapping[str, float], keys: Sequence[str]) -> float | None
 
 
 def _summaries(
-    workspace: Workspace, request: Request, steps: list[tuple[int, int]], keys: tuple[str, ...]
+    workspace: Workspace,
+    request: Request,
+    steps: list[tuple[int, int]],
+    keys: tuple[str, ...],
+    *,
+    kept_only: bool,
 ) -> dict[int, dict[str, Any]]:
-    """Step -> what its ledger says; a step is read again only when its number of rows changed.
+    """Step -> what its ledger says, or its kept rollouts where there is none; a step is read again only when its number of rows changed.
 
     Args:
         workspace: where what was read before is kept.
         request: the run and split.
         steps: step and number of rows.
         keys: the metrics that are computed here, as the run logs them at no step.
+        kept_only: no step has a ledger.
     """
     known: dict[int, dict[str, Any]] = {}
     missing: list[tuple[int, int]] = []
@@ -166,9 +191,8 @@ def _summaries(
     settings = RunSettings.from_config(store.config(request.run)) if missing else RunSettings()
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]
-        rows_of = dict(
-            by_step(store.ledger_rows(request.run, request.split, steps=(part[0][0], part[-1][0])))
-        )
+        read = store.kept_rows if kept_only else store.ledger_rows
+        rows_of = dict(by_step(read(request.run, request.split, steps=(part[0][0], part[-1][0]))))
         for step, n_rows in part:
             summary = summarise(rows_of.get(step, Ledger({})), request.split, keys, settings)
             workspace.steps_seen[(*place, step, n_rows, keys)] = known[step] = summary
@@ -230,7 +254,7 @@ def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
     counts = Counter(name for row in names for name in row)
     kept = [row for row, uid in enumerate(ledger.get("trace_uid").tolist()) if uid is not None]
     reasons = ledger.get("selected_by")
-    sample = [row for row in kept if reasons[row] == "random"] or kept
+    sample = [row for row in kept if reasons[row] == "random"] or kept or range(ledger.n_rows)
     shares = {}
     for name, count in counts.items():
         if needs_text(name):

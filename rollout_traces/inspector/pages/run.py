@@ -16,7 +16,7 @@ from rollout_traces.analysis.series import Series
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed
-from rollout_traces.inspector.pages.explain import answered, explain, figures
+from rollout_traces.inspector.pages.explain import answered_all, explain, figures, without_queries
 from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
 from rollout_traces.inspector.pages.settings_between import since_run_before
@@ -42,6 +42,12 @@ LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy
 MOST_COMPONENTS = 3
 
 
+def _kept_only(workspace: Workspace, request: Request) -> bool:
+    """Whether no step has a ledger, so that the kept rollouts are all that is known."""
+    steps = workspace.store(request.project).steps(request.run, request.split)
+    return bool(steps) and not any(info.n_rollouts for info in steps)
+
+
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
     report = run_diagnosed(workspace, request)
@@ -54,12 +60,13 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
         "n_steps": report.n_steps,
         "verdict": verdict(report, incidents),
         "n_rows": report.n_rows,
+        "kept_only": _kept_only(workspace, request),
         "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
         "tiers": TIERS,
         "diagnoses": [_diagnosis(d) for d in report.diagnoses],
         "incidents": incidents,
         "usual": usual_listed(alarms),
-        "events": [asdict(event) for event in found[:MOST_EVENTS]],
+        "events": [without_queries(asdict(event)) for event in found[:MOST_EVENTS]],
         "n_events": len(found),
         "metrics": _metrics(report) if report.n_rows else [],
         "progress": run_progress(workspace, request) if report.n_rows else None,
@@ -70,18 +77,24 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 
 def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The figures of a diagnosis, computed again by the query that the page shows.
+    """The figures of a diagnosis and of its consequences, or of an event, computed again by the queries that the page shows.
 
     Raises:
-        StoreError: there is no such diagnosis, or it has no query.
+        StoreError: there is no such diagnosis or event.
     """
     report = run_diagnosed(workspace, request)
+    table = workspace.store(request.project).table()
+    event = request.number("event")
+    if event is not None:
+        found = timeline(report.evidence) if report.n_rows else []
+        if not 0 <= event < len(found) or not found[event].query:
+            raise StoreError(f"event {event}: no query gives its figures again.")
+        return answered_all(table, [found[event].query])
     at = request.number("diagnosis") or 0
-    if not 0 <= at < len(report.diagnoses) or not report.diagnoses[at].query:
-        raise StoreError(f"diagnosis {at}: no query gives its figures again.")
-    return {
-        "queries": [answered(workspace.store(request.project).table(), report.diagnoses[at].query)],
-    }
+    if not 0 <= at < len(report.diagnoses):
+        raise StoreError(f"diagnosis {at}: there are {len(report.diagnoses)}.")
+    head = report.diagnoses[at]
+    return answered_all(table, list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries)))
 
 
 def _diagnosis(d: Diagnosis) -> dict[str, Any]:
@@ -93,7 +106,6 @@ def _diagnosis(d: Diagnosis) -> dict[str, Any]:
         "step": d.step,
         "last": d.last,
         "where": d.where,
-        "query": d.query,
         "advice": d.advice,
         "consequences": [_diagnosis(each) for each in d.consequences],
     }

@@ -32,7 +32,7 @@ class OwnExport(Format):
 
     def claim(self, head: Head) -> Claim | None:
         if head.raw.startswith(b"PAR1"):
-            columns = _parquet_columns(head)
+            columns = parquet_columns(head)
             if not set(_MARK) <= columns:
                 return None
             run = _first_run(head)
@@ -52,16 +52,16 @@ class OwnExport(Format):
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         if found.path.suffix == ".parquet":
-            for n, value in enumerate(_parquet(found, problems), 1):
-                if _is_current(value, found, problems, n):
+            for n, value in enumerate(parquet_rows(found, problems), 1):
+                if is_current(value, found, problems, n):
                     yield row_of(value, n), 0, n
             return
         for record in json_lines(found.path, problems, start, line):
-            if _is_current(record.value, found, problems, record.number):
+            if is_current(record.value, found, problems, record.number):
                 yield row_of(record.value, record.number), record.stop, record.number
 
 
-def _is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
+def is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
     """Whether no later attempt of the run wrote the row's step anew; one that is superseded is noted."""
     if not value.get("superseded"):
         return True
@@ -138,7 +138,8 @@ def _messages(given: Any) -> list[dict[str, Any]] | None:
     return found
 
 
-def _parquet_columns(head: Head) -> set[str]:
+def parquet_columns(head: Head) -> set[str]:
+    """The columns of a parquet file; none where it is damaged, or pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -158,7 +159,8 @@ def _first_run(head: Head) -> str | None:
     return str(part.to_pylist()[0]["run"]) if part is not None and part.num_rows else None
 
 
-def _parquet(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
+def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file; what of it cannot be read is noted."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

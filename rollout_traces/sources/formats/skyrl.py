@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,13 @@ class SkyrlTraining(Format):
             return None
         root = head.path.parent
         root = root.parent if root.name == "dumped_data" else root
-        return Claim(root, step, TRAIN, ("conversations", "stop reasons", "policy versions"))
+        lacks = (
+            "conversations",
+            "stop reasons",
+            "policy versions",
+            "rewards",
+        )
+        return Claim(root, step, TRAIN, lacks)
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
@@ -89,25 +94,31 @@ class SkyrlTraining(Format):
             return
         import pickle
 
+        from rollout_traces.sources.formats.skyrl_pickle import load
+
         try:
-            with found.path.open("rb") as file:
-                data = pickle.load(file)
-        except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, zipfile.BadZipFile) as error:
-            text = f"cannot be unpickled ({error}); SkyRL has to be installed to read its classes."
-            problems.add(found.path, "unreadable_files", text)
+            rows = list(_training_rows(load(found.path), found.claim.step or 0))
+        except (
+            pickle.UnpicklingError, EOFError, ImportError, AttributeError, KeyError, ValueError, TypeError,
+            IndexError,
+        ) as error:  # fmt: skip
+            problems.add(found.path, "unreadable_files", f"is no training input of SkyRL ({error!r}).")
             return
-        for n, row in enumerate(_training_rows(data, found.claim.step or 0)):
+        for n, row in enumerate(rows):
             yield row, 0, n + 1
 
 
 def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
-    """Rows of a batch whose responses are the last columns of its sequences."""
+    """Rows of a batch whose responses are the last columns of its sequences; rows that only fill it up are none."""
     values = {key: _array(value) for key, value in dict(data).items() if value is not None}
     metadata = getattr(data, "metadata", None) or {}
-    uids = metadata.get("uids") or [None] * len(values["sequences"])
+    groups = _groups(metadata, len(values["sequences"]))
+    n_rows = len(values["sequences"]) - int(metadata.get("pad_size") or 0)
     for b, (ids, attended) in enumerate(zip(values["sequences"], values["attention_mask"] != 0, strict=True)):
+        if b >= n_rows:
+            break
         tail = values["response_mask"].shape[1]
-        row = RolloutRow(step=step, split=TRAIN, input_ids=ids[attended], group=uids[b], sample_id=b)
+        row = RolloutRow(step=step, split=TRAIN, input_ids=ids[attended], group=groups[b], sample_id=b)
         row.response_mask = _at_end(values["response_mask"][b], ids, tail, 0)[attended]
         loss = values.get("loss_mask", values["response_mask"])
         row.loss_mask = _at_end(loss[b], ids, tail, 0)[attended]
@@ -117,6 +128,17 @@ def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
         if "rewards" in values:
             row.reward = float(np.nansum(values["rewards"][b]))
         yield row
+
+
+def _groups(metadata: Mapping[str, Any], n: int) -> list[Any]:
+    """What rows of one prompt share; the prompts' boundaries tell it where the trainer has let go of their ids."""
+    uids = metadata.get("uids")
+    if isinstance(uids, list) and len(uids) == n:
+        return uids
+    found: list[Any] = [None] * n
+    for n_prompt, (start, stop) in enumerate(metadata.get("policy_prompt_boundaries") or ()):
+        found[start:stop] = [f"prompt {n_prompt}"] * (stop - start)
+    return found[:n]
 
 
 _SKYRL_TRACKS = {

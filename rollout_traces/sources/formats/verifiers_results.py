@@ -43,6 +43,8 @@ class VerifiersResults(Format):
             )
             named = value.get("metrics") if isinstance(value.get("metrics"), dict) else None
             timing = value.get("timing")
+            usage = value.get("token_usage")
+            n_sampled = number(usage.get("output_tokens")) if isinstance(usage, dict) else None
             yield (
                 RolloutRow(
                     step=0,
@@ -58,12 +60,26 @@ class VerifiersResults(Format):
                     source=value.get("task") if isinstance(value.get("task"), str) else None,
                     ground_truth=value.get("answer") or None,
                     stop_reason="length" if value.get("is_truncated") else value.get("stop_condition"),
-                    timings=numbers(timing) or None if isinstance(timing, dict) else None,
+                    timings=_seconds(timing) or None,
+                    known_columns={} if n_sampled is None else {"n_sampled": n_sampled},
                     extras=scalars(value.get("info")),
                 ),
                 record.stop,
                 record.number,
             )
+
+
+def _seconds(timing: Any) -> dict[str, float]:
+    """Seconds by name: of a part its duration, of what older versions wrote in milliseconds a thousandth."""
+    if not isinstance(timing, dict):
+        return {}
+    parts = {name: part.get("duration") for name, part in timing.items() if isinstance(part, dict)}
+    flat = {name: value for name, value in timing.items() if name != "start_time"}
+    found = {name: value for name, value in numbers(flat | parts).items() if value is not None}
+    return {
+        name.removesuffix("_ms"): value / 1000 if name.endswith("_ms") else value
+        for name, value in found.items()
+    }
 
 
 def _listed(value: Any) -> list[Any] | None:

@@ -1,6 +1,6 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import { along, logTicks, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import { along, logTicks, parted, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
 import { asked, formatAgainst, kindOf, parseAgainst } from "../../../rollout_traces/inspector/components/explain/against.js";
 import { phraseExpression } from "../../../rollout_traces/inspector/lib/highlight.js";
@@ -57,4 +57,10 @@ test("a phrase is found across punctuation, as whole words", () => {
   assert.deepEqual(found("I am Certain — of\nthis."), ["Certain — of\nthis"]);
   assert.deepEqual(found("uncertain of this"), []);
   assert.deepEqual([..."(?!".matchAll(phraseExpression("(?!"))], []);
+});
+
+test("steps that only an older attempt has are a line of their own", () => {
+  const series = { steps: [1, 2, 3, 4], values: [0.1, 0.2, 0.3, 0.4], superseded: [3, 4] };
+  assert.deepEqual(parted(series), [[0.1, 0.2, null, null], [null, null, 0.3, 0.4]]);
+  assert.deepEqual(parted({ steps: [1], values: [5] }), [[5], [null]]);
 });

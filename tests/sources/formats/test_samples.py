@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import batch_of
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
 EXPECTED = {
     "areal": ("areal", 4, False),
+    "atif": ("atif", 2, True),
     "inspect": ("inspect", 4, False),
     "nemo-rl": ("nemo-rl", 4, True),
     "open-instruct": ("open-instruct", 8, True),
     "rllm": ("rllm", 8, False),
     "skyrl": ("skyrl-evals", 4, False),
+    "skyrl-training": ("skyrl-training", 3, True),
     "slime": ("slime", 4, True),
     "tinker": ("tinker", 8, False),
     "trl": ("trl", 8, False),
     "verifiers": ("verifiers", 6, True),
+    "verifiers-results": ("verifiers-results", 4, False),
     "verl": ("verl", 16, False),
 }
 """Sample -> its format, its rollouts, and whether it has token ids."""
@@ -33,7 +38,7 @@ def test_a_sample_is_recognised_and_read_whole(sample):
     name, n_rows, has_ids = EXPECTED[sample]
     problems = Problems()
     formats = {file.format.name for run in runs_of(SAMPLES / sample) for file in run.files}
-    rows = rows_of(SAMPLES / sample, problems)
+    rows = rows_of(SAMPLES / sample, problems, trust_pickle=True)
     assert (formats, len(rows)) == ({name}, n_rows)
     assert any(row.input_ids is not None for row in rows) == has_ids
     assert not problems.counts
@@ -43,15 +48,9 @@ def test_a_sample_is_recognised_and_read_whole(sample):
 def test_what_a_file_lacks_is_what_its_rows_lack(sample):
     for run in runs_of(SAMPLES / sample):
         for file in run.files:
-            rows = [row for row, _, _ in file.format.rows(file, Problems(), _plain_options())]
+            rows = [row for row, _, _ in file.format.rows(file, Problems(), ReadOptions(trust_pickle=True))]
             assert ("token ids" in file.claim.lacks) == all(row.input_ids is None for row in rows)
             assert ("rewards" in file.claim.lacks) == all(row.reward is None for row in rows)
-
-
-def _plain_options():
-    from rollout_traces.sources.base import ReadOptions
-
-    return ReadOptions()
 
 
 def lines(path: Path) -> list[dict]:
@@ -166,6 +165,17 @@ class TestWhatEachSays:
         assert rows[0].reward == sum(rows[0].components.values())
         assert {row.step for row in rows} == {1, 2}
 
+    def test_verifiers_results_are_those_of_the_file_and_group_by_example(self):
+        rows = rows_of(SAMPLES / "verifiers-results")
+        for row, value in zip(rows, lines(SAMPLES / "verifiers-results/results.jsonl"), strict=True):
+            assert row.messages == [*value["prompt"], *value["completion"]]
+            assert (row.reward, row.ground_truth) == (value["reward"], value["answer"])
+            assert row.metrics == value["metrics"]
+            assert row.group == f"example {value['example_id']}" and row.extras == value["info"]
+            assert row.timings["generation"] == value["timing"]["generation"]["duration"]
+            assert row.known_columns == {"n_sampled": value["token_usage"]["output_tokens"]}
+        assert {row.split for row in rows} == {"eval-rollout"}
+
     def test_inspect_epochs_are_a_group(self):
         rows = rows_of(SAMPLES / "inspect")
         assert sorted(row.group for row in rows) == ["sample product"] * 2 + ["sample sum"] * 2
@@ -177,12 +187,50 @@ class TestWhatEachSays:
         assert {row.group for row in rows} == {"task0", "task1"}
 
 
+class TestSkyrlTraining:
+    """The values that `make_samples.skyrl_training` gave SkyRL's own code."""
+
+    def test_ids_masks_and_logprobs_are_those_that_went_in_and_rows_that_fill_up_are_left_out(self):
+        rows = rows_of(SAMPLES / "skyrl-training", trust_pickle=True)
+        assert [list(row.input_ids) for row in rows] == [
+            [5, 6, 7, 8, 2],
+            [5, 6, 7, 2],
+            [4, 5, 6, 9, 9, 9, 2],
+        ]
+        assert [list(row.loss_mask) for row in rows] == [
+            [0, 0, 1, 0, 1],
+            [0, 0, 1, 1],
+            [0, 0, 0, 1, 1, 1, 1],
+        ]
+        logprobs = [[-0.5, -0.25, -1.0], [-0.125, -2.0], [-0.5, -0.75, -3.0, -0.0625]]
+        for row, given in zip(rows, logprobs, strict=True):
+            n = len(given)
+            assert [bool(sampled) for sampled in row.response_mask] == [False] * (len(row.input_ids) - n) + [
+                True
+            ] * n
+            assert list(row.tracks["logprobs"][-n:]) == given
+            assert list(row.tracks["prox_logprobs"][-n:]) == [value - 0.25 for value in given]
+            assert list(row.tracks["advantages"][-n:]) == [0.5] * n
+        assert [row.group for row in rows] == ["prompt 0", "prompt 0", "prompt 1"]
+        assert {(row.step, row.reward) for row in rows} == {(12, None)}
+
+    def test_without_trust_the_pickle_is_refused(self):
+        problems = Problems()
+        assert rows_of(SAMPLES / "skyrl-training", problems) == []
+        assert problems.counts == {"pickles_refused": 1}
+
+    def test_a_pickle_of_something_else_is_named(self, tmp_path):
+        path = tmp_path / "global_step_3_training_input.pkl"
+        for value in (["no", "batch"], {"sequences": 1}, None):
+            path.write_bytes(pickle.dumps(value))
+            problems = Problems()
+            assert rows_of(path, problems, trust_pickle=True) == []
+            assert problems.counts == {"unreadable_files": 1}
+
+
 BY_FIELDS = {
     "chat": ("chat", 3, False),
-    "verifiers-results": ("verifiers-results", 3, False),
-    "atif": ("atif", 1, True),
     "areal-segments": ("areal", 2, False),
-    "skyrl-training": ("skyrl-training", 2, True),
 }
 """Samples made from field names: format, rollouts, and whether they have token ids."""
 
@@ -192,7 +240,7 @@ def test_a_sample_made_from_field_names_is_recognised_and_read_whole(sample):
     name, n_rows, has_ids = BY_FIELDS[sample]
     problems = Problems()
     [run] = runs_of(SAMPLES / sample)
-    rows = rows_of(SAMPLES / sample, problems, trust_pickle=True)
+    rows = rows_of(SAMPLES / sample, problems)
     assert ({file.format.name for file in run.files}, len(rows)) == ({name}, n_rows)
     assert all((row.input_ids is not None) == has_ids for row in rows)
     assert ("token ids" in run.lacks) == (not has_ids)
@@ -206,14 +254,10 @@ class TestByFieldNames:
         assert [m["role"] for m in second.messages] == ["user", "assistant", "tool", "assistant"]
         assert (third.step, third.stop_reason, third.n_prompt_messages) == (4, "stop", 1)
 
-    def test_verifiers_results_group_by_example(self):
-        rows = rows_of(SAMPLES / "verifiers-results")
-        assert [row.group for row in rows] == ["example 0", "example 0", "example 1"]
-        assert rows[0].metrics == {"exact": 1.0} and rows[0].timings == {"generation_ms": 12.5}
-        assert {row.split for row in rows} == {"eval-rollout"}
-
     def test_atif_calls_lie_at_their_place_in_the_last_one(self):
-        [row] = rows_of(SAMPLES / "atif")
+        row, inner = rows_of(SAMPLES / "atif")
+        assert (inner.parent, inner.episode, inner.reward) == ("t1", "s1", None)
+        assert (row.sample_id, row.episode, inner.source) == ("t1", "s1", "sums")
         assert row.input_ids == [1, 2, 3, 4, 5, 6, 7, 8]
         assert row.response_mask == [0, 0, 1, 1, 0, 1, 1, 1]
         assert row.tracks["logprobs"] == [None, None, -0.25, -0.5, None, -0.25, -0.5, -0.75]
@@ -224,21 +268,3 @@ class TestByFieldNames:
         row = rows_of(SAMPLES / "areal-segments")[0]
         assert [m["role"] for m in row.conversation()] == ["user", "assistant", "user", "assistant"]
         assert row.conversation()[-1]["content"] == "Yes."
-
-    def test_skyrl_s_values_are_those_of_the_pickle(self):
-        first, second = rows_of(SAMPLES / "skyrl-training", trust_pickle=True)
-        assert (first.step, list(first.input_ids), list(second.input_ids)) == (
-            12,
-            [5, 6, 7, 8, 2],
-            [4, 5, 6, 9, 2],
-        )
-        assert list(first.response_mask) == [0, 0, 1, 1, 1] and list(first.loss_mask) == [0, 0, 1, 0, 1]
-        assert list(second.loss_mask) == [0, 0, 0, 1, 1]
-        assert list(first.tracks["logprobs"][2:]) == [-0.5, -0.25, -1.0]
-        assert list(second.tracks["advantages"][3:]) == [-0.5, -0.5]
-        assert (first.reward, second.reward) == (1.0, 0.0)
-
-    def test_without_trust_the_pickle_is_refused(self):
-        problems = Problems()
-        assert rows_of(SAMPLES / "skyrl-training", problems) == []
-        assert problems.counts == {"pickles_refused": 1}

@@ -134,7 +134,6 @@ class DiagnosisModel(BaseModel):
     step: int | None
     last: int | None
     where: str | None
-    query: str | None
     advice: str | None
     consequences: list[DiagnosisModel]
 
@@ -180,6 +179,7 @@ class RunPageAnswer(BaseModel):
 
     run: str
     split: str
+    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     n_steps: int
     verdict: VerdictModel
     n_rows: int
@@ -376,6 +376,7 @@ class HealthAnswer(BaseModel):
     by: list[str]
     n_traced: int
     n_rows: int
+    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     chosen_by: str | None
     counters: dict[str, float] | None
     off: dict[str, str]

@@ -46,6 +46,12 @@ export function logTicks(low, high) {
   return out.filter((_, i) => i % stride === 0);
 }
 
+// The values of a series in two: those of the newest attempt, and those of steps that only an older one has.
+export function parted({ steps, values, superseded = [] }) {
+  const lost = new Set(superseded);
+  return [values.map((value, i) => (lost.has(steps[i]) ? null : value)), values.map((value, i) => (lost.has(steps[i]) ? value : null))];
+}
+
 // Positions of values without a neighbour, which no line shows.
 export function lone(values) {
   return [...values.keys()].filter(i => Number.isFinite(values[i]) && !Number.isFinite(values[i - 1]) && !Number.isFinite(values[i + 1]));

@@ -36,6 +36,12 @@ export function drawnCharts(wanted, shown, series) {
   return asked.length ? asked : shown.filter(name => series[name]).map(name => [name]);
 }
 
+// That the run was resumed, and what is shown of it.
+function attemptsNote(resumedAt) {
+  if (!resumedAt.length) return null;
+  return h("p", { class: "rt-faint", testid: "attempts" }, `Resumed at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`);
+}
+
 export class Charts {
   constructor(root) {
     this.root = root;
@@ -43,6 +49,7 @@ export class Charts {
     this.shown = [];
     this.series = {};
     this.timings = {};
+    this.resumedAt = [];
     this.progress = null;
     this.choosing = false;
     this.query = "";
@@ -51,8 +58,9 @@ export class Charts {
 
   // names: every scalar of the run; shown: those with a series here; timings: seconds by name and step; progress:
   // rollouts and tokens by step.
-  setData({ names, shown, series, timings = {}, progress = null }) {
-    Object.assign(this, { names, shown, series, timings, progress });
+  // resumed_at: steps at which the run was resumed.
+  setData({ names, shown, series, timings = {}, progress = null, resumed_at = [] }) {
+    Object.assign(this, { names, shown, series, timings, progress, resumedAt: resumed_at });
     this.draw();
   }
 
@@ -102,7 +110,7 @@ export class Charts {
         h("figcaption", null, h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title), logButton(now, name, series.flatMap(each => each.values), title), this.withPicker(chosen, nth), h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : "")),
         seriesChart(series, { width, height: chart.length > 1 ? 130 : undefined, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, name), xName: axis === "step" ? null : AXES[axis], onStep: goTo, label: `${title} over ${AXES[axis] || "steps"}` }),
         chart.length > 1 ? legend(series) : null);
-    }), this.whereTimeWent(now));
+    }), this.whereTimeWent(now), attemptsNote(this.resumedAt));
   }
 
   // Another series into the same chart, or one of its own out of it. The names are listed when it is first used.

@@ -3,14 +3,15 @@
 import { h, svg } from "../../lib/dom.js";
 import { compact, number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
-import { AXES, lone, path, readout, smooth, valueAxis } from "./scale.js";
+import { AXES, lone, parted, path, readout, smooth, valueAxis } from "./scale.js";
 
 const HEIGHT = 92;
 const MARGINS = { left: 40, right: 8, top: 8, bottom: 16 };
 const BARE = { left: 2, right: 2, top: 3, bottom: 3 };
 const MOST_READ = 4;
 
-// series: [{name, steps, values, x}], x: where each step lies, the steps themselves where it is not given.
+// series: [{name, steps, values, x, superseded}], x: where each step lies, the steps themselves where it is not given; superseded: steps that only
+// an older attempt of the run has, drawn pale and apart.
 // options: {width, height, step, weight: how much to smooth, or a function of the number of points, log, range: [low, high] in place of the values' own, label, show(value),
 // xName: what a place on the horizontal axis is called, bare: no axes, onStep(step, name)}
 export function seriesChart(series, options) {
@@ -29,11 +30,13 @@ export function seriesChart(series, options) {
   if (now !== null) root.append(svg("line", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom, class: "rt-now" }));
   for (const each of drawn) {
     const own = typeof weight === "function" ? weight(each.steps.length) : weight;
-    each.line = smooth(each.values, own);
+    const [kept, before] = parted(each);
+    each.line = smooth(kept, own).map((value, i) => (Number.isFinite(value) ? value : before[i]));
     const style = { stroke: `var(--rt-series-${each.colour % 6})` };
     const points = values => path(each.x.map((v, i) => [x(v), y(values[i])]));
-    if (own) root.append(svg("path", { d: points(each.values), class: "rt-line rt-line-raw", style }));
-    root.append(svg("path", { d: points(each.line), class: `rt-line rt-dash-${each.colour % 4}`, style }));
+    if (own) root.append(svg("path", { d: points(kept), class: "rt-line rt-line-raw", style }));
+    root.append(svg("path", { d: points(smooth(kept, own)), class: `rt-line rt-dash-${each.colour % 4}`, style }));
+    if (before.some(Number.isFinite)) root.append(svg("path", { d: points(before), class: "rt-line rt-line-superseded", style }, svg("title", null, "steps of an earlier attempt, which the run was resumed behind")));
     for (const i of lone(each.line)) root.append(svg("circle", { cx: x(each.x[i]), cy: y(each.line[i]), r: each.steps.length === 1 ? 2.5 : 1.6, style: { fill: style.stroke } }));
   }
   if (bare) return root;

@@ -7,7 +7,7 @@ import { queries } from "./queries.js";
 
 const PICTURE = { width: 300, height: 44 };
 
-// answer: of the server; doing: {rollouts(place), open(id, mark), figures(finding) -> promise}.
+// answer: of the server; doing: {rollouts(place), open(id, mark), figures(of, at) -> promise}.
 export function explanation(answer, doing) {
   return { head: head(answer), findings: findings(answer, doing), beside: beside(answer, doing) };
 }
@@ -25,10 +25,10 @@ function findings(answer, doing) {
 
 function beside(answer, doing) {
   return [
-    answer.decompositions.map(each => parts(each)),
-    answer.carried.length ? h("section", { testid: "carried" }, h("h3", null, "Who carried it"), answer.carried.map(each => h("p", null, inert(each.sentence), " ", examples(each.ids, doing)))) : null,
-    phrases("Written more often in A", answer.phrases, doing),
-    phrases("Winners of A’s groups write more often", answer.winners, doing),
+    answer.decompositions.map((each, at) => parts(each, at, doing)),
+    answer.carried.length ? h("section", { testid: "carried" }, h("h3", null, "Who carried it"), answer.carried.map((each, at) => counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)))) : null,
+    phrases("Written more often in A", "phrases", answer.phrases, doing),
+    phrases("Winners of A’s groups write more often", "winners", answer.winners, doing),
     Object.entries(answer.only_in).map(([column, side]) => h("p", { class: "rt-faint" }, `Only ${side} knows ${inert(column)}.`)),
   ].flat(2).filter(Boolean);
 }
@@ -42,7 +42,7 @@ function finding(each, at, doing) {
     each.value === null ? detail?.picture ? bars(detail.picture) : null : shares(each),
     h("div", { class: "rt-run-more" }, detail ? [h("span", { class: "rt-faint" }, detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
       detail?.place?.where ? button("rollouts", () => doing.rollouts(detail.place), { class: "rt-ghost", title: detail.place.where, testid: "finding-rollouts" }) : null,
-      detail ? queries(slot, () => doing.figures(at)) : null),
+      queries(slot, () => doing.figures("findings", at))),
     slot,
     each.consequences.length ? h("p", { class: "rt-faint" }, inert(`With it: ${each.consequences.join("; ")}`)) : null);
 }
@@ -76,15 +76,21 @@ function shares(each) {
 }
 
 // The change of the mean reward, a bar a part.
-function parts(each) {
+function parts(each, at, doing) {
   const rows = each.components.length ? each.components.map(one => [one.component, one.part]) : each.mixes.flatMap(one => [[`${one.value ?? "unknown"}, mix`, one.mix], [`${one.value ?? "unknown"}, within`, one.within]]);
   if (rows.length < 2 || (!each.components.length && each.mixes.length < 2)) return null;
   const top = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-12);
   return h("section", { testid: "decomposition" }, h("h3", null, `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`), h("div", { class: "rt-change-parts" }, rows.slice(0, 12).map(([name, value]) => [
-    h("span", { class: "rt-ellipsis", title: name }, inert(name)), h("span", { class: "rt-part-bar" }, h("i", { class: value < 0 ? "rt-down" : "", style: { left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`, width: `${(50 * Math.abs(value)) / top}%` } })), h("b", null, signed(value))])));
+    h("span", { class: "rt-ellipsis", title: name }, inert(name)), h("span", { class: "rt-part-bar" }, h("i", { class: value < 0 ? "rt-down" : "", style: { left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`, width: `${(50 * Math.abs(value)) / top}%` } })), h("b", null, signed(value))])), counted("decompositions", at, doing));
 }
 
-function phrases(title, found, doing) {
+// A sentence of a list of the answer, with the query of its figures.
+function counted(of, at, doing, ...said) {
+  const slot = h("div");
+  return h("div", null, h("p", null, said, " ", queries(slot, () => doing.figures(of, at))), slot);
+}
+
+function phrases(title, of, found, doing) {
   if (!found.length) return null;
-  return h("section", { testid: "phrases" }, h("h3", null, title), found.map(each => h("p", null, h("mark", { class: "rt-phrase" }, inert(each.phrase)), ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `, examples(each.examples, doing, each.phrase))));
+  return h("section", { testid: "phrases" }, h("h3", null, title), found.map((each, at) => counted(of, at, doing, h("mark", { class: "rt-phrase" }, inert(each.phrase)), ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `, examples(each.examples, doing, each.phrase))));
 }

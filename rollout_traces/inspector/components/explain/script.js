@@ -39,7 +39,7 @@ export function actions(request, figures) {
   return {
     rollouts: place => state.set({ page: "explore", rows: "all", where: place.where, run: place.run || undefined, split: place.split || undefined, explain: null, text: null, step: null, steps: null, against: null, sort: null }),
     open: (id, mark) => state.set({ page: "rollouts", id, mark, step: null, group: null, sample: null, explain: null, where: null, text: null, steps: null, against: null, scope: null, sort: null }),
-    figures: finding => figures("figures", { ...request, finding }),
+    figures: (of, at) => figures("figures", { ...request, of, at }),
   };
 }
 

@@ -6,6 +6,7 @@ import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { queries } from "../explain/queries.js";
 
 const OUTCOMES = { lost: "lost", won: "won", unsure: "not sure", kept: "solved in both", never: "solved in neither" };
 const NOTHING_SHOWN = ["kept", "never"];
@@ -42,7 +43,7 @@ function load(now) {
   replace(slot(), h("div", { class: "rt-loading" }, "Matching prompts…"));
   newest(call("flip_list", { ...asked, first, second }), answer => {
     setPopulation(h("b", null, `${plural(answer.n_prompts, "prompt")} in both`), ` · solved by ${inert(answer.solved_by)}`, answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "");
-    replace(slot(), pickers(answer, now), summary(answer), changed(answer), gridSlot);
+    replace(slot(), pickers(answer, now), summary(answer, { ...asked, first: answer.first, second: answer.second }), changed(answer), gridSlot);
   }, error => replace(slot(), pickers(null, now), notice("info", "No evaluations to match", error.message), gridSlot));
   newestGrid(call("grid", asked), answer => replace(gridSlot, grid(answer)), () => replace(gridSlot));
 }
@@ -58,10 +59,11 @@ function pickers(answer, now) {
     answer ? button("explain", () => state.set({ page: "explain", split: evaluation(now), step: answer.second, steps: null, where: null, run: answer.other, against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString() }), { title: "What differs between the two evaluations", testid: "flips-explain" }) : null);
 }
 
-function summary(answer) {
+function summary(answer, asked) {
+  const counted = h("div");
   const score = (value, error) => `${percent(value)} ± ${percent(error)}`;
   return h("div", { class: "rt-run-block", testid: "flip-summary" },
-    h("p", null, h("b", null, `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`), ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`, answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`),
+    h("p", null, h("b", null, `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`), ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`, answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`, " ", queries(counted, () => call("flip_figures", asked))), counted,
     h("div", { class: "rt-flip-counts" }, Object.entries(OUTCOMES).filter(([name]) => answer.counts[name]).map(([name, title]) => h("button", {
       type: "button", class: `rt-chip rt-flip-${name}`, "aria-pressed": String(!hidden.has(name)), testid: `count-${name}`, title: "Shows or hides them",
       onclick: () => { hidden.has(name) ? hidden.delete(name) : hidden.add(name); root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer)); for (const chip of root.querySelectorAll(".rt-flip-counts button")) chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome))); },

@@ -44,7 +44,7 @@ function load(now) {
   if (!data) replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
   newest(call("health", place(now)), answer => {
     data = answer;
-    setPopulation(kept(answer, " over all steps", "figures are over all rollouts, from the ledger, unless they say otherwise"));
+    setPopulation(kept(answer, " over all steps", answer.kept_only ? "figures are over these" : "figures are over all rollouts, from the ledger, unless they say otherwise"));
     draw();
   }, error => replace(part(".rt-health-main"), notice("error", "Health could not be read", error.message)));
 }
@@ -69,11 +69,11 @@ function draw() {
   replace(main,
     h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length)))),
     data.usual.length ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
-    heat("Flags", "worst first; share of all rollouts, stronger for more; ~ needs text and is estimated from those kept at random. A name lists its rollouts", "flags", data.flags, step),
-    heat("Discarded, by reason", "share of all rollouts", "discards", data.discards, step),
+    heat("Flags", `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`, "flags", data.flags, step),
+    heat("Discarded, by reason", `share of ${data.kept_only ? "the kept" : "all"} rollouts`, "discards", data.discards, step),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),
-    counters());
+    data.kept_only ? null : counters());
   main.scrollTop = keep;
 }
 

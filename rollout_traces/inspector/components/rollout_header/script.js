@@ -99,6 +99,7 @@ function line(m) {
     m.stop_reason ? `stop: ${inert(String(m.stop_reason))}` : null,
     versions(m), m.staleness_max ? `stale ${number(m.staleness_max)}` : null,
     m.source === undefined ? null : inert(String(m.source)),
+    m.written_by === undefined ? null : `logged by ${inert(String(m.written_by))}`,
   ].filter(Boolean);
   return [
     m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`) : null,

@@ -49,7 +49,7 @@ function load(now) {
   if (!data) replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
   newest(call("run_report", place(now)), answer => {
     data = answer;
-    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
     draw();
   }, error => replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message)));
 }
@@ -107,7 +107,7 @@ function diagnosis(each, at) {
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
       each.where ? button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "diagnosis-rollouts" }) : null,
-      each.query ? queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at })) : null), slot,
+      queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at }))), slot,
     each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
 }
 
@@ -153,8 +153,14 @@ function card(metric, step, chartWidth) {
 function events() {
   if (!data.events.length) return null;
   return h("section", { class: "rt-run-block", testid: "events" }, h("h2", null, "What happened"), h("div", { class: "rt-run-events" },
-    data.events.map(event => h("button", { type: "button", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)))),
+    data.events.map(eventLine)),
     data.n_events > data.events.length ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`) : null);
+}
+
+function eventLine(event, at) {
+  const slot = h("div", { class: "rt-run-query" });
+  return h("div", { testid: "event" }, h("div", { class: "rt-event" }, h("button", { type: "button", class: "rt-event-step", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)),
+    event.kind === "config" ? null : queries(slot, () => call("diagnosis_figures", { ...place(state.get()), event: at }))), slot);
 }
 
 function settings() {

@@ -1,0 +1,43 @@
+"""The numbers that a run logged, as series over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.analysis.relations import Relations, as_arrays
+from rollout_traces.analysis.series import Series
+
+
+def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
+    """The run's logged numbers, the last attempt's value where a step was logged twice.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        prefixes: leave out keys that begin with one of these.
+    """
+    query = """
+        select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
+        from metrics where run = ? and value is not null and isfinite(cast(value as double)) and step is not null
+        group by 1, 2, 3 order by 1, 2, 3"""
+    found = as_arrays(relations.sql(query, [run]))
+    if not len(found["step"]):
+        return []
+    names = np.asarray(
+        [
+            f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
+            for s, k in zip(found["split"], found["key"], strict=True)
+        ]
+    )
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+    series = []
+    for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
+        name = str(names[start])
+        if not name.startswith(tuple(prefixes)) or not prefixes:
+            values = found["value"][start:stop].astype(float)
+            series.append(
+                Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values)
+            )
+    return series

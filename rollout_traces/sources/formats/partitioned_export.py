@@ -1,0 +1,91 @@
+"""What `rollout-traces export --partition-by` writes: parquet in folders `column=value`, texts as Trackio stored them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from rollout_traces.errors import StoreError
+from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.formats.own_export import is_current, parquet_columns, parquet_rows, row_of
+from rollout_traces.sources.lines import loads
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.trace.conversion import TraceRecord, read_transcript
+
+_PLACE = {"run_id", "run", "split", "step"}
+_TEXTS = ("messages", "metadata", "spans")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartitionedExport(Format):
+    """A row a rollout of every column; `messages`, `metadata` and `spans` as JSON text where they were exported."""
+
+    name = "partitioned-export"
+    title = "rollout-traces export --partition-by"
+    tokens = "where --tokens was given"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        above = _of_folders(head.path)
+        if not above or not head.raw.startswith(b"PAR1"):
+            return None
+        columns = parquet_columns(head)
+        if not {*columns, *above} >= _PLACE or "traced" not in columns:
+            return None
+        lacks: tuple[str, ...] = (
+            () if "spans" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
+        )
+        lacks += () if "messages" in columns else ("conversations",)
+        step = above.get("step", "")
+        root = head.path.parents[len(above)]
+        return Claim(
+            root, int(step) if step.isdigit() else None, TRAIN, lacks, str(head.path), above.get("run")
+        )
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        above = _of_folders(found.path)
+        for n, value in enumerate(parquet_rows(found, problems), 1):
+            whole = {**above, **value}
+            if not is_current(whole, found, problems, n):
+                continue
+            try:
+                yield row_of(_with_texts(whole), n), 0, n
+            except (StoreError, ValueError, TypeError, KeyError) as error:
+                problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).", n)
+
+
+def _with_texts(value: dict[str, Any]) -> dict[str, Any]:
+    """A row with its conversation, what its trace says of it, and its tokens in place of their JSON texts."""
+    messages, metadata, spans = (
+        None if value.get(name) is None else loads(str(value[name]).encode()) for name in _TEXTS
+    )
+    record = {name: item for name, item in value.items() if name not in _TEXTS and item is not None}
+    if isinstance(metadata, Mapping):
+        record = {**metadata, **record}
+    if not isinstance(messages, list):
+        return record
+    record["messages"] = messages
+    own = [span for span in spans if isinstance(span, dict)] if isinstance(spans, list) else []
+    transcript = read_transcript(TraceRecord(messages, dict(metadata or {}), own))
+    if transcript is not None and len(transcript.tokens):
+        track = transcript.tokens
+        record |= {name: getattr(track, name) for name in ("input_ids", "loss_mask", "response_mask")}
+        record |= {name: values.tolist() for name, values in track.tracks.items()}
+    return record
+
+
+def _of_folders(path: Path) -> dict[str, str]:
+    """The columns that the folders right above a file say."""
+    found: dict[str, str] = {}
+    for parent in path.parents:
+        name, is_column, value = parent.name.partition("=")
+        if not is_column:
+            break
+        if value != _NO_VALUE:
+            found[unquote(name)] = unquote(value)
+    return found

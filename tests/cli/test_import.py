@@ -1,0 +1,55 @@
+"""`rollout-traces import` says what it took, what it did not and where, and what its rollouts lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rollout_traces.cli import build_app
+
+pytestmark = pytest.mark.usefixtures("trackio_dir")
+
+
+def command(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(build_app(["import"]), ["import", *map(str, arguments), "-p", "p"])
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / "rollout_data"
+    folder.mkdir(parents=True)
+    row = {"input": "q", "output": "a", "gts": "1", "score": 1.0, "step": 1}
+    (folder / "1.jsonl").write_text(json.dumps(row) + "\n{broken\n" + json.dumps(row) + "\n")
+    (folder / "global_step_2_training_input.pkl").write_bytes(b"\x80\x04N.")
+    return folder.parent
+
+
+def test_what_is_broken_is_said_with_file_and_line_and_counted_and_the_rest_is_imported(dump: Path) -> None:
+    done = command(dump)
+    assert done.exit_code == 0
+    assert "run: 2 rollouts in 1 steps" in done.stdout
+    assert "2 came without token ids: token views and masks are unobserved" in done.stdout
+    assert f"{dump}/rollout_data/1.jsonl:2: " in done.stderr
+    assert "--trust-pickle" in done.stderr
+    [count] = [line for line in done.stderr.splitlines() if line.startswith("In all:")]
+    assert "broken" in count and "pickle" in count
+
+
+def test_a_second_import_passes_over_what_is_known(dump: Path) -> None:
+    command(dump)
+    again = command(dump)
+    assert again.exit_code == 0 and "were imported before and are unchanged" in again.stdout
+
+
+def test_a_folder_without_rollouts_is_named_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = command(tmp_path / "empty")
+    assert done.exit_code == 1 and "is empty" in done.stderr
+
+
+def test_programs_get_json(dump: Path) -> None:
+    told = json.loads(command(dump, "--json").stdout)
+    assert told["runs"][0]["rows"] == 2 and told["problems"]["counts"]["broken_lines"] == 1

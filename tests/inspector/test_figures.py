@@ -1,0 +1,53 @@
+"""Series over the steps of a run that was resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.inspector.pages.figures import split_series
+from rollout_traces.inspector.workspace import Request, Workspace
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+
+REWARD = "rollout/reward/mean"
+
+
+def logged(steps_of_attempts):
+    """A run whose attempts logged these steps; its figures."""
+    batch = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2))
+    logger = rt.RolloutLogger("p", "run", worker="thread")
+    for number, steps in enumerate(steps_of_attempts):
+        if number:
+            logger.begin_attempt()
+        for step in steps:
+            logger.log_rollouts({**batch, "rewards": [number, number]}, step=step)
+            logger.log_scalars({"train/loss": float(step)}, step=step)
+        assert logger.flush(60)
+    assert logger.finish(60)
+    workspace = Workspace()
+    [run] = workspace.store("p").runs()
+    asked = Request({"project": "p", "run": run.id, "split": "rollout"})
+    return split_series(workspace, asked, [REWARD, "train/loss"])
+
+
+@pytest.mark.usefixtures("trackio_dir")
+class TestAResumedRun:
+    def test_says_where_and_which_steps_only_the_attempt_before_has(self):
+        found = logged([[1, 2, 3, 4, 5, 6], [3, 4]])
+        assert found["resumed_at"] == [3]
+        reward = found["series"][REWARD]
+        assert dict(zip(reward["steps"], reward["values"], strict=True)) == {
+            1: 0,
+            2: 0,
+            3: 1,
+            4: 1,
+            5: 0,
+            6: 0,
+        }
+        assert reward["superseded"] == [5, 6]
+        assert found["series"]["train/loss"]["superseded"] == [5, 6]
+
+    def test_that_went_on_where_it_stopped_has_none(self):
+        found = logged([[1, 2], [3, 4]])
+        assert found["resumed_at"] == [3]
+        assert "superseded" not in found["series"][REWARD]
