@@ -14,14 +14,16 @@ import argparse
 import json
 import os
 import random
-import statistics
-import subprocess
-import sys
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.fresh_process import in_fresh_process
+from benchmarks.spent import spent
 
 PROJECT = "bench"
 RUN = "run-001"
@@ -147,7 +149,7 @@ def measure(quiet: bool) -> dict[str, Any]:
     index = sum(path.stat().st_size for path in store.index_path.rglob("*") if path.is_file())
     sizes = {"database": Path(store.source.path).stat().st_size, "index": index}  # type: ignore[attr-defined]
     figures |= {f"{name} MB": round(size / 1e6) for name, size in sizes.items()}
-    figures["warm start ms, new process"] = in_fresh_process("s.count()", refresh=True)["ms"]
+    figures["warm start, cpu ms, new process"] = in_fresh_process("s.count()", refresh=True)["cpu ms"]
     some_id = store.query(limit=1).rows[0].id
     ours: dict[str, Callable[[], Any]] = {
         "sort by reward": lambda: store.query(run=RUN, order_by="-reward"),
@@ -173,9 +175,38 @@ def measure(quiet: bool) -> dict[str, Any]:
         "one record": lambda: store.record(some_id or ""),
         "refresh, nothing new": store.refresh,
     }
-    figures["ours"] = {name: times(ask, store.forget_answers) for name, ask in ours.items()}
+    figures["ours"] = {name: spent(ask, store.forget_answers) for name, ask in ours.items()}
     figures["trackio"] = trackio_figures(some_id or "")
+    figures["rows in SQLite"] = in_sqlite(store)
     return figures
+
+
+def in_sqlite(store: Any) -> dict[str, dict[str, float]]:
+    """The old way: a record of SQLite for each trace, without its text."""
+    rows = store.rollouts().to_pylist()
+    database = sqlite3.connect(":memory:")
+    names = ", ".join(f'"{name}"' for name in rows[0])
+    database.execute(f"CREATE TABLE traces ({names})")
+
+    def fill() -> None:
+        database.execute("DELETE FROM traces")
+        plain = [[str(v) if isinstance(v, list) else v for v in row.values()] for row in rows]
+        database.executemany(f"INSERT INTO traces VALUES ({', '.join('?' * len(rows[0]))})", plain)
+
+    asked = {
+        "sort by reward": "SELECT * FROM traces ORDER BY reward DESC LIMIT 50",
+        "filter": "SELECT * FROM traces WHERE reward < 0.5 AND instr(flags, 'truncated') ORDER BY reward DESC LIMIT 50",
+        "count": "SELECT count(*) FROM traces WHERE staleness_max >= 2",
+        "histogram of reward": "SELECT CAST(reward * 20 AS INTEGER) AS bin, count(*) FROM traces GROUP BY bin",
+    }
+    figures = {"fill": spent(fill, lambda: None, repeats=1)}
+    for name, statement in asked.items():
+        figures[name] = spent(partial(_fetched, database, statement), lambda: None)
+    return figures
+
+
+def _fetched(database: sqlite3.Connection, statement: str) -> list[Any]:
+    return database.execute(statement).fetchall()
 
 
 def trackio_figures(some_id: str) -> dict[str, dict[str, float]]:
@@ -192,37 +223,7 @@ def trackio_figures(some_id: str) -> dict[str, dict[str, float]]:
         "search rare word (get_traces)": lambda: SQLiteStorage.get_traces(PROJECT, RUN, search=RARE, limit=50),
         "one trace (SQL)": lambda: SQLiteStorage.query_project(PROJECT, f"SELECT * FROM traces WHERE id = '{some_id}'"),
     }  # fmt: skip
-    return {name: times(ask, lambda: None, repeats=3) for name, ask in asked.items()}
-
-
-def times(ask: Callable[[], Any], before: Callable[[], Any], repeats: int = 7) -> dict[str, float]:
-    """Median milliseconds on the wall and of this process's CPU; the latter bears a busy machine better.
-
-    Args:
-        ask: what is measured.
-        before: called before each repetition, unmeasured.
-        repeats: how often.
-    """
-    walls, cpus = [], []
-    for _ in range(repeats):
-        before()
-        wall, cpu = time.perf_counter(), time.process_time()
-        ask()
-        walls.append((time.perf_counter() - wall) * 1000)
-        cpus.append((time.process_time() - cpu) * 1000)
-    return {"wall": round(statistics.median(walls), 2), "cpu": round(statistics.median(cpus), 2)}
-
-
-def in_fresh_process(expression: str, *, refresh: bool) -> dict[str, Any]:
-    """Opens the store in a new interpreter and evaluates an expression on it, named `s`."""
-    code = (
-        "import time; t = time.perf_counter()\n"
-        "from rollout_traces.store import open_store\n"
-        f"s = open_store({PROJECT!r}, refresh={refresh})\nanswer = {expression}\n"
-        "import json; print(json.dumps({'ms': round((time.perf_counter() - t) * 1000, 1), 'answer': str(answer)}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return {name: spent(ask, lambda: None, repeats=3) for name, ask in asked.items()}
 
 
 def with_progress(refresh: Callable[..., int]) -> int:
@@ -245,8 +246,8 @@ def lines_of(figures: dict[str, Any]) -> Iterator[str]:
             yield f"{name:<36}{value:>10}"
             continue
         yield f"\n{name + ', milliseconds':<36}{'wall':>10}{'cpu':>10}"
-        for question, spent in value.items():
-            yield f"  {question:<34}{spent['wall']:>10}{spent['cpu']:>10}"
+        for question, took in value.items():
+            yield f"  {question:<34}{took['wall']:>10}{took['cpu']:>10}"
 
 
 if __name__ == "__main__":

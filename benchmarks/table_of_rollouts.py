@@ -17,9 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fresh_process import in_fresh_process
+from benchmarks.spent import spent
+
 PROJECT, RUN, RUN_ID = "bench", "run-001", "a" * 32
 STEP_ROWS = 512
 GROUP_SIZE = 8
+ANSWER = "s.count(where='reward > 0.99 and source = math', rows='all')"
 MOST_WHOLE = 2_000_000
 """Rows up to which the whole table is asked for at once."""
 IN_SQLITE = 100_000
@@ -48,6 +52,9 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
     size = sum(path.stat().st_size for path in store.index_path.rglob("*") if path.is_file())
     figures["index MB"] = round(size / 1e6, 1)
     store.close()
+    figures["the same in a new process, imports included, ms"] = in_fresh_process(ANSWER, refresh=True)[
+        "cpu ms"
+    ]
     started = time.process_time()
     store = open_store(PROJECT)
     store.count(where="reward > 0.99 and source = math", rows="all")
@@ -73,22 +80,37 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
     if n_rows <= MOST_WHOLE:
         figures["the table"]["all as Arrow"] = spent(store.rollouts, store.forget_answers, repeats=2)
     figures["the table"]["append a live step"] = appended(store, n_steps)
+    figures["peak memory of all, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    figures["trackio"] = trackio_figures()
     figures["rows in SQLite"] = in_sqlite(n_steps * STEP_ROWS)
     return figures
+
+
+def trackio_figures() -> dict[str, dict[str, float]]:
+    """What Trackio itself answers: it has no rollouts, so that any question reads every step summary."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    asked: dict[str, Callable[[], Any]] = {
+        "first page of 50 summaries": lambda: SQLiteStorage.get_traces(PROJECT, RUN, limit=50),
+        "read every summary (SQL)": lambda: SQLiteStorage.query_project(
+            PROJECT, "SELECT max(spans) FROM traces"
+        ),
+    }
+    return {name: spent(ask, lambda: None, repeats=3) for name, ask in asked.items()}
 
 
 def label_rollouts(store: Any, n: int = 10_000) -> None:
     """Labels rollouts of all steps, half of them `odd`, as lines of the file that people's labels are in."""
     if len(store.labels.now().entries) >= n:
         return
-    uids = store.rollouts(columns=["uid"])["uid"].to_pylist()
+    n_rows = store.count(rows="all")
+    picked = np.arange(n) * n_rows // n
+    uids = store.ask(lambda asking: asking.rows.take(picked, ["uid"]))["uid"].to_pylist()
     store.labels.add("label", uids[0], "odd", "bench")
     [first] = store.labels.of(uids[0])
     lines = [
-        replace(
-            first, id=f"{at:016x}", rollout=uids[at * len(uids) // n], text="odd" if at % 2 else "good"
-        ).line()
-        for at in range(n)
+        replace(first, id=f"{at:016x}", rollout=uid, text="odd" if at % 2 else "good").line()
+        for at, uid in enumerate(uids)
     ]
     with store.labels.log.path.open("ab") as file:
         file.write(b"".join(lines))
@@ -225,15 +247,3 @@ def in_sqlite(n_rows: int) -> dict[str, dict[str, float]]:
         name: {clock: round(value * scale, 1) for clock, value in found.items()}
         for name, found in spent_on.items()
     }
-
-
-def spent(ask: Callable[[], Any], before: Callable[[], Any], repeats: int = 5) -> dict[str, float]:
-    """Median milliseconds on the wall and of this process's CPU."""
-    walls, cpus = [], []
-    for _ in range(repeats):
-        before()
-        wall, cpu = time.perf_counter(), time.process_time()
-        ask()
-        walls.append((time.perf_counter() - wall) * 1000)
-        cpus.append((time.process_time() - cpu) * 1000)
-    return {"wall": round(statistics.median(walls), 2), "cpu": round(statistics.median(cpus), 2)}

@@ -46,8 +46,9 @@ def delete(
 ) -> None:
     """Delete a run, steps, a prompt or a rollout; says what would go, and goes ahead with --yes alone.
 
-    Takes them out of Trackio's database on this machine, the spools of whole runs, the index and side tables.
-    Copies on servers, on Spaces and in exports stay. Logged scalars go with whole runs alone.
+    Takes them out of Trackio's database on this machine, with their images, labels and notes, the spools of
+    whole runs, the index and side tables. Copies on servers, on Spaces and in exports stay. Logged scalars and
+    media go with whole runs alone.
 
     Example: rollout-traces delete -p gsm8k --run run-001 --steps :100
     """
@@ -122,8 +123,7 @@ def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
     """What waits in spools of the runs that something is deleted of."""
     from rollout_traces.worker.recovery import find_left
 
-    names = {*plan.runs.values(), *(place[0] for place in plan.places)}
-    return [left for left in find_left(store.project) if left.run_name in names]
+    return [left for left in find_left(store.project) if left.manifest.run_id in plan.run_ids]
 
 
 def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> None:
@@ -136,6 +136,8 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
         "ledgers_rewritten": len(plan.ledger_rows),
         "steps": len(plan.places),
         "megabytes": round(plan.text_bytes / 1e6, 3),
+        "labels": sum(plan.labels.values()),
+        "media_files": len(plan.media),
         "waiting_in_spools": waiting,
         "deleted": yes and not plan.is_empty,
     }
@@ -155,8 +157,13 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
     )
     for name in sorted(plan.runs.values()):
         typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")
+    if plan.labels:
+        typer.echo(f"{sum(plan.labels.values())} labels and notes on {len(plan.labels)} rollouts go.")
+    if plan.media:
+        typer.echo(f"{len(plan.media)} media files go.")
     if waiting:
-        typer.echo(f"{waiting} records wait in spools of these runs.")
+        goes = sum(left.n_records for left in spooled if left.manifest.run_id in plan.runs)
+        typer.echo(f"{waiting} records wait in spools of these runs; {goes} of them go with whole runs.")
     if not yes:
         typer.echo("Nothing was deleted. Go ahead with --yes.")
 
@@ -171,17 +178,21 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     for left in spooled:
         if left.in_use:
             raise StoreError(f"run {left.run_name!r} is being logged. Stop it first; nothing was deleted.")
-        if left.n_records and left.run_name not in plan.runs.values():
+        if left.n_records and left.manifest.run_id not in plan.runs:
             raise StoreError(
                 f"run {left.run_name!r}: {left.n_records} records wait in {left.folder.path} and would come back."
                 " `rollout-traces recover` stores them; nothing was deleted."
             )
     for left in spooled:
-        if left.run_name in plan.runs.values():
+        if left.manifest.run_id in plan.runs:
             left.folder.remove()
     removal.remove_traces(plan.project, plan.traces, plan.ledger_rows)
     removal.remove_runs(plan.project, plan.runs)
+    failed = removal.remove_media(plan.media)
+    if failed:
+        typer.echo(f"{failed} media files could not be deleted.", err=True)
     if not removal.shrink(plan.project):
         typer.echo("Somebody is writing: the file shrinks at the next deletion.", err=True)
     remove_rows(Path(store.side_folder), plan.traces)
     store.index_anew()
+    store.labels.log.forget(plan.labels.keys())

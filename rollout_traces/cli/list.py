@@ -62,8 +62,7 @@ def list_rollouts(
         _steps(store, which, as_json)
     else:
         names = _named(store, which, columns)
-        ask = store.search if which.text else store.query
-        page = ask(**which.asked(), order_by=sort, limit=limit, after=after)
+        page = store.search(**which.asked(), order_by=sort, limit=limit, after=after)
         _rollouts(store, page, names, as_json)
 
 

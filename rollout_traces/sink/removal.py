@@ -81,6 +81,28 @@ def _remove_session_files(project: str, traces: Collection[str]) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_media(files: Collection[Path]) -> int:
+    """Deletes media files, and the folders of steps and runs that are empty then.
+
+    Args:
+        files: they lie two folders below the project's media folder: `run/step/file`.
+
+    Returns:
+        How many could not be deleted.
+    """
+    failed = 0
+    for path in files:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            failed += 1
+            continue
+        for folder in (path.parent, path.parent.parent):
+            with suppress(OSError):
+                folder.rmdir()
+    return failed
+
+
 def shrink(project: str) -> bool:
     """Gives freed space back to the disk.
 

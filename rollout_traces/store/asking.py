@@ -20,7 +20,7 @@ from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, group_column
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
-from rollout_traces.store.scope import Scope, conjuncts
+from rollout_traces.store.scope import Scope, conjuncts, holds_text
 from rollout_traces.store.source import Source
 
 GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
@@ -85,7 +85,7 @@ class Asking:
         self._engine = engine
         self._source = source
         self._remember = remember
-        self.names = Names(rows.kinds, registered_flags(), self._flags_seen)
+        self.names = Names(rows.kinds, registered_flags, self._flags_seen)
 
     def asked(self, scope: Scope, order_by: str | None = None) -> Asked:
         """Compiles a question.
@@ -98,8 +98,10 @@ class Asking:
             QueryError: filter or sort cannot be understood.
         """
         query = scope.parsed()
-        plain = [node for node in conjuncts(query.node) if not isinstance(node, Text | TextScan)]
-        texts = [node for node in conjuncts(query.node) if isinstance(node, Text | TextScan)]
+        nodes = conjuncts(query.node)
+        texts = [node for node in nodes if isinstance(node, Text | TextScan)]
+        mixed = [node for node in nodes if not isinstance(node, Text | TextScan) and holds_text(node)]
+        plain = [node for node in nodes if not holds_text(node)]
         for node in texts:
             _check(node, scope.where)
         parts, columns = scope.place(self.rows.state)
@@ -114,6 +116,8 @@ class Asking:
         compiler.used = used
         parts += [compiler.filter(node) for node in plain]
         parts += self._searched([*texts, *scope.searches()], relations, parts, used)
+        for either in mixed:
+            parts.append(compiler.filter(either))
         order = compiler.order(query.order) if order_by is None else self.order(order_by, used)
         condition = Sql("true")
         for part in parts:
@@ -170,9 +174,30 @@ class Asking:
         """
         rows = self.rows.take(positions, columns or [POSITION])
         order = pa.array(np.arange(len(positions)))
-        return self._engine.run(
-            f"{statement} ORDER BY t.{_AT}", (), {"rollouts": rows.append_column(_AT, order)}
-        )
+        return self.run_over(rows.append_column(_AT, order), f"{statement} ORDER BY t.{_AT}", ())
+
+    def rows_at(self, positions: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """The rows at some positions, in their order, with what a question reads of them.
+
+        Args:
+            positions: int [K].
+            columns: columns of the table, and figures of groups.
+        """
+        rows = self.rows.take(positions, [name for name in columns if name not in GROUP])
+        for name in dict.fromkeys(name for name in columns if name in GROUP):
+            figure = self._of_groups(GROUP[name][0]).take(pa.array(positions))
+            rows = rows.append_column(group_column(name), figure)
+        return rows
+
+    def run_over(self, rows: pa.Table, statement: str, parameters: Sequence[Any]) -> pa.Table:
+        """Runs a statement over some rows alone.
+
+        Args:
+            rows: they, with the columns that it reads.
+            statement: the SQL; `rollouts` is these rows.
+            parameters: its parameters.
+        """
+        return self._engine.run(statement, parameters, {"rollouts": rows})
 
     def positions(self, asked: Asked) -> np.ndarray:
         """The rows of a question, in the order of arrival, int [K]."""

@@ -17,6 +17,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.index import Index
 from rollout_traces.store.loading import plain_rows, shown_columns
+from rollout_traces.store.pages import page_of
 from rollout_traces.store.query.compiler import Compiler, Sql
 from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.query.nodes import Place
@@ -29,8 +30,6 @@ MAX_LIMIT = 10_000
 KEPT_ANSWERS = 64
 PIECE = 32_768
 """Values that are binned together."""
-SORTED_WHOLE = 50_000
-"""Rows up to which a page is sorted out of all of them at once."""
 FEW = 4
 """Rows up to one in so many are read where they lie, not out of whole columns."""
 
@@ -85,12 +84,8 @@ class Finder:
 
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
-            if after is None:
-                total, best = self._count_and_best(asking, asked)
-                found = _first_page_of(asking, asked, limit + 1, best)
-            else:
-                total = self._count(asking, asked)
-                found = _page_of(asking, asked, limit + 1, after)
+            found, n_rows = page_of(asking, asked, limit + 1, after)
+            total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
             rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
@@ -191,28 +186,18 @@ class Finder:
         with self._lock:
             self._answers.clear()
 
-    def _count(self, asking: Asking, asked: Asked) -> int:
+    def _count(self, asking: Asking, asked: Asked, known: int | None = None) -> int:
+        """How many rows there are; `known` where somebody has just counted them."""
+
         def counted() -> int:
+            if known is not None:
+                return known
             if asked.condition == Sql("true"):
                 return asking.rows.n_rows
             statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
         return int(self._kept(asking, asked, asked.condition, counted))
-
-    def _count_and_best(self, asking: Asking, asked: Asked) -> tuple[int, Any]:
-        """How many rows there are, and the best value of the first key, by one look at the rows."""
-        if not asked.order or asking.rows.n_rows <= SORTED_WHOLE:
-            return self._count(asking, asked), None
-
-        def found() -> tuple[int, Any]:
-            key, down = asked.order[0]
-            best = f"{'max' if down else 'min'}({key.text})"
-            statement = f"SELECT count(*), {best} FROM rollouts t WHERE {asked.condition.text}"
-            row = asking.run(asked, statement, (*key.parameters, *asked.condition.parameters), [POSITION])
-            return int(row[0][0].as_py()), row[1][0].as_py()
-
-        return self._kept(asking, asked, (asked.condition, asked.order[0]), found)
 
     def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
         """An answer from before, but of questions that read what was found for them alone."""
@@ -257,80 +242,6 @@ def _ordered(asking: Asking, asked: Asked) -> Asked:
 
 def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
     return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
-
-
-def _page_of(asking: Asking, asked: Asked, limit: int, after: str) -> pa.Table:
-    """Positions of the rows behind a cursor, with what they are sorted by and their numbers."""
-    directions = [down for _, down in asked.order]
-    page = _Page(asking, asked, _behind(directions, cursor.decoded(after, len(asked.order) + 1)))
-    best = page.best() if directions and asking.rows.n_rows > SORTED_WHOLE else None
-    return page.rows(limit, best)
-
-
-def _first_page_of(asking: Asking, asked: Asked, limit: int, best: Any) -> pa.Table:
-    """The same of the first page; `best` is the best value of the first key, None where it is not known."""
-    return _Page(asking, asked, Sql("true")).rows(limit, best)
-
-
-class _Page:
-    """The rows of a question from a cursor on."""
-
-    def __init__(self, asking: Asking, asked: Asked, behind: Sql) -> None:
-        keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
-        self._asking, self._asked = asking, asked
-        self._directions = [down for _, down in asked.order]
-        self._rows = Sql(
-            f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
-            f" WHERE {behind.text}",
-            (
-                *(p for key, _ in asked.order for p in key.parameters),
-                *asked.condition.parameters,
-                *behind.parameters,
-            ),
-        )
-
-    def best(self) -> Any:
-        """The best value of the first key."""
-        return self._run("max(k0)" if self._directions[0] else "min(k0)", "")[0][0].as_py()
-
-    def rows(self, limit: int, best: Any) -> pa.Table:
-        """The first rows in order.
-
-        Where a whole page ties at the best value of the first key, as the rewards of a run or the rows of its
-        newest step do, the other rows are never sorted.
-        """
-        directions = self._directions
-        if best is not None:
-            rest = "" if len(directions) == 1 and self._asking.rows.in_order else _sorted_by(directions, 1)
-            found = self._run("*", f" AND k0 = ?{rest} LIMIT {int(limit)}", best)
-            if found.num_rows == limit:
-                return found
-        return self._run("*", f"{_sorted_by(directions)} LIMIT {int(limit)}")
-
-    def _run(self, what: str, rest: str, *more: Any) -> pa.Table:
-        statement = f"SELECT {what} FROM {self._rows.text}{rest}"
-        return self._asking.run(self._asked, statement, (*self._rows.parameters, *more), [POSITION, "row"])
-
-
-def _sorted_by(directions: Sequence[bool], first: int = 0) -> str:
-    """ORDER BY the keys from one on, unknown values last, and the rows' numbers."""
-    keys = [f"k{at} {'DESC' if down else 'ASC'} NULLS LAST" for at, down in enumerate(directions)]
-    return f" ORDER BY {', '.join([*keys[first:], 'last'])}"
-
-
-def _behind(directions: Sequence[bool], values: Sequence[Any]) -> Sql:
-    """Rows that come after a given one; unknown values come last."""
-    result = Sql("last > ?", (values[-1],))
-    for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):
-        if value is None:
-            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
-        else:
-            sign = "<" if down else ">"
-            result = Sql(
-                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
-                (value, value, *result.parameters),
-            )
-    return result
 
 
 def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:

@@ -59,12 +59,16 @@ class LocalSource(Source):
         except sqlite3.Error as error:
             raise StoreError(f"{self.label}: {self.path} cannot be read ({error}).") from error
 
+    def media_folder(self) -> Path:
+        """Where Trackio keeps the project's media files; it may be missing."""
+        return self.path.parent / "media" / self.path.stem
+
     def media(self, path: str) -> bytes:
         """A file in the project's media folder; links that lead out of it are not followed."""
-        folder = self.path.parent / "media"
+        folder = self.media_folder()
         try:
-            own = (folder / self.path.stem).resolve(strict=True)
-            wanted = (folder / path).resolve(strict=True)
+            own = folder.resolve(strict=True)
+            wanted = (folder.parent / path).resolve(strict=True)
             if not wanted.is_relative_to(own):
                 raise ValueError("it is not in the project's media folder.")
             return read_file(str(wanted))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.local_source import LocalSource
 from rollout_traces.store.logged_tables import is_row_of_table
+from rollout_traces.store.removal_media import media_of
 from rollout_traces.store.store import Store
 from rollout_traces.store.store_tables import Steps
 
@@ -30,6 +33,9 @@ class RemovalPlan:
         traced: the traced ones among them.
         places: run, split and step they are of -> how many go.
         text_bytes: bytes of the traces that go, as stored.
+        run_ids: ids of the runs that something goes from.
+        labels: rollout -> labels and notes on it that go; those of a uid that another rollout shares stay.
+        media: media files that go.
     """
 
     project: str
@@ -40,6 +46,9 @@ class RemovalPlan:
     traced: int = 0
     places: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
     text_bytes: int = 0
+    run_ids: frozenset[str] = frozenset()
+    labels: Mapping[str, int] = field(default_factory=dict)
+    media: tuple[Path, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -67,7 +76,7 @@ def plan_removal(
         StoreError: it is a server or an export, which nothing is deleted from.
         QueryError: the filter cannot be understood.
     """
-    _need_local(store)
+    source = _local(store)
     table = store.rollouts(where, ["run_id", "run", "split", "step", "uid", "id"], runs, splits, steps)
     wanted: dict[Place, list[tuple[str | None, str | None]]] = {}
     names: dict[str, str] = {}
@@ -78,7 +87,7 @@ def plan_removal(
     if not where and splits is None and steps == (None, None):
         chosen = store.runs() if runs is None else [store.run(run) for run in runs]
         whole = {info.id: info.name for info in chosen}
-    return _planned(store, wanted, names, whole)
+    return _planned(store, source, wanted, names, whole)
 
 
 def plan_retention(
@@ -96,7 +105,7 @@ def plan_retention(
     Raises:
         StoreError: it is a server or an export, which nothing is deleted from.
     """
-    _need_local(store)
+    source = _local(store)
     sizes = _sizes(store)
     ages: dict[Place, str] = {}
     taken: dict[Place, int] = {}
@@ -118,18 +127,20 @@ def plan_retention(
         if (run_id, split, step) in going:
             names[run_id] = run
             wanted[(run_id, split, step)].append((uid, trace_id))
-    return _planned(store, wanted, names, {})
+    return _planned(store, source, wanted, names, {})
 
 
-def _need_local(store: Store) -> None:
+def _local(store: Store) -> LocalSource:
     if not isinstance(store.source, LocalSource):
         raise StoreError(
             f"{store.source.label}: nothing is deleted from there. Delete on the machine that holds the project."
         )
+    return store.source
 
 
 def _planned(
     store: Store,
+    source: LocalSource,
     wanted: Mapping[Place, Sequence[tuple[str | None, str | None]]],
     names: Mapping[str, str],
     whole_runs: Mapping[str, str],
@@ -162,7 +173,25 @@ def _planned(
         traced=sum(trace_id is not None for rows in wanted.values() for _, trace_id in rows),
         places={(names[p[0]], *p[1:]): len(rows) for p, rows in sorted(wanted.items()) if rows},
         text_bytes=sum(sizes.get(trace_id, ("", 0))[1] for trace_id in traces),
+        run_ids=frozenset({*whole_runs, *(place[0] for place, rows in wanted.items() if rows)}),
+        labels=_labels(store, [row for rows in wanted.values() for row in rows]),
+        media=media_of(source, traces, whole_runs),
     )
+
+
+def _labels(store: Store, going: Sequence[tuple[str | None, str | None]]) -> dict[str, int]:
+    """How many labels and notes go with some rollouts; none where a rollout of the same uid stays."""
+    entries = store.labels.now().entries
+    if not entries:
+        return {}
+    counts: Counter[str] = Counter()
+    for uid, trace_id in going:
+        counts.update({uid or trace_id or ""})
+    left: Counter[str] = Counter()
+    table = store.rollouts(columns=["uid", "id"]) if not counts.keys().isdisjoint(entries) else None
+    for uid, trace_id in () if table is None else zip(*(c.to_pylist() for c in table.columns), strict=True):
+        left.update({uid or trace_id or ""})
+    return {key: len(entries[key]) for key in sorted(counts) if key in entries and left[key] <= counts[key]}
 
 
 def _refuse_rows_of_tables(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.query.compiler import Sql
-from rollout_traces.store.query.nodes import All, Node, Query, Text
+from rollout_traces.store.query.nodes import All, Any, Node, Not, Query, Text, TextScan
 from rollout_traces.store.query.parser import parse_query
 from rollout_traces.store.query.search_text import parse_search
 
@@ -78,6 +78,21 @@ class Scope:
         """
         return parse_search(self.text)
 
+    def looked_for(self) -> list[Text | TextScan]:
+        """What conversations must or may hold: the words of the search, and what the filter looks for in texts.
+
+        Raises:
+            QueryError: filter or search cannot be understood.
+        """
+        return [*self.searches(), *_texts(self.parsed().node)]
+
+
+def _texts(node: Node | None) -> list[Text | TextScan]:
+    """The searches of a filter; what must not occur is none."""
+    if isinstance(node, All | Any):
+        return [each for part in node.parts for each in _texts(part)]
+    return [node] if isinstance(node, Text | TextScan) else []
+
 
 def _one_of(column: str, values: Sequence[str | int]) -> Sql:
     return Sql(f"{column} IN ({', '.join('?' * len(values))})", tuple(values))
@@ -88,6 +103,13 @@ def conjuncts(node: Node | None) -> list[Node]:
     if node is None:
         return []
     return [each for part in node.parts for each in conjuncts(part)] if isinstance(node, All) else [node]
+
+
+def holds_text(node: Node) -> bool:
+    """Whether some part of a filter looks into conversations."""
+    if isinstance(node, All | Any):
+        return any(map(holds_text, node.parts))
+    return holds_text(node.part) if isinstance(node, Not) else isinstance(node, Text | TextScan)
 
 
 def within_64_bits(number: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import orjson
@@ -112,6 +112,32 @@ def _matching(
     return np.array(found, np.int64)
 
 
+def snippets(
+    texts: Mapping[str, str], looked_for: Sequence[Text | TextScan], engine: Engine
+) -> dict[str, str]:
+    """The surroundings of what was found in some conversations.
+
+    Args:
+        texts: conversations by id.
+        looked_for: what was searched for.
+        engine: what matches regular expressions, in linear time.
+    """
+    phrases: dict[str, list[str]] = {key: [] for key in texts}
+    table = pa.table({"id": pa.array(texts), "text": pa.array(texts.values(), pa.string())})
+    for node in looked_for:
+        if isinstance(node, TextScan) and node.how == "~":
+            matched = engine.run(
+                "SELECT id, regexp_extract(text, ?) AS found FROM texts", (node.pattern,), {"texts": table}
+            )
+            for key, piece in zip(matched["id"].to_pylist(), matched["found"].to_pylist(), strict=True):
+                phrases[key] += [piece[:CONTEXT]] if piece.strip() else []
+        else:
+            phrase = node.pattern if isinstance(node, TextScan) else node.phrase
+            for each in phrases.values():
+                each.append(phrase)
+    return {key: snippet(text, phrases[key]) for key, text in texts.items()}
+
+
 def snippet(text: str, phrases: Sequence[str]) -> str:
     """The surroundings of the first phrase that is found in a text, on one line.
 
@@ -128,4 +154,4 @@ def snippet(text: str, phrases: Sequence[str]) -> str:
     return _SPACE.sub(" ", text[: 2 * CONTEXT]).strip()
 
 
-__all__ = ["conversation_text", "expression_of", "look_up", "match_expression", "scan", "snippet"]
+__all__ = ["conversation_text", "expression_of", "look_up", "match_expression", "scan", "snippet", "snippets"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -224,32 +225,26 @@ class Store(StoreTables):
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.page(scope, order_by, limit, after, columns)
 
-    def search(self, text: str, run: str | None = None, **asked: Any) -> RowPage:
-        """Rollouts whose conversation holds words or "quoted phrases", with the place in `snippet`.
+    def search(self, text: str | None = None, run: str | None = None, **asked: Any) -> RowPage:
+        """Rollouts as `query` gives them; where words are searched for, each with the place in `snippet`.
 
         Args:
-            text: what to look for; code such as `boxed{4` is found as written.
+            text: words or "quoted phrases" to look for; code such as `boxed{4` is found as written.
             run: id or name of the run; all runs when None.
-            asked: further arguments of `query`.
+            asked: further arguments of `query`; what their filter looks for in texts counts too.
 
         Returns:
             A page of `query`, each row with a `snippet` of text around the first thing found.
         """
         page = self.query(run=run, text=text, **asked)
-        phrases = [node.phrase for node in Scope(text=encodable(text)).searches()]
+        looked_for = Scope(text=encodable(text or ""), where=encodable(asked.get("where") or "")).looked_for()
+        if not looked_for:
+            return page
         found = self.source.messages_of([row.id for row in page.rows if row.id])
+        texts = {key: conversation_text(messages) for key, messages in found.items()}
+        around = search.snippets(texts, looked_for, self._engine)
         rows = tuple(
-            type(row)(
-                row.id,
-                row.run_id,
-                row.run,
-                row.split,
-                row.step,
-                {
-                    **row.values,
-                    "snippet": search.snippet(conversation_text(found.get(row.id or "", b"[]")), phrases),
-                },
-            )
+            replace(row, values={**row.values, "snippet": around[row.id]}) if row.id in around else row
             for row in page.rows
         )
         return RowPage(rows, page.total, page.next)

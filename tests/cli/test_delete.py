@@ -12,7 +12,17 @@ from typer.testing import CliRunner, Result
 from rollout_traces.cli import build_app
 from rollout_traces.export import write_side_table
 from rollout_traces.store import open_store
-from tests.store.projects import PROJECT, RUN, database, make_ledger, store_values, write_step
+from rollout_traces.trace.conversion import DETAILS_KEY
+from tests.store.projects import (
+    PROJECT,
+    RUN,
+    database,
+    make_ledger,
+    step_records,
+    store_values,
+    write_step,
+    write_traces,
+)
 
 SECRET = "the combination is 4711"
 
@@ -124,13 +134,103 @@ class TestDelete:
             path = project / "spool"
 
         class Manifest:
-            run_name = RUN
+            run_name, run_id = RUN, "1" * 32
 
         left = recovery.Left(Folder(), Manifest(), 3, True)  # type: ignore[arg-type]
         monkeypatch.setattr(recovery, "find_left", lambda project: [left])
         done = delete("--run", RUN, "--yes")
         assert done.exit_code == 1 and "is being logged" in str(done.exception or done.output)
         assert len(kept()) == 24
+
+
+class TestLabels:
+    def test_they_go_with_what_they_are_about_and_the_dry_run_says_so(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        store = open_store(PROJECT)
+        store.label("11-1", "leaks 4711", "ann")
+        store.label("11-1", "look at this", "ben", kind="note")
+        store.label("21-1", "leaks too", "ann")
+        store.close()
+        asked = delete("--rollout", "11-1")
+        assert "2 labels and notes on 1 rollouts go" in asked.output
+        assert json.loads(delete("--rollout", "11-1", "--json").stdout)["labels"] == 2
+        assert open_store(PROJECT).count(where="label = 'leaks 4711'") == 1
+        assert delete("--rollout", "11-1", "--yes").exit_code == 0
+        assert said_in_files(project, "leaks 4711") == said_in_files(project, "look at this") == []
+        assert open_store(PROJECT).labels.names() == {"leaks too": 1}
+
+    def test_those_of_a_uid_that_another_run_shares_stay(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        write_step(make_ledger([[1.0]], step=0, batch="1", traced=(0,)), (0,), run=("run-003", "3" * 32))
+        store = open_store(PROJECT)
+        store.labels.add("label", "10-0", "shared", "ann")
+        store.close()
+        done = delete("--run", "run-003", "--yes", "--json")
+        assert json.loads(done.stdout)["labels"] == 0
+        assert open_store(PROJECT).labels.names() == {"shared": 1}
+
+
+class TestMedia:
+    def test_the_images_of_what_goes_go(self, delete: Callable[..., Result], project: Path) -> None:
+        mine, kept_file = image(RUN, 5), image(RUN, 5)
+        write_image(mine, "x5-0", kept_file)
+        write_image(kept_file, "y5-0", kept_file)
+        outside = project / "outside.png"
+        outside.write_bytes(b"mine")
+        assert "1 media files go" in delete("--rollout", "x5-0").output
+        assert (project / "media" / mine).exists()
+        assert json.loads(delete("--rollout", "x5-0", "--yes", "--json").stdout)["media_files"] == 1
+        assert not (project / "media" / mine).exists() and outside.exists()
+        assert (project / "media" / kept_file).exists(), "another trace shows it"
+
+    def test_a_path_that_leads_out_of_the_projects_folder_is_left_alone(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        image(RUN, 5)
+        outside = project / "outside.png"
+        outside.write_bytes(b"mine")
+        write_image("../outside.png", "x5-0", str(outside))
+        assert json.loads(delete("--rollout", "x5-0", "--yes", "--json").stdout)["media_files"] == 0
+        assert outside.exists()
+
+    def test_a_whole_run_takes_all_that_was_saved_for_it(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        mine, others, nested = image("run-002", 1), image(RUN, 1), image("run-002/3", 1)
+        assert json.loads(delete("--run", "run-002", "--yes", "--json").stdout)["media_files"] == 1
+        assert not (project / "media" / mine).exists()
+        assert (project / "media" / others).exists() and (project / "media" / nested).exists()
+
+    def test_the_files_of_another_run_of_that_name_stay(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        write_step(make_ledger([[1.0]], step=0, batch="9", traced=(0,)), (0,), run=("run-002", "9" * 32))
+        shared = image("run-002", 1)
+        assert delete("--run", "2" * 32, "--yes").exit_code == 0
+        assert (project / "media" / shared).exists()
+
+
+class TestSpools:
+    def test_those_of_a_whole_run_go_and_those_of_another_of_its_name_stay(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        from rollout_traces.worker.recovery import find_left
+
+        mine, others = leave_a_record(RUN, "1" * 32), leave_a_record(RUN, "7" * 32)
+        assert {left.n_records for left in find_left(PROJECT)} == {1}
+        asked = delete("--run", "1" * 32)
+        assert "1 records wait in spools of these runs; 1 of them go" in asked.output and mine.exists()
+        assert delete("--run", "1" * 32, "--yes").exit_code == 0
+        assert not mine.exists() and others.exists()
+        assert [left.manifest.run_id for left in find_left(PROJECT)] == ["7" * 32]
+
+    def test_what_would_come_back_is_refused(self, delete: Callable[..., Result], project: Path) -> None:
+        waiting = leave_a_record(RUN, "1" * 32)
+        done = delete("--run", RUN, "--steps", "1", "--yes")
+        assert done.exit_code == 1 and "would come back" in str(done.exception or done.output)
+        assert waiting.exists() and len(kept()) == 24
 
 
 class TestRetention:
@@ -154,6 +254,42 @@ class TestRetention:
     def test_nothing_goes_while_all_is_within_bounds(self, delete: Callable[..., Result]) -> None:
         assert "nothing goes" in delete("--older-than", "30d", "--keep-gb", "5", "--yes").output
         assert len(kept()) == 24
+
+
+def image(run: str, step: int) -> str:
+    """Saves an image as Trackio does; its path below the media folder."""
+    import numpy as np
+    import trackio
+
+    media = trackio.Image(np.zeros((2, 2, 3), np.uint8))
+    media._save(PROJECT, run, step)
+    return str(media._to_dict()["file_path"])
+
+
+def write_image(path: str, uid: str, other: str) -> None:
+    """Stores a step of one rollout whose trace names two media files."""
+    batch, _ = uid.split("5-")
+    (record,) = step_records(make_ledger([[1.0]], step=5, batch=batch, traced=(0,)), (0,))
+    details = next(span[DETAILS_KEY] for span in record.spans if DETAILS_KEY in span)
+    details["images"] = [
+        {"_type": "trackio.image", "file_path": each, "caption": None} for each in (path, other)
+    ]
+    write_traces({"rollout/trajectories": [record]}, step=5)
+
+
+def leave_a_record(run: str, run_id: str) -> Path:
+    """What a killed trainer left behind: a spool with one record."""
+    import trackio.utils
+
+    from rollout_traces.spool.folder import SpoolWriter
+    from rollout_traces.spool.run_folder import RunManifest, take_run_folder
+
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), PROJECT, run_id)
+    folder.write_manifest(RunManifest(PROJECT, run, run_id))
+    writer = SpoolWriter(folder.writer_folder("0"), max_bytes=1 << 20)
+    writer.append([b"a record"])
+    writer.close()
+    return folder.path
 
 
 def age_of(folder: Path, run: str, step: int, age: timedelta) -> None:

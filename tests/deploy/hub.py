@@ -1,4 +1,5 @@
-"""A Hub on loopback: the routes that `huggingface_hub` calls for `deploy` and a Space's writers, and no others.
+"""A Hub on loopback: the routes that `huggingface_hub` calls for `deploy`, a Space's writers and readers of a data
+set's files, and no others.
 
 Written from what the client sends; what it does not know is answered with 501 and kept, so that a test fails.
 """
@@ -6,12 +7,15 @@ Written from what the client sends; what it does not know is answered with 501 a
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.requests import Request
@@ -40,12 +44,46 @@ class Space:
 
 
 @dataclass
+class Dataset:
+    """What the Hub knows of one data set: its files by path."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def entry(self, path: str) -> dict[str, Any] | None:
+        """What the Hub says of a path: a file, or a folder that holds some."""
+        if path in self.files:
+            data = self.files[path]
+            return {
+                "type": "file",
+                "path": path,
+                "size": len(data),
+                "oid": hashlib.sha1(data).hexdigest(),
+                "lastCommit": {"id": "d" * 40, "title": "files", "date": "2026-01-01T00:00:00.000Z"},
+            }
+        if any(name.startswith(f"{path}/") for name in self.files):
+            return {"type": "directory", "path": path, "oid": "e" * 40}
+        return None
+
+    def below(self, folder: str, *, recursive: bool) -> list[dict[str, Any]]:
+        """The entries of a folder."""
+        start = f"{folder}/" if folder else ""
+        paths: dict[str, None] = {}
+        for name in self.files:
+            if name.startswith(start):
+                parts = name[len(start) :].split("/")
+                depth = len(parts) if recursive else 1
+                paths.update((start + "/".join(parts[:at]), None) for at in range(1, depth + 1))
+        return [entry for path in paths if (entry := self.entry(path)) is not None]
+
+
+@dataclass
 class LoopbackHub:
     """A Hub in this process.
 
     Attributes:
         address: what `HF_ENDPOINT` is set to.
         spaces: the Spaces by name.
+        datasets: the data sets by name.
         buckets: the buckets' names, and whether they are private.
         unknown: requests that it has no route for.
         failures: status by the beginning of `METHOD path`: what is answered instead; 0: the connection
@@ -54,6 +92,7 @@ class LoopbackHub:
 
     address: str = ""
     spaces: dict[str, Space] = field(default_factory=dict)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
     buckets: dict[str, bool] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -69,6 +108,9 @@ class LoopbackHub:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token not in (WRITER, READER):
             return _error(401)
+        path = request.url.path.strip("/").split("/")
+        if "datasets" in path[:2]:
+            return self._dataset(request, path, await request.body()) or self._unknown(asked)
         if token == READER and (request.method != "GET" or asked.endswith("/write")):
             return _error(403)
         return self._route(
@@ -97,8 +139,33 @@ class LoopbackHub:
                 if space is None or "/".join(file) not in space.files:
                     return _error(404, "EntryNotFound")
                 return Response(space.files["/".join(file)])
+        return self._unknown(asked)
+
+    def _unknown(self, asked: str) -> Response:
         self.unknown.append(asked)
         return _error(501)
+
+    def _dataset(self, request: Request, path: list[str], body: bytes) -> Response | None:
+        owner, name = path[2:4] if path[0] == "api" else path[1:3]
+        dataset = self.datasets.get(f"{owner}/{name}")
+        if dataset is None:
+            return _error(404, "RepoNotFound")
+        match request.method, path:
+            case "GET", ["api", "datasets", _, _] | ["api", "datasets", _, _, "revision", _]:
+                return JSONResponse(
+                    {"_id": "1", "id": f"{owner}/{name}", "sha": "d" * 40, "tags": [], "siblings": []}
+                )
+            case "GET", ["api", "datasets", _, _, "tree", _, *folder]:
+                recursive = request.query_params.get("recursive", "").lower() == "true"
+                found = dataset.below("/".join(folder), recursive=recursive)
+                return JSONResponse(found) if found else _error(404, "EntryNotFound")
+            case "POST", ["api", "datasets", _, _, "paths-info", _]:
+                asked = parse_qs(body.decode()).get("paths", [])
+                return JSONResponse([entry for each in asked if (entry := dataset.entry(each)) is not None])
+            case "GET" | "HEAD", ["datasets", _, _, "resolve", _, *file]:
+                data = dataset.files.get("/".join(file))
+                return _error(404, "EntryNotFound") if data is None else _ranged(request, data)
+        return None
 
     def _create(self, asked: dict[str, Any]) -> Response:
         name = "/".join(part for part in (asked.get("organization") or "ada", asked["name"]) if part)
@@ -220,6 +287,21 @@ def serving(app: Any) -> Iterator[int]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+def _ranged(request: Request, data: bytes) -> Response:
+    """A file, or the bytes of it that were asked for."""
+    found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
+    headers = {
+        "ETag": f'"{hashlib.sha1(data).hexdigest()}"',
+        "X-Repo-Commit": "d" * 40,
+        "Accept-Ranges": "bytes",
+    }
+    if found is None:
+        return Response(data, headers=headers)
+    first, last = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1)
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(data[first : last + 1], status_code=206, headers=headers)
 
 
 def _error(status: int, code: str = "") -> Response:

@@ -35,6 +35,19 @@ class TestTheTable:
         expect(rows(visit)).to_have_count(192)
         expect(visit.page.locator("tr.rt-not-traced").first).to_be_attached()
 
+    def test_all_rows_show_what_the_kept_ones_say_and_are_searched(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
+        expect(visit.page.locator("th button:text-is('reply')")).to_be_visible()
+        expect(rows(visit).first).to_be_visible()
+        visit.get("search-input").first.fill("the")
+        expect(visit.get("snippet").first).to_contain_text("the", ignore_case=True)
+        expect(visit.page.locator("tr.rt-not-traced")).to_have_count(0)
+        expect(visit.get("population")).to_contain_text("rows match")
+
+    def test_what_a_filter_finds_in_the_text_is_shown(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", where="text contains 'he'")
+        expect(visit.get("snippet").first).to_contain_text("he", ignore_case=True)
+
     def test_a_click_on_a_heading_sorts(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
         visit.page.locator("th button:text-is('reward')").click()

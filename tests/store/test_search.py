@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.reading import SIGNS
+from rollout_traces.store.scope import Which
 from rollout_traces.store.search import snippet
 from tests.store.projects import PROJECT, make_ledger, write_step
 
@@ -66,6 +69,27 @@ class TestSnippets:
         assert page.total == 3 and len(page.rows) == 2
         assert "It is \\boxed{42}, I cannot be wrong." in page.rows[0]["snippet"]
 
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "text 'boxed{42}'",
+            "text contains 'oxed{4'",
+            "text ~ 'b.xed.[0-9]+'",
+            "reply contains 'boxed'",
+            "reply ~ 'b[a-z]+ed'",
+            "step < 0 or text 'boxed{42}'",
+        ],
+    )
+    @pytest.mark.parametrize("rows", ["traces", "all"])
+    def test_what_a_filter_looks_for_shows_them_too(self, store: Store, where: str, rows: Which) -> None:
+        page = store.search(where=where, rows=rows)
+        assert page.total == 3
+        assert all("is \\boxed{42}, I cannot" in str(row["snippet"]) for row in page.rows)
+
+    @pytest.mark.parametrize("where", ["", "reward > 0", "not text 'boxed{42}'", "reply !~ 'x'"])
+    def test_without_a_search_there_are_none(self, store: Store, where: str) -> None:
+        assert not any(row["snippet"] for row in store.search(where=where).rows)
+
     def test_long_texts_are_cut_on_both_sides(self) -> None:
         cut = snippet("x" * 500 + " needle here " + "y" * 500, ["needle  HERE"])
         assert cut.startswith("… x") and cut.endswith("y …") and "needle here" in cut and len(cut) < 200
@@ -96,6 +120,37 @@ HOSTILE = [
     "🎉",
     "(" * 500,
 ]
+
+
+class TestTextAndColumnsTogether:
+    @pytest.mark.parametrize(
+        ("where", "text", "left"),
+        [
+            ("reward = 1 and text contains 'oxed{4'", "", "reward = 1"),
+            ("text contains 'oxed{4' and reward = 1", "", "reward = 1"),
+            ("text contains 'oxed{4' and step = 1 and text 'cannot'", "", "step = 1 and text 'cannot'"),
+            ("text ~ 'b.xed'", "cannot", "text 'cannot'"),
+            ("step = 1 and (text contains 'oxed{4' or reward > 9)", "", "step = 1"),
+            ("text contains 'oxed{4' and step = 99", "", "step = 99"),
+            ("reply contains 'boxed' and reward = 1", "", "reward = 1"),
+            ("not prompt ~ 'times' and step = 1", "", "step = 1"),
+            ("(reply contains 'boxed' or reward > 9) and text 'cannot'", "", "text 'cannot'"),
+        ],
+    )
+    def test_only_texts_that_everything_else_leaves_are_read(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, where: str, text: str, left: str
+    ) -> None:
+        read: list[int] = []
+        messages = store.source.messages
+
+        def counted(rowids: Sequence[int], having: str) -> Iterator[tuple[int, str | bytes]]:
+            read.extend(rowids)
+            return messages(rowids, having)
+
+        monkeypatch.setattr(store.source, "messages", counted)
+        expected = {row.id for row in store.query(where=left).rows}
+        found = {row.id for row in store.query(where=where, text=text, rows="all").rows}
+        assert found - {None} <= expected and len(read) == len(expected) < store.count() == 10
 
 
 class TestHostileSearches:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import QueryError, Store, open_store
 from rollout_traces.store.aggregate import Measure
+from rollout_traces.store.columns.engine import Engine
 from tests.store.projects import PROJECT, RUN, make_ledger, write_step
 
 
@@ -30,6 +32,29 @@ class TestRollouts:
         assert store.rollouts("order by -n_sampled", columns=["n_sampled"], limit=2)[
             "n_sampled"
         ].to_pylist() == [75, 75]
+
+    def test_twenty_runs_of_differing_columns_are_one_table_and_one_statement(
+        self, trackio_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for n in range(20):
+            own = {f"component/c{n % 5}": np.asarray([n / 20, 1.0])} if n % 2 else {}
+            ledger = make_ledger([[n / 20, 1.0]], step=n, batch=f"r{n}-", **own)
+            write_step(ledger, (), run=(f"run-{n}", f"{n:032x}"))
+        store = open_store(PROJECT)
+        ran: list[str] = []
+        run = Engine.run
+
+        def counted(engine: Engine, statement: str, *rest: object, **more: object) -> pa.Table:
+            ran.append(statement)
+            return run(engine, statement, *rest, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Engine, "run", counted)
+        assert store.count(where="reward >= 0.5", rows="all") == 30 and len(ran) == 1
+        assert dict(store.facets("run", where="`component/c3` > 0.5", rows="all"))["run-13"] == 2
+        assert len(ran) == 2
+        table = store.table().sql("select run, avg(reward) as r from rollouts group by run order by run")
+        assert table.num_rows == 20 and len(ran) == 3
+        assert store.rollouts(columns=["component/c1"])["component/c1"].null_count == 40 - 2 * 2
 
     def test_an_unknown_column_is_pointed_at(self, store: Store) -> None:
         with pytest.raises(QueryError, match="Did you mean reward"):

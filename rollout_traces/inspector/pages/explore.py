@@ -11,7 +11,7 @@ from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_over_steps, flag_severities
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store, TraceRow
-from rollout_traces.store.scope import Which
+from rollout_traces.store.scope import Scope, Which
 
 PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
@@ -26,18 +26,18 @@ WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 def table(workspace: Workspace, request: Request) -> dict[str, Any]:
     """A page of rows with the chosen columns, and how many match."""
     store = workspace.store(request.project)
-    chosen = request.names("columns") or default_columns(_rows(request))
-    searched = bool(request.text("text"))
+    steps = store.steps(request.run, request.split)
+    n_traced = sum(info.n_traces for info in steps)
+    chosen = request.names("columns") or default_columns(_rows(request), n_traced)
+    searched = Scope(text=request.text("text"), where=request.text("where")).looked_for()
     wanted = tuple(name for name in chosen if name != FOUND) + ((FOUND,) if searched else ())
-    ask = store.search if searched else store.query
-    page = ask(
+    page = store.search(
         order_by=request.text("sort") or None,
         limit=PAGE_ROWS,
         after=request.text("after") or None,
         columns=[*wanted, "group", "sample"],
         **_asked(request),
     )
-    steps = store.steps(request.run, request.split)
     known = [info.n_rollouts for info in steps if info.n_rollouts is not None]
     return {
         "columns": list(wanted),
@@ -45,7 +45,7 @@ def table(workspace: Workspace, request: Request) -> dict[str, Any]:
         "total": page.total,
         "next": page.next,
         "range": axis_range(workspace, request, "reward"),
-        "n_traced": sum(info.n_traces for info in steps),
+        "n_traced": n_traced,
         "n_rows": sum(known) or None,
         "chosen_by": chosen_over_steps(workspace, request),
         "severities": flag_severities(),
@@ -107,9 +107,9 @@ def command(workspace: Workspace, request: Request) -> str:
     return shlex.join(["rollout-traces", "export", "rollouts.jsonl", *options, *rows])
 
 
-def default_columns(rows: Which) -> tuple[str, ...]:
-    """What is shown before columns are chosen."""
-    said = ("reply",) if rows == "traces" else ()
+def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:
+    """What is shown before columns are chosen; what was said, where some of it was kept."""
+    said = ("reply",) if n_traced else ()
     chosen = () if rows == "traces" else ("discard_reason", "selected_by")
     return (*WHICH, *said, *WHAT, *chosen)
 

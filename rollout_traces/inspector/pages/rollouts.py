@@ -155,9 +155,8 @@ def _flat(store: Store, request: Request, alarms: RunAlarms, everywhere: bool) -
 
 def _found(store: Store, request: Request, **asked: Any) -> Rows:
     """Traces that satisfy the filter; those that are searched for carry a `snippet` of what was found."""
-    text = request.text("text")
     asked |= {"run": request.run, "split": request.split, "where": request.text("where")}
-    return store.search(text, **asked) if text else store.query(**asked)
+    return store.search(request.text("text"), **asked)
 
 
 def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarms) -> dict[str, Any]:

@@ -138,7 +138,8 @@ class Rows:
         size = self.n_rows * len(needed) * BYTES_OF_A_VALUE
         scattered = len(np.unique(wanted // ROW_GROUP)) > FEW_GROUPS
         if size <= SMALL or (scattered and size <= MOST_KEPT // 2):
-            self._load(needed)
+            for segment in self.state.segments:
+                self._cache.read(segment, self._alive[segment.number], needed)
         for at, segment in enumerate(self.state.segments):
             inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
             if len(inside):
@@ -163,16 +164,18 @@ class Rows:
     ) -> dict[str, pa.Array]:
         alive = self._alive[segment.number]
         raw = inside if alive is None else np.flatnonzero(alive)[inside]
-        kept = {name: column for name in names if (column := self._cache.known(segment, name)) is not None}
-        cold = [name for name in names if name not in kept]
-        found: dict[str, pa.Array] = {}
+        here = [name for name in names if name in segment.kinds]
+        kept = {name: column for name in here if (column := self._cache.known(segment, name)) is not None}
+        cold = [name for name in here if name not in kept]
+        found: dict[str, Any] = {name: pa.nulls(len(raw)) for name in names if name not in segment.kinds}
         if cold:
             groups = np.unique(raw // ROW_GROUP)
             read = read_columns(segment, cold, groups.tolist())
             first = {int(group): at * ROW_GROUP for at, group in enumerate(groups)}
-            local = np.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], np.int64)
-            found = {name: _picked(cast(read[name], self.kinds[name]), local) for name in cold}
-        found |= {name: _picked(column, inside) for name, column in kept.items()}
+            picked = pa.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], pa.int64())
+            found |= {name: cast(read[name], self.kinds[name]).take(picked) for name in cold}
+        at = pa.array(inside)
+        found |= {name: column.take(at) for name, column in kept.items()}
         return {name: _plain(found[name], self.kinds[name]) for name in names}
 
     def _stored_for(self, names: Sequence[str]) -> list[str]:
@@ -275,18 +278,22 @@ class Cache:
     ) -> dict[str, pa.ChunkedArray]:
         """Columns of a segment's living rows."""
         with self._lock:
+            self.read(segment, alive, names)
+            return {
+                name: cast(self._kept[(segment.path.name, segment.dead, name)], kinds[name]) for name in names
+            }
+
+    def read(self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str]) -> None:
+        """Brings columns of a segment's living rows into memory."""
+        with self._lock:
             missing = [name for name in names if (segment.path.name, segment.dead, name) not in self._kept]
             if missing:
                 for name, column in read_columns(segment, missing).items():
                     living = column if alive is None else column.filter(pa.array(alive))
                     self._keep((segment.path.name, segment.dead, name), living)
-            found = {}
             for name in names:
-                key = (segment.path.name, segment.dead, name)
-                self._kept.move_to_end(key)
-                found[name] = cast(self._kept[key], kinds[name])
+                self._kept.move_to_end((segment.path.name, segment.dead, name))
             self._shrink(len(names))
-            return found
 
     def forget(self, segments: Sequence[SegmentFile]) -> None:
         """Lets go of what belongs to other segments than these."""
@@ -321,17 +328,3 @@ def _plain(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column if column.type == type_of(kind) else column.cast(type_of(kind))
-
-
-def _picked(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
-    """Ascending rows of a column; Arrow's own `take` joins all chunks first."""
-    if column.num_chunks == 1:
-        return column.chunk(0).take(pa.array(rows))
-    edges = np.cumsum([0, *(len(chunk) for chunk in column.chunks)])
-    of = np.searchsorted(edges, rows, side="right") - 1
-    picked = []
-    for c in np.unique(of).tolist():
-        chunk = column.chunk(c)
-        piece = chunk.take(pa.array(rows[of == c] - edges[c]))
-        picked.append(piece.dictionary_decode() if pa.types.is_dictionary(piece.type) else piece)
-    return pa.concat_arrays(picked) if picked else pa.array([], column.type)

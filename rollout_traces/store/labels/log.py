@@ -1,15 +1,18 @@
-"""The file: lines are added to its end under a lock, and never changed."""
+"""The file: lines are added to its end under a lock, and go only with the rollouts that they are about."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
+import secrets
 import stat
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import open_file, take_folder, why_not_believed
+from rollout_traces.private_files import open_file, take_folder, why_not_believed, write_file
 from rollout_traces.store.labels.entry import Entry, read_entry
 
 MOST_BYTES = 64 << 20
@@ -43,12 +46,10 @@ class LabelLog:
         """
         line = entry.line()
         try:
-            take_folder(self.path.parent, self.path.parent)
-            fd = open_file(self.path, os.O_RDWR | os.O_APPEND)
+            fd = self._locked()
         except OSError as error:
             raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
             size = os.fstat(fd).st_size
             if size + len(line) > MOST_BYTES:
                 raise StoreError(f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept.")
@@ -61,6 +62,53 @@ class LabelLog:
         except OSError as error:
             raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
         finally:
+            os.close(fd)
+
+    def forget(self, rollouts: Collection[str]) -> int:
+        """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
+
+        Args:
+            rollouts: what their labels are kept under.
+
+        Returns:
+            How many lines went.
+
+        Raises:
+            StoreError: the file cannot be written; then it is as it was.
+        """
+        if not self.path.exists():
+            return 0
+        rest = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        try:
+            fd = self._locked()
+            try:
+                lines = self.path.read_bytes().splitlines(keepends=True)
+                kept = [
+                    line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts
+                ]
+                if len(kept) < len(lines):
+                    write_file(rest, b"".join(kept))
+                    rest.replace(self.path)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            rest.unlink(missing_ok=True)
+            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+        return len(lines) - len(kept)
+
+    def _locked(self) -> int:
+        """The file, open for writing while nobody else writes; it is closed to unlock it."""
+        take_folder(self.path.parent, self.path.parent)
+        while True:
+            fd = open_file(self.path, os.O_RDWR | os.O_APPEND)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(fd), self.path.stat()):
+                        return fd
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)
 
     def news(self) -> tuple[bool, list[Entry]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
@@ -38,6 +39,8 @@ TermKind = Literal["number", "text", "tags", "mixed", "any"]
 MOST_PATTERN = 1000
 """Characters of a regular expression."""
 
+_HYPHENATED = re.compile(r"[^\W\d][\w.]*(?:-[\w.]+)+")
+"""`vllm-1`: a word as engines and runs are called, which is a difference beside numbers."""
 _FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "abs": (1, 1),
     "len": (1, 1),
@@ -202,8 +205,6 @@ class Compiler:
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
     def _matches(self, node: Matches) -> Sql:
-        if isinstance(node.term, Name) and node.term.name in ("prompt", "reply") and node.how != "like":
-            return self.compile_text(TextScan(node.pattern, node.how, node.term.name, node.place))  # type: ignore[arg-type]
         value = self._value(node.term)
         if value.kind == "number":
             self._refuse(
@@ -314,7 +315,10 @@ class Compiler:
         return Sql(f"{test}({value.sql.text} AS DOUBLE)", value.sql.parameters)
 
     def _other(self, term: Term, beside: Valued) -> Valued:
-        """The value that a column is compared with; an unquoted name beside a text is that text."""
+        """The value that a column is compared with; an unquoted word beside a text is that text."""
+        word = self.source[term.place.start : term.place.stop]
+        if isinstance(term, Arithmetic) and beside.kind in ("text", "mixed") and _HYPHENATED.fullmatch(word):
+            return Valued(Sql("?", (word,)), "text", term.place)
         if isinstance(term, Name) and beside.kind in ("text", "mixed") and not self._names_a_value(term):
             return Valued(Sql("?", (term.name,)), "text", term.place)
         if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):

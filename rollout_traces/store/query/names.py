@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -70,12 +70,12 @@ class Names:
 
     Attributes:
         kinds: the kind of every column.
-        registered: names of the flags that this version raises.
+        registered: gives the names of the flags that this version raises; asked only where a name is no column.
         seen: gives the names of the flags that rows have; asked only where a name is none of the registered.
     """
 
     kinds: Mapping[str, Kind]
-    registered: Collection[str] = field(default_factory=frozenset)
+    registered: Callable[[], Collection[str]] = frozenset
     seen: Callable[[], Collection[str]] = frozenset
 
     def column(self, name: str) -> QueryColumn | None:
@@ -94,12 +94,12 @@ class Names:
 
     def is_flag(self, name: str) -> bool:
         """Whether there is a flag of that name."""
-        return name in self.registered or name in self.flags
+        return name in self.registered() or name in self.flags
 
     @cached_property
     def flags(self) -> frozenset[str]:
         """The names of all flags."""
-        return frozenset({*self.registered, *self.seen()})
+        return frozenset({*self.registered(), *self.seen()})
 
     @cached_property
     def all(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ sort      = [ "-" | "+" ] sum [ "asc" | "desc" ] { "," … }
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.query.lexer import Token, tokenize
@@ -198,7 +198,7 @@ class _Parser:
         if self.token.kind == "symbol" and self.token.value in ("~", "!~"):
             negated = self._take("!~") or not self._take("~")
             pattern = self._string("a regular expression in quotes")
-            node: Node = Matches(term, "~", pattern, term.place)
+            node = _matches(term, "~", pattern, term.place)
             return Not(node) if negated else node
         before = self._at
         negated = self._take("not")
@@ -250,7 +250,7 @@ class _Parser:
             return Has(term, self._text_or_name("a name, such as 'truncated',"), place)
         if self._take("contains"):
             place = _place(self.token)
-            return Matches(term, "contains", self._text_or_name("a text in quotes"), place)
+            return _matches(term, "contains", self._text_or_name("a text in quotes"), place)
         if self._is_word(self.token, "like"):
             self._at += 1
             place = _place(self.token)
@@ -390,6 +390,13 @@ class _Parser:
     def _expect(self, value: str, expected: str) -> None:
         if not self._take(value):
             self.refuse(expected)
+
+
+def _matches(term: Term, how: Literal["contains", "~"], pattern: str, place: Place) -> Node:
+    """A look into a column; into the whole message where its column holds the first words alone."""
+    if isinstance(term, Name) and term.name in ("prompt", "reply"):
+        return TextScan(pattern, how, term.name, place)  # type: ignore[arg-type]
+    return Matches(term, how, pattern, place)
 
 
 def _place(token: Token) -> Place:

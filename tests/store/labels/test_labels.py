@@ -74,6 +74,27 @@ class TestTheFile:
         )
         assert book.log.unreadable == 0
 
+    def test_lines_that_go_leave_no_trace_and_those_that_are_written_meanwhile_stay(self, book):
+        book.add("label", "gone", "secret 4711", "ann")
+        book.remove("gone", book.add("note", "gone", "also secret", "ann").id, "ben")
+        book.add("label", "kept", "good", "ann")
+        command = [sys.executable, "-c", WRITER, str(book.log.path), "ann", "150"]
+        with subprocess.Popen(command) as writer:
+            gone = 0
+            while writer.poll() is None:
+                book.add("label", "gone", "secret again", "ben")
+                gone += book.log.forget({"gone"})
+            assert writer.returncode == 0
+        gone += book.log.forget({"gone"})
+        text = book.log.path.read_text()
+        assert gone >= 5 and "secret" not in text and '"gone"' not in text
+        assert stat.S_IMODE(book.log.path.stat().st_mode) == 0o600
+        entries = LabelBook(book.log.path).now().entries
+        assert sum(len(entries.get(f"rollout-{n}", ())) for n in range(7)) == 150
+        assert [entry.text for entry in entries["kept"]] == ["good"]
+        assert book.now().entries.keys() == entries.keys(), "a reader that was there before sees the same"
+        assert list(book.log.path.parent.iterdir()) == [book.log.path]
+
     def test_what_another_process_wrote_is_seen_at_the_next_look(self, book):
         other = LabelBook(book.log.path)
         assert not other.now().entries

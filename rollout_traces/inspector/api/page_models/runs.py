@@ -329,6 +329,7 @@ class SeriesAnswer(BaseModel):
     shown: list[str]
     series: dict[str, SeriesModel]
     timings: dict[str, SeriesModel]
+    resumed_at: list[int] = Field(description="first step of every attempt but the first")
     progress: ProgressModel
 
 

@@ -45,13 +45,12 @@ export function mount(element, server) {
 }
 
 function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, where: now.where || "", text: now.rows === "all" ? "" : now.text || "", sort: now.sort || "", rows: now.rows || "traces", columns: (now.columns || "").split(",").filter(Boolean) };
+  return { project: now.project, run: now.run, split: now.split, where: now.where || "", text: now.text || "", sort: now.sort || "", rows: now.rows || "traces", columns: (now.columns || "").split(",").filter(Boolean) };
 }
 
 async function update(now) {
   drawHead(now);
   filterBar.update(now);
-  filterBar.searchable(now.rows !== "all", "The ledger has no text; search the kept rollouts");
   const wanted = JSON.stringify(TABLE_KEYS.map(key => now[key] ?? null));
   const forColumns = JSON.stringify([now.project, now.rows ?? null]);
   if (forColumns !== knownFor) {
@@ -98,7 +97,7 @@ function load(now, wanted, { quiet = false } = {}) {
 }
 
 function drawPopulation(answer, now) {
-  setPopulation(kept(answer, " over all steps", now.where || (now.text && now.rows !== "all") ? `${plural(answer.total, "row")} match` : null,
+  setPopulation(kept(answer, " over all steps", now.where || now.text ? `${plural(answer.total, "row")} match` : null,
     now.rows === "all" ? "every row of the ledger" : "these are kept rollouts alone: their shares are not the population’s"));
 }
 

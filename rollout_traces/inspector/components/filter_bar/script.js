@@ -42,12 +42,6 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
       actions.hidden = !now.where && !now.text;
       explain.hidden = !now.where;
     },
-    // Off where there is no text to search, with why.
-    searchable(can, why) {
-      text.disabled = !can;
-      text.title = can ? "" : why;
-      text.placeholder = can ? "search the text" : "no text in the ledger";
-    },
     error(problem) {
       failing = Boolean(problem);
       where.classList.toggle("rt-bad", failing);

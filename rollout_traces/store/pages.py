@@ -1,0 +1,164 @@
+"""One page of rows in order: only the rows that can be on it are sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_traces.store import cursor
+from rollout_traces.store.asking import Asked, Asking
+from rollout_traces.store.columns.schema import quoted
+from rollout_traces.store.columns.table import POSITION
+from rollout_traces.store.query.compiler import Sql
+
+SORTED_WHOLE = 50_000
+"""Rows up to which a page is sorted out of all of them at once."""
+
+
+def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
+    """Positions of a page's rows, with what they are sorted by (`k0`, `k1`, …) and their numbers (`last`).
+
+    Args:
+        asking: the table.
+        asked: the question, with at least one sort key.
+        limit: most rows.
+        after: the cursor of the page before.
+
+    Returns:
+        The page, and how many rows the question has where the same look at the table has told it.
+    """
+    directions = [down for _, down in asked.order]
+    keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
+    sorting = tuple(p for key, _ in asked.order for p in key.parameters)
+    order = f"{_sorted_by(directions)} LIMIT {int(limit)}"
+    behind = _after(directions, after)
+    rows = Sql(
+        f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
+        f" WHERE {behind.text}",
+        (*sorting, *asked.condition.parameters, *behind.parameters),
+    )
+    total = None
+    if asking.rows.n_rows > SORTED_WHOLE and _may_be_numbers(asking, asked):
+        values, positions = _first_key(asking, asked, rows, after)
+        total = len(values) if after is None else None
+        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        if best is not None:
+            taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
+            statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
+            return asking.run_over(taken, statement, sorting), total
+    statement = f"SELECT * FROM {rows.text}{order}"
+    return asking.run(asked, statement, rows.parameters, [POSITION, "row"]), total
+
+
+def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
+    """Whether the first sort key is no column of texts."""
+    name = _plain_column(asked)
+    return name is None or asking.rows.kinds[name] in ("int", "float")
+
+
+def _plain_column(asked: Asked) -> str | None:
+    """The column that the first sort key is; None for an expression."""
+    key, _ = asked.order[0]
+    return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
+
+
+def _first_key(
+    asking: Asking, asked: Asked, rows: Sql, after: str | None
+) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """The first sort key of all rows of a question, and their positions; None for all rows in order."""
+    name = _plain_column(asked)
+    if asked.condition == Sql("true") and after is None and name is not None:
+        return asking.rows.arrow([name])[name], None
+    found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
+    return found["k0"], found[POSITION].to_numpy()
+
+
+def _best(
+    asking: Asking,
+    only_key: bool,
+    values: pa.ChunkedArray,
+    positions: np.ndarray | None,
+    limit: int,
+    highest: bool,
+) -> np.ndarray | None:
+    """Positions of the rows that are at least as good by the first key as the last row of the page, int [K].
+
+    None where that is not known by numbers alone, or would be too many rows.
+    """
+    if positions is not None and len(positions) <= SORTED_WHOLE:
+        return positions
+    bound = _bound(values, limit, highest)
+    if bound is None:
+        return None
+    better = _rows(values, bound, np.greater if highest else np.less, limit)
+    equal = _rows(values, bound, np.equal, SORTED_WHOLE + 1)
+    if len(equal) > SORTED_WHOLE:
+        if not only_key or positions is not None or not asking.rows.in_order:
+            return None
+        equal = equal[: limit - len(better)]
+    found = np.concatenate([better, equal])
+    return found if positions is None else positions[found]
+
+
+def _bound(values: pa.ChunkedArray, n: int, highest: bool) -> Any:
+    """The n-th highest or lowest value; None where there are fewer, or they are not plain numbers."""
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return None
+    best = np.empty(0)
+    for chunk in values.chunks:
+        known = (chunk.drop_null() if chunk.null_count else chunk).to_numpy()
+        if known.dtype.kind == "f" and np.isnan(known).any():
+            return None
+        if len(best) == n:
+            known = known[known > best[0]] if highest else known[known < best[-1]]
+        merged = np.concatenate([best.astype(known.dtype), known])
+        if len(merged) > n:
+            at = len(merged) - n if highest else n - 1
+            parted = np.partition(merged, at)
+            merged = parted[at:] if highest else parted[: at + 1]
+        best = np.sort(merged)
+    return None if len(best) < n else best[0] if highest else best[-1]
+
+
+def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> np.ndarray:
+    """The first rows whose value compares so with a bound, at most about so many, int [K]."""
+    found: list[np.ndarray] = [np.empty(0, np.int64)]
+    start = n = 0
+    for chunk in values.chunks:
+        known = (chunk.fill_null(0) if chunk.null_count else chunk).to_numpy()
+        rows = np.flatnonzero(compare(known, bound))
+        if chunk.null_count:
+            rows = rows[chunk.is_valid().to_numpy(zero_copy_only=False)[rows]]
+        found.append(rows + start)
+        start += len(chunk)
+        n += len(rows)
+        if n >= most:
+            break
+    return np.concatenate(found)
+
+
+def _sorted_by(directions: Sequence[bool]) -> str:
+    """ORDER BY the keys, unknown values last, and the rows' numbers."""
+    keys = [f"k{at} {'DESC' if down else 'ASC'} NULLS LAST" for at, down in enumerate(directions)]
+    return f" ORDER BY {', '.join([*keys, 'last'])}"
+
+
+def _after(directions: Sequence[bool], after: str | None) -> Sql:
+    """Rows that come after a cursor's; unknown values come last."""
+    if after is None:
+        return Sql("true")
+    values = cursor.decoded(after, len(directions) + 1)
+    result = Sql("last > ?", (values[-1],))
+    for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):
+        if value is None:
+            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
+        else:
+            sign = "<" if down else ">"
+            result = Sql(
+                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
+                (value, value, *result.parameters),
+            )
+    return result

@@ -1,0 +1,96 @@
+"""A page sorts only the rows that can be on it, and is the page that sorting all of them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_traces.store import Store, open_store, pages
+from tests.store.projects import PROJECT, make_ledger, write_step
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Twenty steps of twelve rollouts: tied rewards, unknown ones, infinite ones, and numbers without ties."""
+    import trackio.utils
+    from trackio import sqlite_storage
+
+    folder = tmp_path_factory.mktemp("trackio")
+    rng = np.random.default_rng(3)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (trackio.utils, sqlite_storage):
+            patch.setattr(module, "TRACKIO_DIR", folder)
+        for step in (*range(10, 20), *range(10)):
+            rewards = rng.choice(
+                [0.0, 0.5, 1.0, np.nan, np.inf, -np.inf], (3, 4), p=[0.4, 0.2, 0.3, 0.06, 0.02, 0.02]
+            )
+            ledger = make_ledger(
+                rewards.tolist(),
+                step=step,
+                traced=(0, 5),
+                advantage=rng.normal(size=12),
+                n_sampled=rng.integers(0, 10_000, 12),
+                **({"component/late": rng.random(12)} if step > 15 else {}),
+            )  # fmt: skip
+            write_step(ledger, (0, 5))
+    yield folder
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    opened = open_store(PROJECT, folder=folder, index_path=tmp_path_factory.mktemp("index"))
+    yield opened
+    opened.close()
+
+
+def walk(store: Store, limit: int, **asked: Any) -> list[str]:
+    """The uids of all pages, one after another."""
+    found: list[str] = []
+    after = None
+    while True:
+        page = store.query(limit=limit, after=after, rows="all", **asked)
+        found += [str(row["uid"]) for row in page.rows]
+        after = page.next
+        if after is None:
+            assert len(found) == page.total
+            return found
+
+
+@pytest.mark.parametrize(
+    "order_by",
+    [
+        None,
+        "-advantage",
+        "advantage",
+        "-reward",
+        "reward, -n_sampled",
+        "-n_sampled, step",
+        "component/late",
+        "-component/late, -step",
+        "source, -reward",
+        "advantage + reward",
+        "-group.mean, step",
+        "-traced, reward",
+        "-uid",
+    ],
+)
+@pytest.mark.parametrize("where", ["", "reward > 0.2 or reward is null", "group.std > 0"])
+@pytest.mark.parametrize(("whole", "limit"), [(0, 150), (30, 70)])
+def test_its_pages_are_those_of_the_whole_table_in_order(
+    shared: Store, monkeypatch: pytest.MonkeyPatch, order_by: str | None, where: str, whole: int, limit: int
+) -> None:
+    expected = walk(shared, 240, order_by=order_by, where=where)
+    monkeypatch.setattr(pages, "SORTED_WHOLE", whole)
+    assert walk(shared, limit, order_by=order_by, where=where) == expected
+
+
+def test_unknown_values_come_last_either_way(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "SORTED_WHOLE", 30)
+    for order_by in ("reward", "-reward"):
+        rows = shared.query(order_by=order_by, rows="all", limit=240).rows
+        known = [row.get("reward") is not None for row in rows]
+        assert known == sorted(known, reverse=True) and not all(known)
