@@ -57,6 +57,7 @@ def template_drift(
     meaning="encoding the decoded text again gives other tokens",
     needs=("tokens", "tokenizer"),
     on_request=True,
+    explained_by=("template_drift", "header_drift"),
 )
 def retokenized(
     row: TracedRow, *, context: Annotated[int, "tokens shown of each side"] = 6
