@@ -86,6 +86,7 @@ class IncidentModel(BaseModel):
     last: int
     closed: int | None
     times: int
+    children: list[str] = Field(description="signals that passed as well and that it explains")
     n_rows: int | None
     where: str
     muted: bool | None = None
