@@ -103,7 +103,7 @@ WRITE_PATH = (
 )
 """The folders of the write path, whose arrows the architecture page lists."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp")
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp", "cli.label")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

@@ -160,7 +160,7 @@ class TestTheFoldersAbove:
         said = [record.message for record in caplog.records if "is spooled to" in record.message]
         assert len(said) == 1
         assert str(tmp_path / "own" / "spool") in said[0]
-        assert "recovered on this node only" in said[0]
+        assert "recovered from this node only" in said[0]
 
     def test_what_lies_where_others_can_replace_it_is_not_believed(self, tmp_path, caplog):
         folder = run_folder.take_run_folder(tmp_path, "p", "1")

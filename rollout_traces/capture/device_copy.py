@@ -2,7 +2,7 @@
 
 The calling thread only launches work. Every tensor is first copied into one buffer on the device, on the
 trainer's own stream: what the trainer launches afterwards, in place or not, comes after it. That buffer then
-travels to pinned memory on a stream of its own. Another thread waits for it.
+is copied to pinned memory on a separate stream. Another thread waits for it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Copier(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Where one tensor lies in the buffer.
+    """The place of one tensor in the buffer.
 
     Attributes:
         part: the batch it belongs to.
@@ -299,7 +299,7 @@ def _owned(batch: RolloutBatch) -> RolloutBatch:
 
 
 def _own_item(item: Any) -> Any:
-    """A copy of a row's list or mapping; what lies deeper is the trainer's."""
+    """A copy of a row's list or mapping; what is nested deeper is shared with the trainer."""
     return list(item) if isinstance(item, list) else dict(item) if isinstance(item, dict) else item
 
 

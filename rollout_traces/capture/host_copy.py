@@ -42,7 +42,7 @@ class Captured:
         batch_id: the hand-over's id.
         group_ids: int64 [B].
         n_rows: rollouts, B.
-        rows: where the tokens of each part lie.
+        rows: the positions of each part's tokens.
         kept: bool [B]; False where a row's tokens stayed behind.
         sample_ids: B values by which later joins find their row; None where a part has none.
     """

@@ -11,7 +11,7 @@ from typing import Any
 MAX_IMAGES = 32
 """Images of a row."""
 MAX_BYTES = 8 << 20
-"""Bytes of images that a hand-over copies; those of paths are read beside the trainer."""
+"""Bytes of images that a hand-over copies; those of paths are read by the worker."""
 
 
 def plain_images(rows: Sequence[Any]) -> list[list[dict[str, str]] | None]:

@@ -1,4 +1,4 @@
-"""One part of a hand-over: where its rows' tokens lie between the padding, and how they are copied out of it."""
+"""One part of a hand-over: where its rows' tokens are between the padding, and how they are copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MaskSource = Literal["given", "versions", "loss_mask"]
 
 @dataclass(frozen=True, eq=False)
 class PaddedRows:
-    """Where the tokens of a padded part lie.
+    """The positions of a padded part's tokens.
 
     Attributes:
         starts: first token of each row, B ints.
@@ -36,7 +36,7 @@ class PaddedRows:
         return values_B_T[row, self.starts[row] : self.starts[row] + self.lengths[row]]
 
     def places(self, kept: Sequence[bool]) -> list[tuple[Any, slice]]:
-        """Where the tokens of each kept row lie in a [B, T], and where they go when they are put end to end.
+        """The positions of each kept row's tokens in a [B, T], and their positions once all rows are put end to end.
 
         Args:
             kept: B bools.
@@ -52,7 +52,7 @@ class PaddedRows:
 
 
 class CapturedPart:
-    """One part of a hand-over and where its tokens lie."""
+    """One part of a hand-over and the positions of its tokens."""
 
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
@@ -124,7 +124,7 @@ class CapturedPart:
 
 
 def find_rows(attention_mask: np.ndarray) -> PaddedRows:
-    """Where each row's tokens lie.
+    """Finds each row's tokens.
 
     Args:
         attention_mask: [B, T], of any dtype; non-zero where there is a token.
@@ -145,7 +145,7 @@ def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:
 
     Args:
         value: the tensor or array.
-        hidden: what stands for the values that a numpy mask hides; integers become float32 for NaN.
+        hidden: replaces the values that a numpy mask hides; integers become float32 for NaN.
     """
     if hasattr(value, "detach"):
         value = value.detach()

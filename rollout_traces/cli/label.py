@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,12 @@ def label(
     turn: Annotated[int | None, typer.Option(help="On this turn alone, counted from 0.")] = None,
     tokens: Annotated[str | None, typer.Option(help="On these tokens alone, FIRST:END.")] = None,
     author: Annotated[str | None, typer.Option(help="Who you are; your login by default.")] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(
+            help="Exchange labels with the inspector at this address; its token in ROLLOUT_TRACES_TOKEN."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Label rollouts or write notes on them; without a change, list what is labelled.
@@ -53,7 +60,21 @@ def label(
             store.label(rollout, note, who, kind="note", turn=turn, tokens=between)
         for name in remove or ():
             _remove(store, rollout, name, who)
+    if sync is not None:
+        _sync(store, sync)
     _print(store, rollouts or [], as_json)
+
+
+def _sync(store: Store, address: str) -> None:
+    from rollout_traces.errors import ConfigError
+    from rollout_traces.inspector.access import VARIABLE
+
+    try:
+        from rollout_traces.inspector.api.label_sync import sync_labels
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--sync needs {error.name}: pip install 'rollout-traces[inspector]'.") from error
+    done = sync_labels(store.labels, store.project, address, os.environ.get(VARIABLE))
+    typer.echo(f"{address}: {done.taken} lines taken, {done.given} given.", err=True)
 
 
 def parse_range(text: str | None) -> tuple[int, int] | None:

@@ -75,13 +75,14 @@ def batches_from(processed: Processed, /) -> list[RolloutBatch]:
 
 
 def batches_of_rollouts(
-    rollouts: Mapping[str, Any], samples: Mapping[str, Mapping[str, Any]], /
+    rollouts: Mapping[str, Any], samples: Mapping[str, Mapping[str, Any]], /, fill: float | None = None
 ) -> list[RolloutBatch]:
     """Finished rollouts of a daemon as one batch: the calls of a rollout are merged into rows.
 
     Args:
         rollouts: rollout id -> a rollout with `triplets` and `final_reward`.
         samples: rollout id -> the data set's row.
+        fill: the reward of rollouts that have none; None: unknown.
     """
     rows: list[MergedRow] = []
     owners: list[str] = []
@@ -95,7 +96,7 @@ def batches_of_rollouts(
     return [
         batch_of_rows(
             rows,
-            rewards=[rollouts[identity].final_reward for identity in owners],
+            rewards=[_reward(rollouts[identity], fill) for identity in owners],
             group_ids=[str(sample.get("data_id", i)) for i, sample in zip(owners, of_row, strict=True)],
             sources=[sample.get("data_source") for sample in of_row],
             episode_ids=owners,
@@ -148,7 +149,8 @@ class _AgentLightningObserver(VerlObserver):
     def on_validation(self, daemon: Any) -> None:
         """Hands over what a validation has finished."""
         finished = daemon._completed_rollouts_v0
-        batches = batches_of_rollouts(finished, daemon._task_id_to_original_sample)
+        fill = getattr(daemon, "reward_fillna_value", None)
+        batches = batches_of_rollouts(finished, daemon._task_id_to_original_sample, fill)
         if batches:
             self.hook.log_rollouts(batches, step=self.step, split="eval-rollout")
 
@@ -206,6 +208,10 @@ def _identities(data: Any) -> Iterator[tuple[Any, ...]]:
     ids = data.batch["input_ids"].cpu().numpy()
     for rollout, turn, row in zip(others["rollout_id_list"], turns, ids, strict=True):
         yield str(rollout), None if turn is None else int(turn), row.tobytes()
+
+
+def _reward(rollout: Any, fill: float | None) -> float | None:
+    return fill if rollout.final_reward is None else rollout.final_reward
 
 
 def _call(triplet: Any) -> ModelCall:

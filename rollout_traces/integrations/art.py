@@ -8,7 +8,7 @@ where `tokenize_trajectory_groups(...)` has been run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rollout_traces.batch import RolloutBatch
@@ -20,7 +20,9 @@ def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
 
     Args:
         native: B results with `token_ids`, `assistant_mask`, `logprobs` (NaN where there is none) of equal length,
-            `advantage`, `prompt_id` (the group) and `trajectory` with `reward` and `metrics`.
+            `advantage`, `prompt_id` (the group) and `trajectory` with `reward` and `metrics`, and perhaps
+            `initial_policy_version` and `final_policy_version`. Results of one trajectory (its additional
+            histories) are an episode.
 
     Raises:
         BatchError: a result's lists are of different lengths.
@@ -35,6 +37,9 @@ def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
                 f"ART: result {number} has {lengths[0]} token_ids, {lengths[1]} values of assistant_mask and "
                 f"{lengths[2]} logprobs. Expected as many of each."
             )
+    trajectories: dict[int, str] = {}
+    for result in results:
+        trajectories.setdefault(id(result.trajectory), f"trajectory-{len(trajectories)}")
     metrics = [getattr(result.trajectory, "metrics", None) or {} for result in results]
     return [
         RolloutBatch.from_prompt_response(
@@ -43,6 +48,7 @@ def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
             loss_mask=[result.assistant_mask for result in results],
             response_mask=[result.assistant_mask for result in results],
             logprobs=[result.logprobs for result in results],
+            versions=_versions(results),
             advantages=[float(result.advantage) for result in results],
             rewards=[float(result.trajectory.reward) for result in results],
             sample_metrics={
@@ -50,9 +56,22 @@ def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
                 for name in dict.fromkeys(name for row in metrics for name in row)
             },
             group_ids=[result.prompt_id for result in results],
+            episode_ids=[trajectories[id(result.trajectory)] for result in results],
         )
     ]
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else float("nan")
+
+
+def _versions(results: Sequence[Any]) -> list[list[int]] | None:
+    """One version a row; None where any saw several or none, since ART does not say at which token."""
+    rows = []
+    for result in results:
+        first = getattr(result.trajectory, "initial_policy_version", None)
+        last = getattr(result.trajectory, "final_policy_version", None)
+        if first is None or first != last:
+            return None
+        rows.append([int(first) if value else -1 for value in result.assistant_mask])
+    return rows

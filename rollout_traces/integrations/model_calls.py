@@ -13,6 +13,8 @@ from typing import Any
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
 
+_UNKNOWN = float("nan")
+
 
 @dataclass(frozen=True)
 class ModelCall:
@@ -23,12 +25,16 @@ class ModelCall:
         response_ids: what it wrote.
         logprobs: one value a response token, nats; None = unknown.
         trained: whether its response is in the loss.
+        version: the policy version that wrote it; None = unknown.
+        advantages: one value a response token, or one for all of them; None = unknown.
     """
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     logprobs: Sequence[float] | None = None
     trained: bool = True
+    version: int | None = None
+    advantages: Sequence[float] | float | None = None
 
 
 @dataclass
@@ -42,6 +48,8 @@ class MergedRow:
         trained: R values, 1 where the token is in the loss.
         turn_ids: R values, the call's number in the row; -1 = from the environment.
         logprobs: R values, NaN where unknown.
+        versions: R values, -1 where the policy did not write the token, None where its version is unknown.
+        advantages: R values, NaN where unknown.
     """
 
     prompt_ids: list[int]
@@ -50,6 +58,8 @@ class MergedRow:
     trained: list[int] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int | None] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list)
 
     def take(self, call: ModelCall, turn: int) -> None:
         """Appends what the environment wrote since, and the call's response."""
@@ -59,10 +69,9 @@ class MergedRow:
         self.sampled += [0] * len(between) + [1] * n
         self.trained += [0] * len(between) + [int(call.trained)] * n
         self.turn_ids += [-1] * len(between) + [turn] * n
-        unknown = float("nan")
-        self.logprobs += [unknown] * len(between) + (
-            [unknown] * n if call.logprobs is None else list(map(float, call.logprobs))
-        )
+        self.versions += [-1] * len(between) + [call.version] * n
+        self.logprobs += [_UNKNOWN] * len(between) + _one_a_token(call.logprobs, n)
+        self.advantages += [_UNKNOWN] * len(between) + _one_a_token(call.advantages, n)
 
     def is_continued_by(self, call: ModelCall) -> bool:
         """Whether the call's prompt begins with all that the row holds."""
@@ -74,16 +83,18 @@ def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
     """The rows of one episode.
 
     Raises:
-        BatchError: a call's logprobs are not one a response token.
+        BatchError: a call's logprobs or advantages are not one a response token.
     """
     rows: list[MergedRow] = []
     turn = 0
     for number, call in enumerate(calls):
-        if call.logprobs is not None and len(call.logprobs) != len(call.response_ids):
-            raise BatchError(
-                f"model call {number}: {len(call.logprobs)} logprobs. Expected {len(call.response_ids)}, one a "
-                "response token."
-            )
+        for key in ("logprobs", "advantages"):
+            given = getattr(call, key)
+            if given is not None and not isinstance(given, float) and len(given) != len(call.response_ids):
+                raise BatchError(
+                    f"model call {number}: {len(given)} {key}. Expected {len(call.response_ids)}, one a "
+                    "response token."
+                )
         if not rows or not rows[-1].is_continued_by(call):
             rows.append(MergedRow(list(call.prompt_ids)))
             turn = 0
@@ -99,6 +110,12 @@ def batch_of_rows(rows: Sequence[MergedRow], **columns: Any) -> RolloutBatch:
         rows: B rows.
         **columns: further columns of a `RolloutBatch`, one value a row.
     """
+    versions = [row.versions for row in rows]
+    advantages = [row.advantages for row in rows]
+    if not any(None in row for row in versions):
+        columns["versions"] = versions
+    if any(value == value for row in advantages for value in row):
+        columns["advantages"] = advantages
     return RolloutBatch.from_prompt_response(
         [row.prompt_ids for row in rows],
         [row.response_ids for row in rows],
@@ -108,3 +125,9 @@ def batch_of_rows(rows: Sequence[MergedRow], **columns: Any) -> RolloutBatch:
         logprobs=[row.logprobs for row in rows],
         **columns,
     )
+
+
+def _one_a_token(values: Sequence[float] | float | None, n: int) -> list[float]:
+    if values is None:
+        return [_UNKNOWN] * n
+    return [values] * n if isinstance(values, float) else list(map(float, values))

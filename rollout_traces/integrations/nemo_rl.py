@@ -24,7 +24,8 @@ def batches_from(native: Mapping[str, Any], /, *, group_size: int | None = None)
     Args:
         native: `token_ids`, `token_loss_mask` [B, T], right-padded, `input_lengths`, `rewards`,
             `sample_loss_mask` [B], and perhaps `advantages`, `generation_logprobs`, `prev_logprobs`,
-            `agent_ref`.
+            `agent_ref`. With dynamic sampling `rewards` speaks of rollouts that were left out as well;
+            `filtered_rewards` are those of the rows, and are taken.
         group_size: rollouts of a prompt, which follow each other (`grpo.num_generations_per_prompt`); without
             it every rollout is a group.
 
@@ -47,13 +48,18 @@ def batches_from(native: Mapping[str, Any], /, *, group_size: int | None = None)
         if native.get(theirs) is not None
     }
     agents = native.get("agent_ref")
+    rewards = native.get("filtered_rewards")
+    if rewards is None:
+        rewards = native["rewards"]
+    if len(rewards) != len(ids):
+        raise BatchError(f"NeMo-RL: {len(rewards)} rewards. Expected {len(ids)}, one a row.")
     return [
         RolloutBatch(
             input_ids=ids,
             attention_mask=attended,
             loss_mask=sampled & in_loss[:, None],
             response_mask=sampled,
-            rewards=[float(reward) for reward in native["rewards"]],
+            rewards=[float(reward) for reward in rewards],
             group_ids=[row // (group_size or 1) for row in range(len(ids))],
             sources=None if agents is None else [_name(agent) for agent in agents],
             **tracks,

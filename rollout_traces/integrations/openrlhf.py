@@ -4,7 +4,8 @@
     logger.log_rollouts(openrlhf.batches_from(experiences), step=step)
 
 `action_mask[b, t]` speaks of `sequences[b, t + 1]`, and so do the logprobs: OpenRLHF's frame is that of the
-logits. Wrap `samples_generator.generate_samples`, which returns the experiences.
+logits. Wrap `experience_maker.make_experience_batch`, whose experiences have advantages and the policy's logprobs, or
+`samples_generator.generate_samples`, whose first result they are before that.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ SHIFTED_TRACKS = {
 """OpenRLHF's [B, T - 1] tensors -> ours."""
 
 
-def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
+def batches_from(native: Sequence[Any], /, *, group_size: int | None = None) -> list[RolloutBatch]:
     """OpenRLHF's experiences, a batch each, shifted back into the frame of the ids.
 
-    OpenRLHF makes one experience a sample: rows of equal `prompts` are one group, over all experiences of a
-    call. Without `prompts`, every experience is a group.
+    Rows of equal `prompts` are one group, over all experiences of a call: OpenRLHF samples one experience a row, and
+    merges them later. With `group_size` rows are grouped as it does for its baselines, by their `index`, which they have
+    in `make_experience_batch`. Without either, every experience is a group.
 
     Args:
         native: experiences with `sequences` and `attention_mask` [B, T], `action_mask` [B, T - 1], and
-            perhaps the tracks of `SHIFTED_TRACKS`, `rewards` [B], `prompts`, `labels`, `truncated`.
+            perhaps the tracks of `SHIFTED_TRACKS`, `rewards` [B], `prompts`, `labels`, `truncated`, `index`,
+            `info` (name -> [B], what a reward function logged among it).
+        group_size: `args.rollout.n_samples_per_prompt`.
 
     Returns:
         One batch an experience.
@@ -41,10 +45,10 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
     Raises:
         BatchError: a key is missing, or the action mask is not one shorter than the sequences.
     """
-    return [_batch(experience) for experience in native]
+    return [_batch(experience, group_size) for experience in native]
 
 
-def _batch(experience: Any) -> RolloutBatch:
+def _batch(experience: Any, group_size: int | None) -> RolloutBatch:
     ids, attention, actions = (
         _get(experience, key) for key in ("sequences", "attention_mask", "action_mask")
     )
@@ -70,12 +74,30 @@ def _batch(experience: Any) -> RolloutBatch:
         loss_mask=sampled,
         response_mask=sampled,
         rewards=_get(experience, "rewards"),
-        group_ids=_get(experience, "prompts") or None,
+        sample_metrics=_metrics(experience, B),
+        group_ids=_groups(experience, group_size),
         prompt_keys=_get(experience, "prompts") or None,
         ground_truths=_get(experience, "labels") or None,
         stop_reasons=None if truncated is None else ["length" if cut else "stop" for cut in truncated],
         **tracks,
     )
+
+
+def _groups(experience: Any, group_size: int | None) -> list[Any] | None:
+    index = _get(experience, "index")
+    if group_size is not None and index is not None:
+        return [int(number) // group_size for number in index]
+    return _get(experience, "prompts") or None
+
+
+def _metrics(experience: Any, n_rows: int) -> dict[str, Any]:
+    """What `info` has of each row, its reward apart."""
+    info = _get(experience, "info") or {}
+    return {
+        str(name): values
+        for name, values in info.items()
+        if name != "reward" and tuple(getattr(values, "shape", ())) == (n_rows,)
+    }
 
 
 def _shift_back(values: Any, fill: Any) -> Any:

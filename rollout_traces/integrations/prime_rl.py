@@ -8,7 +8,9 @@ An episode of verifiers v1 is a tree of messages with their tokens; each path fr
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ def batches_from(native: Sequence[Any], /, *, step: int, kind: str = "train") ->
     rows = [
         row
         for line, episode in enumerate(native, 1)
-        for record in (episode if isinstance(episode, Mapping) else episode.to_record(),)
+        for record in (_record(episode),)
         for trace in record.get("traces") or []
         for row in rows_of_trace(record, trace, claim, line)
     ]
@@ -67,11 +69,20 @@ def _watched(log_episodes: Callable[..., Any], logger: RolloutLogger) -> Callabl
     @functools.wraps(log_episodes)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         given = arguments_of(log_episodes, args, kwargs)
-        contained("prime-rl")(_log)(given.values, logger)
+        # Making records is work of plain Python, which prime-rl keeps off its event loop, too.
+        await asyncio.to_thread(contained("prime-rl")(_log), given.values, logger)
         return await log_episodes(*args, **kwargs)
 
     wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
+
+
+def _record(episode: Any) -> Mapping[str, Any]:
+    """The episode as JSON values, its floats not rounded."""
+    if isinstance(episode, Mapping):
+        return episode
+    rounds = "float_decimals" in inspect.signature(episode.to_record).parameters
+    return episode.to_record(float_decimals=None) if rounds else episode.to_record()
 
 
 def _log(given: Mapping[str, Any], logger: RolloutLogger) -> None:

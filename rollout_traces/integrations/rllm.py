@@ -20,7 +20,8 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
 
     Args:
         native: episodes with `id` (`task:rollout`), `is_correct`, `termination_reason` and `trajectories`: `name`,
-            `reward`, `steps` with `prompt_ids`, `response_ids`, `logprobs`.
+            `reward`, `steps` with `prompt_ids`, `response_ids`, `logprobs`, and perhaps `weight_version` and
+            `advantage` (a number, or one a response token), which rLLM fills where it computes advantages.
 
     Returns:
         One batch, or none where no step has tokens. Rows of one task and trajectory name are a group; all rows of
@@ -55,4 +56,11 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
 
 
 def _call(step: Any) -> ModelCall:
-    return ModelCall(step.prompt_ids, step.response_ids, step.logprobs or None)
+    advantage = getattr(step, "advantage", None)
+    return ModelCall(
+        step.prompt_ids,
+        step.response_ids,
+        step.logprobs or None,
+        version=getattr(step, "weight_version", None),
+        advantages=float(advantage) if isinstance(advantage, (int, float)) else advantage,
+    )

@@ -28,7 +28,8 @@ def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> 
 
     Args:
         native: B `Sample`s with `tokens`, `response_length`, and perhaps `loss_mask` and `rollout_log_probs`
-            (one value a response token), `reward`, `group_index`, `weight_versions`, `status`, `label`.
+            (one value a response token), `reward`, `group_index`, `weight_versions`, `status`, `label`,
+            `remove_sample` (its loss mask is taken as zero), `rollout_id` (samples of one are an episode).
         reward_key: slime's `args.reward_key`.
 
     Returns:
@@ -61,7 +62,8 @@ def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> 
         arrays["input_ids"][row, :n] = sample.tokens
         arrays["attention_mask"][row, :n] = True
         mask = _of_response(sample, "loss_mask", default=[1] * (n - start))
-        arrays["loss_mask"][row, start:n] = np.asarray(mask) > 0
+        removed = getattr(sample, "remove_sample", False)
+        arrays["loss_mask"][row, start:n] = (np.asarray(mask) > 0) & (not removed)
         arrays["response_mask"][row, start:n] = np.asarray(mask) > 0
         logprobs = _of_response(sample, "rollout_log_probs", default=None)
         if logprobs is not None:
@@ -76,6 +78,7 @@ def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> 
             extras=rewards.texts,
             group_ids=_column(samples, "group_index") or list(range(len(samples))),
             sample_ids=_column(samples, "index"),
+            episode_ids=_episodes(samples),
             stop_reasons=[_stop_reason(sample) for sample in samples],
             ground_truths=_column(samples, "label"),
         )
@@ -148,6 +151,11 @@ def _versions(samples: Sequence[Any], response_mask: np.ndarray) -> np.ndarray |
     if not all(len(set(row)) == 1 and str(row[0]).isdigit() for row in rows):
         return None
     return np.where(response_mask, np.asarray([int(row[0]) for row in rows])[:, None], -1)
+
+
+def _episodes(samples: Sequence[Any]) -> list[str | None] | None:
+    ids = _column(samples, "rollout_id")
+    return None if ids is None else [None if value is None else str(value) for value in ids]
 
 
 def _stop_reason(sample: Any) -> str | None:

@@ -24,7 +24,7 @@ from rollout_traces.steps.options import StepOptions
 RESUMES = ("allow", "must", "never")
 """Whether a new run may, must or must not continue one of its name."""
 WORKERS = ("process", "thread")
-"""Where what was handed over is turned into traces: beside the trainer, or in a thread of it."""
+"""Where hand-overs are turned into traces: in a process beside the trainer, or in one of its threads."""
 
 
 def check_cap(cap: Any) -> None:

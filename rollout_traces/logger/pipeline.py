@@ -293,15 +293,7 @@ class LoggerPipeline(SpoolClient):
         import trackio.utils
 
         run = self._sink.run
-        trackio_folder = Path(trackio.utils.TRACKIO_DIR)
-        self._folder = take_run_folder(trackio_folder, run.project, run.id)
-        if not self._folder.path.is_relative_to(trackio_folder):
-            log.warning(
-                "%s is a network mount, or open to other users: this run's spool lies in %s, and what a crash leaves "
-                "there can be recovered from this node only.",
-                trackio_folder,
-                self._folder.path,
-            )
+        self._folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), run.project, run.id)
         name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
         writer = self._folder.writer_folder(name)
         return SpoolWriter(writer, self._plan.steps.max_spool_bytes)

@@ -50,7 +50,7 @@ class RolloutLogger:
 
     Nothing here raises into the caller after construction: what cannot be understood is warned about with
     the text that `RolloutBatch` would raise, and counted. What was handed over is on disk when the call
-    returns; a process beside the trainer turns it into traces, also when the trainer is killed.
+    returns; a worker process turns it into traces, even if the trainer is killed.
 
     Args:
         project: Trackio project.
@@ -60,7 +60,7 @@ class RolloutLogger:
             (clip bounds, a success threshold, ranges).
         run: a `trackio.Run`; else the current one, else a new one.
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
-            spool then lies in memory alone, and is lost with the process.
+            spool is then in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
         drain: the former name of `worker`.
         **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default.
@@ -193,7 +193,7 @@ class RolloutLogger:
         return RolloutHandle(batch_id, captured, self._joins)
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
-        """Logs numbers at a step, beside its traces.
+        """Logs numbers at a step.
 
         Args:
             scalars: key -> number; values that are not finite are left out.

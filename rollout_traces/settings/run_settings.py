@@ -10,9 +10,9 @@ from typing import Any
 from rollout_traces.errors import ConfigError
 
 CONFIG_KEY = "rollout_traces"
-"""Where the settings stand in the run's config, as the mapping that `RunSettings.as_config` gives."""
+"""The key of the settings in the run's config, as the mapping that `RunSettings.as_config` gives."""
 FLAG_PARAMETERS = "flag_parameters"
-"""Where the thresholds of flags stand among them, so that a reader judges as the run did."""
+"""The key of the flags' thresholds among them, so that a reader judges as the run did."""
 WRITTEN_BESIDE = (FLAG_PARAMETERS, "tokenizer")
 """What the logger writes among the settings that is none."""
 
@@ -122,7 +122,7 @@ class RunSettings:
 
         Args:
             config: the run's config; a mapping under `CONFIG_KEY` declares settings.
-            **given: fields of the class that stand over it where they are not None.
+            **given: fields of the class that override it where they are not None.
 
         Raises:
             ConfigError: a setting cannot be understood, or there is no such setting.

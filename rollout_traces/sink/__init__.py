@@ -1,1 +1,1 @@
-"""The only way into Trackio, and what is read back to know that it arrived."""
+"""The only folder that writes to Trackio; it reads back what it wrote to know that it arrived."""

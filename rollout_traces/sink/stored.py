@@ -1,4 +1,4 @@
-"""What Trackio has stored of a run, read back: the ground on which a record is let go or sent again.
+"""What Trackio has stored of a run, read back: it decides whether a record is removed or sent again.
 
 Only new rows are read each time, by their row number; the questions go through Trackio's own read-only SQL,
 which a local project, a self-hosted server and a Space all answer.
@@ -46,7 +46,7 @@ class Stored:
         project: Trackio project.
         run_id: Trackio's id of the run.
         uids: uids of all our traces, step summaries included.
-        summarised: ids of the hand-overs whose rows lie in a stored step summary.
+        summarised: ids of the hand-overs whose rows are in a stored step summary.
         scalars: signatures of stored scalars, as far as they were asked for.
         expected: signatures to look out for.
         every_scalar: look out for all of them, as before records are sent again.
@@ -274,15 +274,15 @@ class Stored:
 
 
 def scalar_signature(step: int, values: Mapping[str, Any]) -> int:
-    """A number that stands for scalars at a step; Trackio's underscores before reserved keys do not matter."""
+    """A number that identifies scalars at a step; Trackio's underscores before reserved keys do not matter."""
     known = {key.lstrip("_"): value for key, value in values.items()}
     text = orjson.dumps([step, known], option=orjson.OPT_SORT_KEYS)
     return zlib.crc32(text) << 32 | zlib.adler32(text)
 
 
 def keys_signature(step: int, values: Mapping[str, Any]) -> int:
-    """A number that stands for the names of scalars at a step: what Trackio may have done to a value does not
-    have it sent again and again."""
+    """A number that identifies the names of scalars at a step: a value that Trackio changed is not sent again and
+    again."""
     return scalar_signature(step, dict.fromkeys(values))
 
 

@@ -49,7 +49,7 @@ class TrackioSink:
 
     Attributes:
         stored: what the store holds, as of the last `confirm`.
-        webhook: where alerts are sent beside; None for nowhere.
+        webhook: where alerts are also sent; None for nowhere.
     """
 
     def __init__(self, run: Any, *, owned: bool) -> None:
@@ -224,7 +224,7 @@ class TrackioSink:
         return True
 
     def disk_bytes(self) -> int:
-        """Bytes that the project takes on this machine's disk; 0 where it lies on a server."""
+        """Bytes that the project takes on this machine's disk; 0 where it is on a server."""
         return self._disk.bytes() if self.run.url is None else 0
 
     def finish(self) -> None:

@@ -62,13 +62,20 @@ class LoggedTable:
     weights: Sequence[float] = ()
 
     def rollouts(self) -> list[RolloutRow]:
-        """The rollout of each of `records`; equal prompts of a step are a group, numbered in the table's order."""
+        """The rollout of each of `records`; equal prompts of a step are a group, numbered in the table's order.
+
+        A record that is none of TRL's is a rollout without a conversation.
+        """
         groups: dict[Any, int] = {}
         found = []
         for n, record in enumerate(self.records):
-            row = row_of(record, self.rewards, self.step, self.first + n + 1, self.weights)
+            line = self.first + n + 1
+            try:
+                row = row_of(record, self.rewards, self.step, line, self.weights)
+                row.group = groups.setdefault((row.step, row.key_of_prompt()), len(groups))
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError):
+                row = RolloutRow(step=self.step, line=line)
             row.split, row.run = self.split, self.run
-            row.group = groups.setdefault((row.step, row.key_of_prompt()), len(groups))
             found.append(row)
         return found
 
@@ -195,6 +202,7 @@ def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
         "group_id": row.group,
         "prompt_messages": row.n_prompt_messages,
         "table_row": row.line,
+        **({} if row.messages else {"unreadable": 1}),
     }
 
 

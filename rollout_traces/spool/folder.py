@@ -5,7 +5,7 @@ writer leaves is never taken for a record. A large record that was stored become
 next one is written into: its blocks are reserved and its pages warm. Files are written with plain calls, so
 that a full disk is an error and never a signal.
 
-The writer's death releases `owner.lock`; the worker holds a lock of its own.
+The writer's death releases `owner.lock`; the worker holds another lock.
 """
 
 from __future__ import annotations

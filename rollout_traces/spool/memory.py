@@ -1,4 +1,4 @@
-"""A spool that never touches the disk: for runs whose text must not lie there. It dies with its process."""
+"""A spool that never touches the disk: for runs whose text must not be written there. It is lost with its process."""
 
 from __future__ import annotations
 

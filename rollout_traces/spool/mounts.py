@@ -31,7 +31,7 @@ NETWORK_TYPES = frozenset(
 
 
 def is_network_mount(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """True when a path lies on a network file system.
+    """True when a path is on a network file system.
 
     Args:
         path: the path; its nearest existing parent is looked at.
@@ -41,7 +41,7 @@ def is_network_mount(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
 
 
 def mount_type(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the file system that a path lies on; empty when it cannot be told."""
+    """The type of a path's file system; empty when it is unknown."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

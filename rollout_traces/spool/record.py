@@ -160,7 +160,7 @@ def n_bytes_of(data: bytes) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON of anything: what JSON cannot say is said as `sanitize.plain` does."""
+    """JSON of any value; what JSON cannot hold is converted by `plain_values.plain`."""
     try:
         return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:

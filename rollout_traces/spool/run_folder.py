@@ -225,7 +225,7 @@ class RunFolder:
 
 
 def spool_root(trackio_folder: Path) -> Path:
-    """Where spools lie: beside the project, or on the node's own disk when that is a network mount.
+    """The folder of all spools: in Trackio's folder, or on the node's own disk when that is a network mount.
 
     A spool on the node's own disk can be recovered from that node only.
     """
@@ -254,8 +254,9 @@ def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolde
         else:
             if not root.is_relative_to(trackio_folder):
                 _warn_once(
-                    f"what waits to be stored in {trackio_folder} is spooled to {root}: after a crash it can be "
-                    "recovered on this node only, and only while its temporary files are kept"
+                    f"{trackio_folder} is a network mount, or open to other users: what waits to be stored there is "
+                    f"spooled to {root}. After a crash it can be recovered from this node only, and only while its "
+                    "temporary files are kept."
                 )
             return folder
     raise StoreError(f"no place for a spool: {' '.join(refused)} Set TMPDIR to a folder of your own.")

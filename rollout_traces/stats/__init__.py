@@ -1,1 +1,1 @@
-"""The statistics logger of a training loop: scalars to every tracker, rollouts beside them."""
+"""The statistics logger of a training loop: scalars to every tracker, rollouts to Trackio."""

@@ -1,4 +1,4 @@
-"""Prints a few rollouts per step, decoded on a thread of its own."""
+"""Prints a few rollouts per step, decoded on another thread."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CompletionPrinter:
 
 
 def copy_rows(batch: RolloutBatch, start: int, stop: int) -> RolloutBatch:
-    """A batch of its own with rows `[start, stop)`; tensors stay on their device, and nothing waits for it."""
+    """A new batch with rows `[start, stop)`; tensors stay on their device, and nothing waits for it."""
     copied: dict[str, Any] = {}
     for item in fields(batch):
         value = getattr(batch, item.name)

@@ -123,8 +123,8 @@ class StatsLoggerConfig:
     """Where a trainer's statistics go.
 
     Attributes:
-        experiment_name: names projects that have no name of their own.
-        trial_name: names runs that have no name of their own.
+        experiment_name: the project where none is given.
+        trial_name: the run where none is given.
         fileroot: folder under which trackers keep their files.
         wandb: Weights & Biases.
         swanlab: SwanLab.

@@ -1,4 +1,4 @@
-"""The trackers beside Trackio that a config asks for."""
+"""The trackers other than Trackio that a config asks for."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def print_scalars(values: Mapping[str, float], *, title: str, console: Console |
 
     Args:
         values: number by key.
-        title: stands above.
+        title: the line above the text.
         console: where to print; standard error when None.
     """
     if values:
@@ -69,9 +69,9 @@ def rollout_overview(transcript: Transcript, ledger: Ledger, row: int, *, title:
 
     Args:
         transcript: the rollout.
-        ledger: the ledger it stands in.
+        ledger: the ledger that it is a row of.
         row: its row there.
-        title: stands in the frame.
+        title: text in the frame.
 
     Returns:
         Something rich can print, bounded in size whatever the rollout holds.

@@ -68,7 +68,7 @@ class StatsLogger:
     Args:
         config: what `StatsLoggerConfig.create` reads: a dataclass, a mapping, a trainer's whole config with
             a `stats_logger` section, or a YAML file.
-        ft_spec: AReaL's `FinetuneSpec`; its totals stand in the progress line.
+        ft_spec: AReaL's `FinetuneSpec`; its totals are shown in the progress line.
         tokenizer: the policy's; else the first one that `log_rollout_traces` is given.
         sinks: further places for scalars.
 

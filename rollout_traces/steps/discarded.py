@@ -130,7 +130,7 @@ def filter_summary(
 
 @dataclass
 class RunningTotals:
-    """Counts over a run, beside those of a step.
+    """Counts over a run, in addition to those of a step.
 
     Attributes:
         rollouts: rollouts seen, by split.

@@ -1,7 +1,7 @@
 """A closed step, judged: its ledger, flags, selection, traces, metrics, step summary and alerts.
 
 A pure function of the step, the options, what is stored of it and the run's state so far: it knows no Trackio, no
-file, no clock and no lock. What fails inside it is counted and left out; the step goes on.
+file, no clock and no lock. A part that fails is counted and left out; the rest of the step is stored.
 """
 
 from __future__ import annotations

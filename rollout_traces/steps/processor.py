@@ -1,7 +1,7 @@
-"""From hand-overs to what is stored: keeps the open steps, and writes each one when it is closed.
+"""From hand-overs to stored steps: keeps the open steps, and stores each one when it is closed.
 
-The same object works in a process beside the trainer or in a thread. Nothing here imports torch, and nothing that
-was handed over is shared with the trainer.
+The same object works in the worker process or in a thread. Nothing here imports torch or shares memory with the
+trainer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRACES_AT_ONCE = 256
 
 
 class Sink(Protocol):
-    """Where scalars and traces go, and what is known to be there already."""
+    """Stores scalars and traces, and knows which are stored already."""
 
     stored: Stored
 

@@ -198,7 +198,7 @@ def _hide_call(call: ToolCall, hide: _Hider) -> ToolCall:
 
 
 def _spans(text: str, pieces: set[str]) -> list[tuple[int, int]]:
-    """Where the pieces stand in a text, as they are and as JSON writes them."""
+    """The positions of the pieces in a text, written plainly or as JSON."""
     found = []
     for piece in {form for wanted in pieces for form in (wanted, _escaped(wanted))}:
         at = text.find(piece)

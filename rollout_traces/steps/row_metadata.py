@@ -1,4 +1,4 @@
-"""What a trace says about its rollout beside the ledger: small values in the metadata, whole ones in the details."""
+"""A trace's data about its rollout that the ledger lacks: small values in the metadata, whole ones in the details."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollout_traces.packed_batch import PackedBatch
 
 
 def extra_metadata(batch: PackedBatch, ledger: Ledger, row: int) -> dict[str, Any]:
-    """Metadata of a row beside what its ledger says."""
+    """Metadata of a row that its ledger lacks."""
     group = ledger.get("group")
     extras = batch.row_value("extras", row)
     extras = dict(extras) if isinstance(extras, Mapping) else {}

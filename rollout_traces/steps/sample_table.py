@@ -55,7 +55,7 @@ def sample_table(
 
     Args:
         ledger: all B rows of the step; ranks and group sizes are over all of them.
-        transcripts: row -> its transcript; these rows stand in the table, in their order.
+        transcripts: row -> its transcript; these rows are in the table, in their order.
         q_mass: [B] weights of the trainer's own distribution over a group.
         update_weight_raw: [B] weights that the trainer gives each rollout's update; with them comes
             `update_mass_proxy`.
@@ -159,7 +159,7 @@ def write_table(path: str | Path, table: SampleTable) -> None:
 
 
 def table_path(folder: str | Path, split: str, step: int) -> Path:
-    """Where the table of a step and split lies, in a folder of one run."""
+    """The path of a step's table, in the folder of one run."""
     return Path(folder) / split / f"{step:08d}.json"
 
 

@@ -1,4 +1,4 @@
-"""What a closed step leaves beside its traces: what was dropped, and on request a file of all its rows."""
+"""What a closed step stores in addition to its traces: dropped rollouts, and on request a file of all its rows."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def step_summary_of(
 
 
 def _metric_inputs(judged: JudgedRows, options: StepOptions) -> dict[str, Any]:
-    """What the step's metrics are computed from beside its rows."""
+    """The inputs of the step's metrics other than its rows."""
     return {"keys": options.metric_keys, "settings": options.settings, "tool_use": judged.tool_use}
 
 

@@ -285,7 +285,9 @@ class Index:
                     added += batch
                     if progress is not None:
                         progress(min(seen + added, n_source), n_source)
-        of_tables = refresh_tables(self.source, self.segments, self._transaction, came=added > 0)
+        of_tables = refresh_tables(
+            self.source, self.segments, self.reading, self._transaction, came=added > 0
+        )
         if added or of_tables:
             self._compact()
         self._copy_runs()

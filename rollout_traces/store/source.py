@@ -161,6 +161,12 @@ class Source(abc.ABC):
         """The highest id among the rows of logged scalars, 0 when there are none."""
         return int(self.select("SELECT max(id) FROM metrics")[0][0] or 0) if self._has("metrics") else 0
 
+    def count_metrics(self, up_to: int) -> int:
+        """How many rows of logged scalars there are up to an id."""
+        if not self._has("metrics"):
+            return 0
+        return int(self.select("SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))[0][0])
+
     def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
         """Those of some ids that are still rows of logged scalars."""
         found: set[int] = set()

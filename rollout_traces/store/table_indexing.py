@@ -18,16 +18,18 @@ from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import PAGE_BYTES, Source
 from rollout_traces.store.stored_trace import StoredTrace
 
-WATERMARK, SEEN = "tables_watermark", "tables_seen"
-Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
+WATERMARK, COUNTED = "tables_watermark", "tables_counted"
+"""The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
+Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
-def refresh_tables(source: Source, segments: Path, transaction: Transaction, *, came: bool) -> int:
+def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent, *, came: bool) -> int:
     """Adds the rows of new tables; drops those that were deleted, or of runs that have traces of our own now.
 
     Args:
         source: the project.
         segments: where segments go.
+        reading: lends a connection of the index.
         transaction: begins a transaction of the index.
         came: traces came since the last time.
 
@@ -35,10 +37,12 @@ def refresh_tables(source: Source, segments: Path, transaction: Transaction, *, 
         Rows added.
     """
     last = source.last_metrics_id()
-    with transaction() as connection:
-        after, seen = (int(meta(connection, name, 0)) for name in (WATERMARK, SEEN))
-        if seen:
+    with reading() as connection:
+        after, counted = (int(meta(connection, name, 0)) for name in (WATERMARK, COUNTED))
+    if counted and (came or source.count_metrics(after) != counted):
+        with transaction() as connection:
             _forget(connection, source, segments, came=came)
+            set_meta(connection, COUNTED, source.count_metrics(after))
     added = 0
     if last <= after:
         return 0
@@ -50,14 +54,20 @@ def refresh_tables(source: Source, segments: Path, transaction: Transaction, *, 
             new = [row for row in rows if row.run_id not in ours]
             if new:
                 _add(connection, source, segments, new)
-                set_meta(connection, SEEN, 1)
-            set_meta(connection, WATERMARK, reached)
+            _remember(connection, source, reached, counted or len(new))
             after = reached
+            counted = counted or len(new)
             added += len(new)
     with transaction() as connection:
         if int(meta(connection, WATERMARK, 0)) == after:
-            set_meta(connection, WATERMARK, last)
+            _remember(connection, source, last, counted)
     return added
+
+
+def _remember(connection: sqlite3.Connection, source: Source, reached: int, found: int) -> None:
+    set_meta(connection, WATERMARK, reached)
+    if found:
+        set_meta(connection, COUNTED, source.count_metrics(reached))
 
 
 def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:

@@ -26,7 +26,7 @@ _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 def pack_transcript(transcript: Transcript, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Packs a transcript beside its messages.
+    """Packs what a transcript holds in addition to its messages.
 
     Float tracks keep float16 precision (about three decimal digits; float32 where a finite value
     exceeds 65504). Everything else is exact.
@@ -212,7 +212,7 @@ def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any]) -> Turn:
 
 
 def _as_reference(text: str | None, source: str) -> Any:
-    """`[start, length]` where the text stands in the source, else the text itself."""
+    """`[start, length]` of the text in the source; the text itself where it is not in it."""
     if text is None:
         return None
     at = source.find(text)

@@ -1,6 +1,6 @@
 """When a step is closed: what its trainer announces, what its hand-overs tell, and the clock.
 
-No record is read and nothing is written here: the consumer notes what comes and asks what is due.
+No record is read and nothing is written here: the consumer reports what arrives and asks which steps are due.
 """
 
 from __future__ import annotations

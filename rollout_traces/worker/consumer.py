@@ -1,7 +1,7 @@
 """Spools to store: records are processed in order, and removed once the store is seen to hold them.
 
 The same loop runs in the worker process and in a thread. A record whose traces, step summary or scalars Trackio
-turned out to have dropped is processed again; what is stored already is not logged twice.
+dropped is processed again; what is already stored is not logged twice.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class SpoolConsumer:
             self._consumed[place].step = None
 
     def _confirm(self) -> bool:
-        """Removes what is stored, and processes again what turned out to be dropped."""
+        """Removes records that are stored, and processes again those that Trackio dropped."""
         self._looked_at = time.monotonic()
         try:
             idle = self.sink.idle()
@@ -407,7 +407,7 @@ class SpoolConsumer:
         ]
 
     def _let_go(self, places: Sequence[Place]) -> None:
-        """Counts, publishes and removes what is stored, in this order: whoever sees a record gone sees it counted."""
+        """Counts, publishes and removes stored records, in this order: once a record is gone, the counters include it."""
         items = {place: self._consumed.pop(place) for place in places}
         self._count_stored(list(items.values()))
         for place, item in items.items():

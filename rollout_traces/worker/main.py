@@ -1,4 +1,4 @@
-"""The process that processes a run's spools beside the trainer: `python -m rollout_traces.worker.main FOLDER`.
+"""The process that processes a run's spools while the trainer runs: `python -m rollout_traces.worker.main FOLDER`.
 
 It ends by itself: once every writer is gone and nothing waits, or when another one processes already. It opens
 no port, sees no GPU, never imports torch, and works at a lower priority than the trainer.
@@ -36,7 +36,7 @@ PUBLISH_EVERY = 0.2
 OTHER_TARGETS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """Variables by which Trackio would send a run elsewhere than its manifest says."""
 LOCK_PATIENCE = 5.0
-"""Seconds to wait for another worker of the folder to let go."""
+"""Seconds to wait until another worker of the folder releases its lock."""
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
@@ -68,7 +68,7 @@ def give_way() -> None:
     """Lets the trainer go first wherever both want the processor.
 
     Linux may weigh whole sessions against each other: a process's own niceness then counts only within its session.
-    The logger starts a worker as a session of its own; one that was started by hand leaves its shell's as it is.
+    The logger starts a worker in a new session; one that was started by hand does not change its shell's session.
     """
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
@@ -82,7 +82,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
 
     Args:
         folder: the folder.
-        named: what it may be sent to beside this machine.
+        named: where it may be sent in addition to this machine.
 
     Raises:
         StoreError: the folder is not this user's, its manifest or tokenizer cannot be read, or it goes to a

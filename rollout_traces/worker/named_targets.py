@@ -64,7 +64,7 @@ class NamedTargets:
             None where the manifest names none.
 
         Raises:
-            StoreError: it lies elsewhere, and was not named.
+            StoreError: it is elsewhere and was not named.
         """
         folder = options.get("all_rows_folder")
         if folder is None:

@@ -71,18 +71,18 @@ def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -
 
 
 def default_roots() -> list[Path]:
-    """The places where spools of this node may lie."""
+    """The places where spools of this node may be."""
     import trackio.utils
 
     return spool_roots(Path(trackio.utils.TRACKIO_DIR))
 
 
 def recover(left: Left, named: NamedTargets = NO_TARGETS) -> int:
-    """Processes a folder in a process of its own and waits for it.
+    """Processes a folder in a new process and waits for it.
 
     Args:
         left: the folder.
-        named: what it may be sent to beside this machine.
+        named: where it may be sent in addition to this machine.
 
     Returns:
         The number of records that still wait.

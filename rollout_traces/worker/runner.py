@@ -81,12 +81,12 @@ class WorkerThread:
 
 
 class WorkerProcess:
-    """Processes in a process of its own, which outlives the trainer until nothing waits.
+    """Processes in a separate process, which outlives the trainer until nothing waits.
 
     Args:
         folder: the run's spools.
         named: what they may be sent to.
-        environment: what is set for it beside the trainer's own environment.
+        environment: variables set for it in addition to the trainer's environment.
         on_failure: called once when no worker can be started.
     """
 

@@ -46,6 +46,7 @@ class TestTable:
             "POST /trackio/api/upload",
             "POST /api/upload",
             "POST /api/v1/labels",
+            "POST /api/v1/labels/lines",
             "POST /api/v1/citations",
             "POST /api/v1/open",
             "POST /api/v1/pages/incidents",

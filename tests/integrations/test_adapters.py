@@ -257,6 +257,19 @@ class TestOpenRlhf:
         host, _ = rows_of(openrlhf.batches_from([experience("a"), experience("b"), experience("a")]))
         assert host.group_ids.tolist() == [0, 1, 0]
 
+    def test_two_groups_of_one_prompt_stay_two_where_the_group_size_is_given(self):
+        experience = SimpleNamespace(
+            sequences=torch.tensor([[5, 6]] * 4),
+            attention_mask=torch.ones(4, 2),
+            action_mask=torch.ones(4, 1),
+            prompts=["a"] * 4,
+            index=[2, 3, 0, 1],
+            info={"reward": torch.ones(4), "format": torch.arange(4.0), "of_all": torch.ones(1)},
+        )
+        [batch] = openrlhf.batches_from([experience], group_size=2)
+        assert batch.group_ids == [1, 1, 0, 0]
+        assert list(batch.sample_metrics) == ["format"]
+
     def test_a_mask_that_is_not_one_shorter_is_refused_with_both_shapes(self):
         experience = {
             "sequences": torch.ones(1, 5, dtype=torch.int64),

@@ -95,6 +95,14 @@ class TestValidation:
         assert batch.logprobs[0, [2, 4, 5]].tolist() == [-0.5, -0.25, -1.0]
         assert agent_lightning.batches_of_rollouts({"r1": rollouts["r1"]}, samples) == []
 
+    def test_a_rollout_without_a_reward_has_that_of_its_daemon(self):
+        call = SimpleNamespace(prompt={"token_ids": [1]}, response={"token_ids": [2]})
+        rollouts = {"r": SimpleNamespace(final_reward=None, triplets=[call])}
+        [batch] = agent_lightning.batches_of_rollouts(rollouts, {}, 0.0)
+        assert batch.rewards.tolist() == [0.0]
+        [batch] = agent_lightning.batches_of_rollouts(rollouts, {})
+        assert batch.rewards.tolist() == [None]
+
 
 class Daemon:
     """As Agent Lightning's: keeps what has finished until it is cleared."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from types import SimpleNamespace as Mirror
 
 import numpy as np
@@ -172,9 +174,10 @@ class TestModelCalls:
 
 
 def run_at_once(coroutine) -> None:
-    """Runs a coroutine that waits for nothing, also where a browser's event loop is running."""
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
+    """Runs a coroutine in a thread, also where a browser's event loop is running in this one."""
+    thread = threading.Thread(target=asyncio.run, args=(coroutine,))
+    thread.start()
+    thread.join()
 
 
 class TestPrimeRl:
@@ -209,7 +212,7 @@ class TestWhatEachKnows:
     def test_tinker_leaves_turns_out_of_the_loss_whose_parse_errors_are_masked(self):
         ac = Mirror(tokens=[3], maybe_logprobs=None, stop_reason="stop")
         turn = Mirror(
-            ob=Mirror(chunks=[Mirror(tokens=[1])]), ac=ac, reward=1.0, metrics={"x/parse_error_masked": 1}
+            ob=Mirror(chunks=[Mirror(tokens=[1])]), ac=ac, reward=1.0, metrics={"parse_error_masked": 1}
         )
         group = Mirror(
             trajectories_G=[Mirror(transitions=[turn], stop_reason=None)],
@@ -241,6 +244,73 @@ class TestWhatEachKnows:
         assert batch.token_rewards[0, 2:].tolist() == [0.0, 0.25, 0.0, 0.0, 0.5]
         with pytest.raises(BatchError, match="'loss_masks' is missing"):
             skyrl.batches_from({"prompt_token_ids": [], "response_ids": [], "rewards": []})
+
+    def test_skyrls_turns_have_the_reward_of_their_trajectorys_last_turn(self):
+        [batch] = skyrl.batches_from(
+            {
+                "prompt_token_ids": [[1], [1, 2], [3]],
+                "response_ids": [[2], [4], [5]],
+                "rewards": [[0.5], [1.0], [0.25]],
+                "loss_masks": [[1], [1], [1]],
+                "is_last_step": [False, True, True],
+                "env_metrics": [{}, {"left": 2.0, "name": "x"}, {"left": True}],
+            }
+        )
+        assert batch.rewards.tolist() == [1.0, 1.0, 0.25]
+        assert list(batch.sample_metrics) == ["left"]
+        np.testing.assert_array_equal(batch.sample_metrics["left"], [np.nan, 2.0, np.nan])
+
+    def test_histories_of_one_trajectory_of_arts_are_an_episode_of_one_version(self):
+        def result(trajectory):
+            return Mirror(
+                token_ids=[1, 2],
+                assistant_mask=[0, 1],
+                logprobs=[float("nan"), -1.0],
+                advantage=0.5,
+                prompt_id=4,
+                trajectory=trajectory,
+            )
+
+        def trajectory(last):
+            return Mirror(reward=1.0, metrics={}, initial_policy_version=3, final_policy_version=last)
+
+        one, other = trajectory(3), trajectory(3)
+        [batch] = art.batches_from([result(one), result(one), result(other)])
+        assert batch.episode_ids == ["trajectory-0", "trajectory-0", "trajectory-1"]
+        assert batch.versions.tolist() == [[-1, 3]] * 3
+        [batch] = art.batches_from([result(one), result(trajectory(4))])
+        assert batch.versions is None
+
+    def test_tinkers_advantages_are_those_of_its_groups_and_zero_in_a_masked_turn(self):
+        def turn(prompt, tokens, **metrics):
+            ac = Mirror(tokens=tokens, maybe_logprobs=None, stop_reason="stop")
+            return Mirror(ob=Mirror(chunks=[Mirror(tokens=prompt)]), ac=ac, reward=1.0, metrics=metrics)
+
+        turns = [
+            turn([1], [3], parse_error_masked=1.0),
+            turn([1, 3, 4], [5], **{"of/parse_error_masked": 1.0}),
+        ]
+        group = Mirror(
+            trajectories_G=[Mirror(transitions=turns, stop_reason=None)],
+            final_rewards_G=[0.0],
+            metrics_G=[{}],
+        )
+        [batch] = tinker.batches_from([group], [[0.75]])
+        assert batch.loss_mask.astype(int).tolist() == [[0, 0, 0, 1]]
+        assert batch.advantages[0, [1, 3]].tolist() == [0.0, 0.75]
+
+    def test_prime_rls_records_are_not_rounded(self):
+        class Rounding:
+            def to_record(self, float_decimals=4):
+                record = episode()
+                for node in record["traces"][0]["nodes"]:
+                    node["logprobs"] = node["logprobs"] and [
+                        value if float_decimals is None else 0.0 for value in node["logprobs"]
+                    ]
+                return record
+
+        [batch] = prime_rl.batches_from([Rounding()], step=3)
+        assert batch.logprobs[0, [2, 3]].tolist() == [-0.5, -0.25]
 
     def test_open_instruct_names_the_version_of_sampled_tokens(self):
         [batch] = in_open_instruct()

@@ -185,11 +185,12 @@ class TestOddTables:
                     record(""),
                 ),
                 table({"prompt": {"a": [1]}, "completion": [[], 3], "step": [], "advantage": {}}, step=2),
+                table(record("far", step=1e300), record("near", step=float("inf")), step=3),
             ],
             config={"reward_weights": ["a", 2.0]},
         )
         store = open_store(PROJECT)
-        assert store.count() == 5
+        assert store.count() == 7
         assert store.count(where="reward = 0.5") == 1
 
     def test_weights_that_do_not_fit_the_rewards_are_not_used(self) -> None:

@@ -95,7 +95,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "verl",
-        ("verl_loop.py", "verl_v1_loop.py", "ray_loop.py"),
+        ("verl_loop.py", "verl_v1_loop.py", "agent_lightning_loop.py", "ray_loop.py"),
         (
             "transformers==5.9.0",
             *(
@@ -109,8 +109,47 @@ ENVIRONMENTS = (
                 "peft",
             ),
             *("cachetools", "uvicorn", "fastapi", "hydra-core", "TransferQueue"),
+            *(
+                "flask",
+                "requests",
+                "gpustat",
+                "graphviz",
+                "gunicorn",
+                "portpicker",
+                "setproctitle",
+                "aiologic",
+            ),
+            *("openai", "opentelemetry-exporter-otlp", "opentelemetry-sdk", "uvicorn-worker"),
         ),
-        bare=("verl==0.9.1", TEMPLATES),
+        bare=("verl==0.9.1", "agentlightning==0.3.0", TEMPLATES),
+    ),
+    Environment(
+        "packages",
+        ("tinker_rows.py", "art_rows.py", "skyrl_rows.py", "verifiers_rows.py", "openrlhf_rows.py"),
+        (
+            "transformers==5.8.0",
+            *(
+                "datasets",
+                "einops",
+                "ray",
+                "peft",
+                "accelerate",
+                "torchdata",
+                "tensorboard",
+                "omegaconf",
+                "pillow",
+            ),
+            *("anyio", "blobfile", "chz", "distro", "pyqwest", "termcolor", "tiktoken", "zstandard"),
+            *("litellm<=1.82.0", "nest-asyncio", "openai<3", "polars", "setproctitle", "tblib"),
+            *("hydra-core", "jaxtyping", "loguru", "pylatexenc"),
+            *("anthropic", "math-verify", "mcp==2.0.0", "msgpack", "prime-pydantic-config[toml]"),
+            *("prime-sandboxes", "prime-runs", "prime-tunnel", "pyzmq", "renderers", "tenacity", "tomli-w"),
+        ),
+        bare=(
+            *("tinker==0.38.0", "tinker-cookbook==0.6.1", "openpipe-art==0.5.18"),
+            *("skyrl==0.3.0", "skyrl-gym==0.4.0", "verifiers==0.4.0", "openrlhf==0.11.2"),
+            TEMPLATES,
+        ),
     ),
     Environment("lightning", ("lightning_loop.py",), ("lightning==2.6.6", "transformers==5.0.0")),
 )

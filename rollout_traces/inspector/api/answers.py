@@ -26,6 +26,8 @@ MOST_ROWS = 200
 MOST_TEXT = 20_000
 """Characters of a turn that are given; the rest is counted."""
 MOST_TURNS = 100
+MOST_LINES = 1000
+"""Lines of a file of labels that are given at once."""
 COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flags", "labels", "source")
 """What rows have before columns are chosen."""
 
@@ -212,6 +214,24 @@ def add_label(workspace: Workspace, new: models.NewLabel) -> models.LabelsAnswer
     trace_id = workspace.store(new.project).find(new.id)
     annotate(workspace, Request({**new.model_dump(), "id": trace_id}))
     return labels(workspace, new.project, trace_id)
+
+
+def label_lines(
+    workspace: Workspace, project: str, after: int = 0, limit: int = MOST_LINES
+) -> models.LabelLinesAnswer:
+    """The lines of a project's file of labels, in their order: what another copy of it lacks."""
+    if after < 0 or not 1 <= limit <= MOST_LINES:
+        raise StoreError(f"after: 0 or more; limit: 1 to {MOST_LINES}. Seen {after} and {limit}.")
+    lines = workspace.store(project).labels.lines()
+    behind = after + limit
+    return models.LabelLinesAnswer(lines=lines[after:behind], next=behind if behind < len(lines) else None)
+
+
+def take_label_lines(workspace: Workspace, given: models.LabelLines) -> models.TakenAnswer:
+    """Takes lines of a file of labels that lies elsewhere; those that are here are passed over."""
+    if not workspace.may_label:
+        raise StoreError("This inspector was started with --no-labels: it takes none.")
+    return models.TakenAnswer(taken=workspace.store(given.project).labels.take(given.lines))
 
 
 def citations(workspace: Workspace, text: models.CheckedText) -> models.CitationsAnswer:

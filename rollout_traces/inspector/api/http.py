@@ -29,6 +29,7 @@ READ: dict[str, Callable[..., Any]] = {
     "events": answers.events,
     "flips": answers.flips,
     "labels": answers.labels,
+    "labels/lines": answers.label_lines,
     "pages/catalog": pages.catalog_page,
     "pages/compare": pages.compare_two,
     "pages/compare/prompt_history": pages.history_of_prompt,
@@ -64,6 +65,7 @@ READ: dict[str, Callable[..., Any]] = {
 """What is asked for with GET: its name in the address, and what answers. Arguments are the query's."""
 SENT: dict[str, Callable[..., Any]] = {
     "labels": answers.add_label,
+    "labels/lines": answers.take_label_lines,
     "pages/incidents": pages.mark,
     "citations": answers.citations,
     "open": answers.open_page,

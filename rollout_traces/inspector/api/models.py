@@ -192,6 +192,26 @@ class NewLabel(BaseModel):
     stop: int | None = None
 
 
+class LabelLinesAnswer(BaseModel):
+    """Lines of a project's file of labels, some at a time, what was taken back included."""
+
+    lines: list[Entry]
+    next: int | None = Field(description="give it as `after` for the lines behind; null at the end")
+
+
+class LabelLines(BaseModel):
+    """Lines of a file of labels that lies elsewhere."""
+
+    project: str
+    lines: list[Entry] = Field(max_length=1000)
+
+
+class TakenAnswer(BaseModel):
+    """How many lines were new."""
+
+    taken: int
+
+
 class CheckedText(BaseModel):
     """A text whose citations are checked."""
 

@@ -101,10 +101,11 @@ def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) 
     names = sorted(known, key=lambda name: (not name.startswith(f"{request.split}/"), name))
     shown = [name for name in wanted if name in known] or _usual(names, request.split)
     timings = [name for name in names if name.startswith(TIMINGS)][:MOST_TIMINGS]
+    superseded = _superseded(workspace, request, shown)
     return {
         "names": names,
         "shown": shown,
-        "series": {name: _points(*known[name]) | _superseded(workspace, request, name) for name in shown},
+        "series": {name: _points(*known[name]) | superseded.get(name, {}) for name in shown},
         "resumed_at": resumed_at(workspace, request),
         "timings": {name: _points(*known[name]) for name in timings},
     }
@@ -122,14 +123,14 @@ def resumed_at(workspace: Workspace, request: Request) -> list[int]:
     return workspace.remembered(("resumed", request.run), request.project, read)
 
 
-def _superseded(workspace: Workspace, request: Request, name: str) -> dict[str, list[int]]:
-    """The steps of a series that only an older attempt has; nothing where there is none."""
+def _superseded(workspace: Workspace, request: Request, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By name, the steps of a series that only an older attempt has; series without such steps are left out."""
     begins = resumed_at(workspace, request)
     if not begins:
         return {}
-    steps, _ = workspace.store(request.project).metrics(request.run)[name]
-    lost = superseded_steps(steps, begins)
-    return {"superseded": sorted(lost)} if lost else {}
+    logged = workspace.store(request.project).metrics(request.run)
+    lost = {name: superseded_steps(logged[name][0], begins) for name in names}
+    return {name: {"superseded": sorted(steps)} for name, steps in lost.items() if steps}
 
 
 def run_progress(workspace: Workspace, request: Request) -> dict[str, list[Any]]:

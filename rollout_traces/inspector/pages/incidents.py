@@ -162,6 +162,7 @@ def incidents_listed(alarms: RunAlarms, split: str) -> list[dict[str, Any]]:
             "last": each.last,
             "closed": each.closed,
             "times": len(each.reopened),
+            "children": list(each.children),
             "n_rows": None if each.is_level else each.n_rows,
             "where": where_of(each),
         }

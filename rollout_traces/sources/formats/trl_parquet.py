@@ -98,9 +98,10 @@ def row_of(
 def _step(given: Any, otherwise: int) -> int:
     """A row's step, which older versions of TRL write as text."""
     try:
-        return otherwise if given is None else int(given)
+        step = otherwise if given is None else int(given)
     except (TypeError, ValueError, OverflowError):
         return otherwise
+    return step if abs(step) < 2**53 else otherwise
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ class ScalarSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Writes what is still held back, and lets go of the run."""
+        """Writes what is still buffered, and closes the run."""
         ...
 
 

@@ -62,7 +62,7 @@ scope_func_wrapper = DEFAULT_TRACKER.scope_func_wrapper
 
 
 def get(name: str = "") -> StatsTracker:
-    """The tracker of a name, made when it is first asked for; its name stands before its keys."""
+    """The tracker of a name, made when it is first asked for; its name is the prefix of its keys."""
     with _LOCK:
         if name not in TRACKERS:
             TRACKERS[name] = StatsTracker(name)
@@ -80,7 +80,7 @@ def export_all(reduce_group: Any = None, reset: bool = True, key_sync_group: Any
             has to call; `reduce_group` when None.
 
     Returns:
-        Floats by key. A key that two trackers export is reported in the log; the later tracker's stands.
+        Floats by key. A key that two trackers export is reported in the log; the later tracker's is kept.
     """
     with _LOCK:
         names = list(TRACKERS)
@@ -91,6 +91,6 @@ def export_all(reduce_group: Any = None, reset: bool = True, key_sync_group: Any
         part = get(name).export(reduce_group=reduce_group, reset=reset, key_sync_group=key_sync_group)
         doubled = sorted(set(part) & set(exported))
         if doubled:
-            log.warning("two trackers export %s; the one of %r stands.", ", ".join(doubled), name)
+            log.warning("two trackers export %s; the one of %r is kept.", ", ".join(doubled), name)
         exported.add(part)
     return exported

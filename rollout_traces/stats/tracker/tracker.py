@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class StatsTracker:
     """Named values of a step, under nested scopes; safe to use from several threads.
 
-    Written to stand in for AReaL's `DistributedStatsTracker`: same calls, same keys, same errors. Scopes
+    A replacement for AReaL's `DistributedStatsTracker`: same calls, same keys, same errors. Scopes
     belong to the thread or task that opened them. Tensors are reduced when they are recorded and never
     kept; what is kept of a denominator is its mask, for the statistics that follow.
 

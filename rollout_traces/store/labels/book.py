@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.labels.entry import Entry, Kind, new_entry
+from rollout_traces.store.labels.entry import Entry, Kind, check_entry, new_entry
 from rollout_traces.store.labels.log import LabelLog
 
 
@@ -23,10 +23,12 @@ class Labelled:
     Attributes:
         stamp: changes with every change.
         entries: by rollout, in order of time; what was taken back is not among them.
+        taken_back: ids of what was: a line that comes again, or late, does not put it back on.
     """
 
     stamp: int = 0
     entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    taken_back: frozenset[str] = frozenset()
 
     def column(self, name: str, uid: pa.ChunkedArray | pa.Array, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
         """A column of the table of rollouts: `labels`, `notes` or `labelled_by`.
@@ -71,8 +73,9 @@ class LabelBook:
         with self._lock:
             anew, news = self.log.news()
             if anew or news:
-                before = {} if anew else self._now.entries
-                self._now = Labelled(self._now.stamp + 1, _folded(before, news))
+                before, gone = ({}, frozenset()) if anew else (self._now.entries, self._now.taken_back)
+                gone |= {entry.text for entry in news if entry.kind == "removed"}
+                self._now = Labelled(self._now.stamp + 1, _folded(before, news, gone), gone)
             return self._now
 
     def of(self, rollout: str) -> tuple[Entry, ...]:
@@ -122,6 +125,27 @@ class LabelBook:
         self.log.append(entry)
         return entry
 
+    def lines(self) -> list[Entry]:
+        """Every line of the file, what was taken back and the taking back included."""
+        return LabelLog(self.log.path).news()[1]
+
+    def take(self, entries: Sequence[Entry]) -> int:
+        """Adds lines that were written elsewhere, with their authors and times; those that are here are passed over.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            StoreError: one of them is none that can be kept; then none of them is added.
+        """
+        for entry in entries:
+            check_entry(entry)
+        here = {entry.id for entry in self.lines()}
+        new = [entry for entry in {entry.id: entry for entry in entries}.values() if entry.id not in here]
+        for entry in new:
+            self.log.append(entry)
+        return len(new)
+
     def remove(self, rollout: str, entry_id: str, author: str) -> Entry:
         """Takes a label or a note back; the line stays in the file.
 
@@ -135,13 +159,15 @@ class LabelBook:
         return entry
 
 
-def _folded(before: Mapping[str, tuple[Entry, ...]], news: list[Entry]) -> dict[str, tuple[Entry, ...]]:
+def _folded(
+    before: Mapping[str, tuple[Entry, ...]], news: list[Entry], gone: frozenset[str]
+) -> dict[str, tuple[Entry, ...]]:
     found = dict(before)
     for entry in news:
         row = found.get(entry.rollout, ())
         if entry.kind == "removed":
             row = tuple(known for known in row if known.id != entry.text)
-        elif all(known.id != entry.id for known in row):
+        elif entry.id not in gone and all(known.id != entry.id for known in row):
             row = (*row, entry)
         found[entry.rollout] = row
     return {rollout: row for rollout, row in found.items() if row}

@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -93,6 +93,29 @@ def new_entry(
         start,
         stop,
     )
+
+
+def check_entry(entry: Entry) -> None:
+    """Refuses an entry that somebody else made and that this package would not have made.
+
+    Raises:
+        StoreError: as for `new_entry`, or its id, rollout or time are none.
+    """
+    tokens = None if entry.start is None or entry.stop is None else (entry.start, entry.stop)
+    made = new_entry(entry.kind, entry.rollout, entry.text, entry.author, turn=entry.turn, tokens=tokens)
+    _checked("rollout", entry.rollout, MOST_LABEL * 4, lines=False)
+    try:
+        known = datetime.fromisoformat(entry.time).tzinfo is not None and len(entry.time) <= MOST_LABEL
+    except ValueError:
+        known = False
+    if (
+        not known
+        or not re.fullmatch(r"[0-9a-f]{16}", entry.id)
+        or replace(entry, id=made.id, time=made.time) != made
+    ):
+        raise StoreError(
+            f"labels: the entry {entry.id[:40]!r} of {entry.time[:40]!r} is none that can be kept."
+        )
 
 
 def read_entry(line: bytes) -> Entry | None:

@@ -13,6 +13,16 @@ test("a log axis has powers of ten at equal distances, and says what it cannot s
   assert.deepEqual(logTicks(1, 1000), [1, 10, 100, 1000]);
 });
 
+test("values that differ by rounding alone are a flat line, whose ticks end", () => {
+  const values = [0.4714045207910317, 0.47140452079103173];
+  for (const axis of [valueAxis(values), valueAxis(values, { log: true }), valueAxis([1e300, 1e300 * (1 + 1e-15)])]) {
+    assert.ok(axis.ticks.length <= 8);
+    assert.ok(!axis.log || Math.abs(axis.y(values[0]) - 0.5) < 0.01);
+  }
+  assert.ok(Math.abs(valueAxis(values).y(values[1]) - 0.5) < 0.01);
+  assert.deepEqual(valueAxis([0, 0]).ticks.length > 0, true);
+});
+
 test("without a value above 0 the axis stays linear", () => {
   assert.equal(valueAxis([-1, 0], { log: true }).log, false);
 });

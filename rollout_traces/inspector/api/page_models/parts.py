@@ -9,10 +9,11 @@ Range = tuple[float, float]
 
 
 class SeriesModel(BaseModel):
-    """Values over steps."""
+    """Values over steps; `superseded` are the steps that only an older attempt of the run has."""
 
     steps: list[int]
     values: list[Number]
+    superseded: list[int] = []
 
 
 class ProgressModel(BaseModel):

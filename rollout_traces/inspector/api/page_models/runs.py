@@ -86,6 +86,7 @@ class IncidentModel(BaseModel):
     last: int
     closed: int | None
     times: int
+    children: list[str] = Field(description="signals that passed as well and that it explains")
     n_rows: int | None
     where: str
     muted: bool | None = None
@@ -329,6 +330,7 @@ class SeriesAnswer(BaseModel):
     shown: list[str]
     series: dict[str, SeriesModel]
     timings: dict[str, SeriesModel]
+    resumed_at: list[int] = Field(description="first step of every attempt but the first")
     progress: ProgressModel
 
 

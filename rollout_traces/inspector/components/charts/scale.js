@@ -24,9 +24,12 @@ export function smooth(values, weight) {
   });
 }
 
+// Whether two numbers are one but for rounding: sums of equal values differ in their last digit.
+const same = (low, high) => !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));
+
 // Round numbers that cover [low, high].
 export function ticks(low, high, wanted = 3) {
-  if (!(high > low)) return [low];
+  if (same(low, high)) return [low];
   const rough = (high - low) / wanted;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(m => m * size).find(s => s >= rough);
@@ -75,14 +78,14 @@ export function valueAxis(values, { log = false, range = null } = {}) {
   const positive = finite.filter(value => value > 0);
   if (log && positive.length) {
     let [low, high] = [Math.min(...positive), Math.max(...positive)];
-    if (low === high) { low /= 2; high *= 2; }
+    if (same(low, high)) { low /= 2; high *= 2; }
     const [from, to] = [Math.log10(low), Math.log10(high)];
     const margin = (to - from) * 0.06;
     return { log: true, y: v => (v > 0 ? (Math.log10(v) - from + margin) / (to - from + 2 * margin) : NaN), ticks: logTicks(low, high), dropped: finite.length - positive.length };
   }
   let [low, high] = range || (finite.length ? [Math.min(...finite), Math.max(...finite)] : [0, 1]);
   const nonnegative = low >= 0;
-  if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
+  if (same(low, high)) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
   const margin = (high - low) * 0.06;
   low -= margin; high += margin;
   if (nonnegative) low = Math.max(low, -margin);

@@ -17,7 +17,7 @@ import { queries } from "../explain/queries.js";
 import { actions } from "../explain/script.js";
 
 const AGAIN_AFTER = 20000;
-const STRIP = { left: 8, right: 8, row: 17 };
+const STRIP = { left: 8, right: 8, row: 20 };
 
 let call;
 let root;
@@ -115,15 +115,16 @@ function diagnosis(each, at) {
 function strip(wide, step) {
   const [first, last] = data.steps;
   const heads = data.diagnoses.filter(each => each.step !== null).slice(0, 8);
+  if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
   const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
   heads.forEach((each, i) => {
     const start = x(each.step);
-    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 3, width: Math.max(x(each.last ?? last) - start, 3), height: 9, rx: 2, opacity: 0.75 }, svg("title", null, inert(each.sentence)));
+    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 13, width: Math.max(x(each.last ?? last) - start, 3), height: 4, rx: 2 }, svg("title", null, inert(each.sentence)));
     bar.addEventListener("click", () => ask(each.step));
     const left = start > wide / 2;
-    picture.append(bar, svg("text", { x: left ? start - 5 : start + 6, y: i * STRIP.row + 11, "text-anchor": left ? "end" : "start", style: left ? {} : { fill: "var(--rt-ink)" } }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
+    picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
   });
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
