@@ -104,9 +104,10 @@ class NewMark(BaseModel):
 
 
 class IncidentsAnswer(BaseModel):
-    """The open incidents, worst first."""
+    """The open incidents, worst first; the flags that are usual in the run, each with the steps where they rose."""
 
     incidents: list[IncidentModel]
+    usual: dict[str, list[tuple[int, int | None]]]
 
 
 class QueryModel(BaseModel):
