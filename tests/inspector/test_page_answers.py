@@ -13,7 +13,7 @@ from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.relations import written
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain, figures, in_force
-from rollout_traces.inspector.pages.flips import flip_list, grid
+from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import two_runs
 from rollout_traces.inspector.pages.selecting import relations_of, sides, step_range
@@ -96,6 +96,19 @@ class TestExplain:
             again = workspace.store("answers").sql(query["sql"]).to_pylist()
             assert again[0]["level"] == pytest.approx(each["a"]), "the statement that is shown gives it too"
 
+    def test_every_other_sentence_has_its_figures_too(self, workspace):
+        asked = {**PLACE, "steps": f"{AT}:", "against": {"steps": f":{AT - 1}"}}
+        found = explain(workspace, Request(asked))
+        assert found["decompositions"] and "query" not in found["decompositions"][0]
+        for of in ("decompositions", "carried", "phrases", "winners"):
+            for at in range(len(found[of])):
+                (query,) = figures(workspace, Request({**asked, "of": of, "at": at}))["queries"]
+                assert query["rows"] and "select" in query["sql"]
+        with pytest.raises(StoreError, match="expected one of"):
+            figures(workspace, Request({**asked, "of": "remarks"}))
+        with pytest.raises(StoreError, match="there are"):
+            figures(workspace, Request({**asked, "of": "findings", "at": 999}))
+
     def test_reading_the_steps_around_gives_what_the_whole_table_gives(self, workspace):
         asked = sides(workspace, Request({**PLACE, "step": AT + 2}))
         part = relations_of(workspace, "answers", asked)
@@ -153,6 +166,10 @@ class TestFlips:
         assert sum(found["counts"].values()) == 40
         between = flip_list(workspace, Request({**asked, "other": "healthy"}))
         assert (between["first"], between["second"]) == (20, 20)
+        (again,) = flip_figures(workspace, Request({**asked, "other": "healthy"}))["queries"]
+        said = dict(zip(again["columns"], again["rows"][0], strict=True))
+        assert said["score_a"] == pytest.approx(between["score_a"])
+        assert said["difference"] == pytest.approx(between["difference"])
         cells = grid(workspace, Request({**asked, "other": "healthy"}))
         assert len(cells["evaluations"]) == 6 and len(cells["rows"]) == 40
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
-from rollout_traces.inspector.pages.run import run_report
+from rollout_traces.inspector.pages.run import diagnosis_figures, run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.inspector.conftest import Served, Visit
 from tests.stories.causes import CAUSES
@@ -57,6 +58,18 @@ class TestAnswers:
         found = explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
         assert any("mismatch_k3" in each["sentence"] for each in found["findings"])
         assert found["findings"][0]["detail"]["examples"]
+
+    def test_a_diagnosis_and_an_event_have_their_figures(self, workspace: Workspace):
+        place = {"project": "story", "run": "off"}
+        report = run_report(workspace, Request(place))
+        head = diagnosis_figures(workspace, Request({**place, "diagnosis": 0}))["queries"]
+        assert len(head) > len(report["diagnoses"][0]["consequences"])
+        assert all(query["rows"] for query in head)
+        for at in range(len(report["events"])):
+            (query,) = diagnosis_figures(workspace, Request({**place, "event": at}))["queries"]
+            assert query["rows"]
+        with pytest.raises(StoreError, match="there are"):
+            diagnosis_figures(workspace, Request({**place, "diagnosis": 99}))
 
     def test_a_split_without_rollouts_is_said(self, workspace: Workspace):
         report = run_report(workspace, Request({"project": "story", "run": "off", "split": "nothing"}))
