@@ -22,7 +22,7 @@ from rollout_traces.ledger.build import build_ledger
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Transcript
 
-BUDGET_POPULATION_MS = 200
+BUDGET_POPULATION_MS = 150
 BUDGET_ROWS_MS = 150
 
 

@@ -1,7 +1,7 @@
 """What a step and a trace cost the worker's processor, beside what Trackio itself takes: `python -m benchmarks.worker`.
 
-The worker is a process of its own; its start and its end, measured with one record, are taken off. Trackio's own
-part is the processor time of `run.log` and of Trackio's sender for the very same scalars, histograms and traces.
+The worker is a separate process; what a worker takes that stores one step only is subtracted. Trackio's own part is
+the processor time of `run.log` and of Trackio's sender for the very same scalars, histograms and traces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextvars
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,27 +34,20 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
-        start_up = worker_seconds("start-up", None, lambda logger: logger.log_scalars({"a": 1.0}, step=0))
-        print(f"the worker's start and end: {1e3 * start_up:.0f} ms of its processor")
-        small(options.small, start_up)
-        long(options.long, start_up)
+        small(options.small)
+        long(options.long)
 
 
-def small(n_steps: int, start_up: float) -> None:
+def small(n_steps: int) -> None:
     """Steps of one rollout of 64 tokens, without a tokenizer: scalars, a histogram and a step summary each."""
     batch = {key: value[:1, :64] for key, value in wide_batch(8, 64).items() if key in SMALL}
-
-    def steps(logger: Any) -> None:
-        for step in range(n_steps):
-            logger.log_rollouts(batch, step=step)
-
-    total = (worker_seconds("small", None, steps) - start_up) / n_steps
+    total = beyond_start_up("small", None, batch, n_steps) / n_steps
     described(
         "a step of one rollout", total, trackio_seconds("small", logged(None, batch, n_steps)) / n_steps
     )
 
 
-def long(n_steps: int, start_up: float) -> None:
+def long(n_steps: int) -> None:
     """Steps of long traces, all of them kept."""
     from tests.generator import tiny_tokenizer
 
@@ -62,13 +55,8 @@ def long(n_steps: int, start_up: float) -> None:
     rows = long_rows(tokenizer, TRACES, LONG)
     n_tokens = np.mean([len(row.input_ids) for row in rows])
     batch = [batch_of(row) for row in rows]
-
-    def steps(logger: Any) -> None:
-        for step in range(n_steps):
-            logger.log_rollouts(batch, step=step)
-
     n = n_steps * len(rows)
-    total = (worker_seconds("long", tokenizer, steps, selection="all") - start_up) / n
+    total = beyond_start_up("long", tokenizer, batch, n_steps, selection="all") / n
     own = trackio_seconds("long", logged(tokenizer, batch, n_steps)) / n
     described(f"a trace of {n_tokens:.0f} tokens", total, own)
 
@@ -87,11 +75,21 @@ def batch_of(row: Any) -> dict[str, Any]:
     }
 
 
-def worker_seconds(name: str, tokenizer: Any, work: Callable[[Any], None], **options: Any) -> float:
-    """Processor seconds of the worker of a logger."""
+def beyond_start_up(name: str, tokenizer: Any, batch: Any, n_steps: int, **options: Any) -> float:
+    """Processor seconds of the worker for steps of one batch, less those of a worker for one such step."""
+    once, more = (worker_seconds(f"{name}-{n}", tokenizer, batch, n, **options) for n in (1, n_steps + 1))
+    print(
+        f"{name}: a worker that stores one step takes {1e3 * once:.0f} ms of processor, start and end included"
+    )
+    return more - once
+
+
+def worker_seconds(name: str, tokenizer: Any, batch: Any, n_steps: int, **options: Any) -> float:
+    """Processor seconds of the worker of a logger, from its start to its end."""
     before = children_seconds()
     logger = make_logger(tokenizer, f"worker-{name}", **options)
-    work(logger)
+    for step in range(n_steps):
+        logger.log_rollouts(batch, step=step)
     done = logger.finish(600)
     if not done:
         print(f"  {name}: not all was stored in time")

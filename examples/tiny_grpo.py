@@ -8,7 +8,14 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from tiny_grpo.learner import make_batch, proximal_logprobs, update
+from tiny_grpo.learner import (
+    CLIP_HIGH,
+    CLIP_LOW,
+    MAX_STALENESS_WEIGHT,
+    make_batch,
+    recomputed_logprobs,
+    update,
+)
 from tiny_grpo.model import make_model, train_tokenizer
 from tiny_grpo.sampler import Sampler
 from tiny_grpo.task import REWARD_WEIGHTS, Problem, make_problem
@@ -21,6 +28,14 @@ EXAMPLES = """examples:
   python examples/tiny_grpo.py --steps 4 --warmup-steps 60    a short one
   python examples/tiny_grpo.py --lr 0 --name no-learning      the same without learning
 """
+
+DECLARED = {
+    "clip_low": CLIP_LOW,
+    "clip_high": CLIP_HIGH,
+    "importance_cap": MAX_STALENESS_WEIGHT,
+    "component_weights": REWARD_WEIGHTS,
+}
+"""What the loss and the reward do, for metrics and overlays that need to know it."""
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -96,11 +111,15 @@ def train(model, tokenizer, args: argparse.Namespace, logger: rt.RolloutLogger) 
         groups = sampler.collect(model, version=step, n_groups=args.prompts_per_step)
         batch = make_batch(groups, tokenizer.pad_token_id, train_version=step, device=args.device)
         handle = logger.log_rollouts(
-            rt.RolloutBatch(**batch), step=step, split="rollout", await_join=("prox_logprobs",)
+            rt.RolloutBatch(**batch),
+            step=step,
+            split="rollout",
+            await_join=("prox_logprobs", "new_logprobs"),
         )
-        prox_logprobs = proximal_logprobs(model, batch)
+        prox_logprobs = recomputed_logprobs(model, batch)
         handle.join(prox_logprobs=prox_logprobs)
         stats = update(model, optimizer, batch, prox_logprobs)
+        handle.join(new_logprobs=recomputed_logprobs(model, batch))
         seconds = time.perf_counter() - begin
         logger.log_scalars(
             {f"train/{name}": v for name, v in stats.items()} | {"time/step": seconds}, step=step
@@ -143,7 +162,9 @@ def main(argv: list[str] | None = None) -> History:
         tokenizer=tokenizer,
         max_rollout_traces_per_step=args.max_rollout_traces_per_step,
         reward_range=(0.0, 1.0),
-        config=vars(args) | {"reward_weights": REWARD_WEIGHTS, "temperature": 1.0, "warmup_success": success},
+        config=vars(args)
+        | {"reward_weights": REWARD_WEIGHTS, "temperature": 1.0, "warmup_success": success}
+        | {"rollout_traces": DECLARED},
     )
     history = train(model, tokenizer, args, logger)
     logger.finish()

@@ -115,14 +115,17 @@ def like_lengths(
 
 
 @torch.no_grad()
-def proximal_logprobs(model: LlamaForCausalLM, batch: dict[str, Any]) -> torch.Tensor:
-    """Recompute the log-probabilities [B, T] of all sampled tokens with the weights before the update."""
-    prox = torch.zeros_like(batch["logprobs"])
-    for rows, end in like_lengths(batch["attention_mask"], torch.arange(len(prox))):
-        prox[rows, :end] = token_logprobs(
+def recomputed_logprobs(model: LlamaForCausalLM, batch: dict[str, Any]) -> torch.Tensor:
+    """Compute the log-probabilities [B, T] of all sampled tokens with the model's weights as they are now.
+
+    Before the update these are the proximal ones, which the loss compares with; after it the new ones.
+    """
+    found = torch.zeros_like(batch["logprobs"])
+    for rows, end in like_lengths(batch["attention_mask"], torch.arange(len(found))):
+        found[rows, :end] = token_logprobs(
             model, batch["input_ids"][rows, :end], batch["loss_mask"][rows, :end]
         )
-    return prox
+    return found
 
 
 def update(

@@ -7,7 +7,8 @@ A signal is judged at a step that has 20 rows of 5 groups or more, else on the l
 when the lower end of the share's 95 % interval, clustered by group, is above its limit; it opens when it passes at
 two of the last three steps judged. What a run did from its beginning is no incident: the limit is never below the
 share of the run's first 20 steps plus a tenth (or plus half of it, where that is more); a flag without a limit of
-its own has that one. What grows while a run begins (`settles`) is judged after those steps. A flag of severity
+its own has that one. What an open incident explains opens none: it is one of its `children`, also where it opened up
+to three steps earlier. What grows while a run begins (`settles`) is judged after those steps. A flag of severity
 `error` opens at once, from one row. A signal that `changes` is judged against the 20 steps before as well, see
 `changes`.
 """
@@ -59,6 +60,7 @@ class Incident:
         usual: what it was before; None where nothing was known.
         limit: what it passed.
         is_level: the values are means, no shares.
+        children: signals that passed as well and that it explains.
     """
 
     signal: str
@@ -74,6 +76,7 @@ class Incident:
     reopened: tuple[int, ...] = ()
     n_rows: int = 0
     is_level: bool = False
+    children: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -170,7 +173,13 @@ class AlarmState:
     def from_plain(cls, values: Mapping[str, Any]) -> AlarmState:
         """What `as_plain` gave."""
         incidents = tuple(
-            Incident(**{**known, "reopened": tuple(known["reopened"])})
+            Incident(
+                **{
+                    **known,
+                    "reopened": tuple(known["reopened"]),
+                    "children": tuple(known.get("children", ())),
+                }
+            )
             for known in values.get("incidents", ())
         )
         tracks = {(name, source): Track.from_plain(rest) for name, source, *rest in values.get("tracks", ())}
@@ -199,7 +208,6 @@ def advance(
         The new state, and what opened, came back or closed.
     """
     incidents = list(state.incidents)
-    newest = {incident.key: at for at, incident in enumerate(incidents)}
     still_open = {incident.key for incident in incidents if incident.closed is None}
     alike: dict[Hashable, _Verdict] = {}
     judged = {
@@ -209,25 +217,35 @@ def advance(
     }
     tracks = {**state.tracks, **{key: verdict.track for key, verdict in judged.items()}}
     events: list[IncidentEvent] = []
-    touched = [item for item in judged.items() if item[1].opens or item[0] in still_open]
-    for key, verdict in sorted(touched, key=lambda item: (item[0][1] != EVERYWHERE, item[0])):
-        at = newest.get(key)
+    touched = [key for key, verdict in judged.items() if verdict.opens or key in still_open]
+    for key in sorted(
+        touched, key=lambda key: (key[1] != EVERYWHERE, len(signals[key[0]].explained_by), key)
+    ):
+        verdict = judged[key]
+        at = _newest(incidents, key)
         known = incidents[at] if at is not None else None
         n_rows = seen.n_raised.get(key, 0)
-        if key in still_open and known is not None and at is not None:
+        if known is not None and known.closed is None and at is not None:
             incidents[at] = _still_open(known, verdict, seen.step, n_rows)
             if verdict.track.quiet >= QUIET:
                 incidents[at] = replace(incidents[at], closed=seen.step)
                 tracks[key] = replace(verdict.track, passes=(), quiet=0)
                 events.append(IncidentEvent("closed", incidents[at]))
-        elif verdict.opens and not _is_told(key, incidents, judged, signals):
+        elif verdict.opens:
+            told_by = _told_by(key, incidents, signals)
+            if told_by is not None:
+                incidents[told_by] = _with_children(incidents[told_by], key[0])
+                continue
             if known is not None and at is not None and seen.step - (known.closed or 0) <= REOPENS_WITHIN:
-                back = replace(known, closed=None, reopened=(*known.reopened, seen.step))
-                incidents[at] = _still_open(back, verdict, seen.step, n_rows)
-                events.append(IncidentEvent("reopened", incidents[at]))
+                one = replace(known, closed=None, reopened=(*known.reopened, seen.step))
+                one, place = _still_open(one, verdict, seen.step, n_rows), at
             else:
-                incidents.append(_opened(key, signals[key[0]], verdict, seen.step, n_rows))
-                events.append(IncidentEvent("opened", incidents[-1]))
+                one, place = _opened(key, signals[key[0]], verdict, seen.step, n_rows), len(incidents)
+            children = _children_of(one, incidents, signals, seen.step)
+            one = _with_children(one, *(name for each in children for name in (each.signal, *each.children)))
+            events.append(IncidentEvent("opened" if place == len(incidents) else "reopened", one))
+            incidents[place : place + 1] = [one]
+            incidents = [each for each in incidents if each not in children]
             tracks[key] = replace(verdict.track, quiet=0)
     return AlarmState(tuple(incidents), tracks), tuple(events)
 
@@ -353,17 +371,37 @@ def _pooled(levels: list[Level]) -> Level:
     )
 
 
-def _is_told(
-    key: Key, incidents: list[Incident], judged: Mapping[Key, _Verdict], signals: Mapping[str, Signal]
-) -> bool:
-    """Whether an open incident tells the fact already: of all rows, of another source that is the only one, of a cause."""
+def _newest(incidents: list[Incident], key: Key) -> int | None:
+    return next((at for at in reversed(range(len(incidents))) if incidents[at].key == key), None)
+
+
+def _told_by(key: Key, incidents: list[Incident], signals: Mapping[str, Signal]) -> int | None:
+    """The open incident that tells the fact already: of the signal, for all rows or the only source; of a cause."""
     name, source = key
-    still_open = [incident for incident in incidents if incident.closed is None]
-    causes = set(signals[name].explained_by)
-    if any(incident.signal in causes for incident in still_open):
-        return True
-    of_sources = {incident.source for incident in still_open if incident.signal == name}
-    return EVERYWHERE in of_sources if source != EVERYWHERE else bool(of_sources)
+    for at, known in enumerate(incidents):
+        same_rows = source == EVERYWHERE or known.source in (EVERYWHERE, source)
+        if known.closed is None and same_rows and known.signal in (name, *signals[name].explained_by):
+            return at
+    return None
+
+
+def _children_of(
+    opened: Incident, incidents: list[Incident], signals: Mapping[str, Signal], step: int
+) -> list[Incident]:
+    """The open incidents that another one explains and that opened just before it: it takes them in."""
+    return [
+        known
+        for known in incidents
+        if known.closed is None
+        and step - known.opened <= POOLED
+        and opened.source in (EVERYWHERE, known.source)
+        and opened.signal in signals[known.signal].explained_by
+    ]
+
+
+def _with_children(incident: Incident, *names: str) -> Incident:
+    children = dict.fromkeys((*incident.children, *(name for name in names if name != incident.signal)))
+    return replace(incident, children=tuple(children)) if len(children) > len(incident.children) else incident
 
 
 def _opened(key: Key, signal: Signal, verdict: _Verdict, step: int, n_rows: int) -> Incident:

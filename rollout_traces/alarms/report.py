@@ -37,14 +37,17 @@ def sentence_of(incident: Incident, signals: Mapping[str, Signal], split: str) -
     meaning = f": {signal.meaning}" if signal is not None else ""
     among = f" of source {incident.source}" if incident.source else ""
     since = f"Since step {incident.opened}"
+    explains = f" It explains {', '.join(incident.children)}." if incident.children else ""
     if incident.is_level:
         usual = "" if incident.usual is None else f", {incident.usual:.3g} in the steps before"
-        return f"{since}, {split}{among}: {incident.signal} is {incident.value:.3g}{usual}{meaning}."
+        return (
+            f"{since}, {split}{among}: {incident.signal} is {incident.value:.3g}{usual}{meaning}.{explains}"
+        )
     if incident.severity == "error":
         rows = "1 rollout carries" if incident.n_rows == 1 else f"{incident.n_rows} rollouts carry"
-        return f"{since}, {split}{among}: {rows} {incident.signal}{meaning}."
+        return f"{since}, {split}{among}: {rows} {incident.signal}{meaning}.{explains}"
     usual = "" if incident.usual is None else f", {incident.usual:.1%} in the steps before"
     return (
         f"{since}, {split}{among}: {incident.value:.1%} {incident.signal}{usual}{meaning}. "
-        f"The lower end of its 95 % interval is above {incident.limit:.1%}."
+        f"The lower end of its 95 % interval is above {incident.limit:.1%}.{explains}"
     )

@@ -31,6 +31,15 @@ LEVEL_EFFECT = 0.3
 """A mean has to move by this part of what it was."""
 MISMATCH_EFFECT = 1.0
 """The mismatch has to double: it is about half the mean square of d, so d itself grows by 1.4."""
+_BROKEN_TEXT = ("empty_completion", "thinking_unclosed", "gibberish", "repetition", "loop")
+FOLLOWS_IN_A_RUN: Mapping[str, tuple[str, ...]] = {
+    "duplicate_completions": _BROKEN_TEXT,
+    "tied_group": ("duplicate_completions", "truncated", "tool_call_unparsed", "no_end_marker"),
+    MISMATCH: ("logprob_mismatch", "logprob_out_of_range"),
+    ENTROPY: ("logprob_out_of_range",),
+}
+"""Signal -> signals whose incident tells it as well, beside the flags that explain it on a rollout: completions that
+are broken in one way are alike, and alike ones are rewarded alike."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Signal:
         meaning: a few words: what it counts or measures.
         limit: the share above which it is abnormal; None: only a change is.
         changes: whether a change against the steps before is looked for; `both` where a fall matters too.
-        explained_by: signals whose open incident tells the same fact.
+        explained_by: signals whose open incident tells the same fact, at first or second hand.
         settles: it grows while the run begins, and is judged only after the run's first steps.
         effect: the part of what it was by which a mean has to move.
     """
@@ -128,7 +137,7 @@ def _watched(
             spec.meaning,
             limits.get(spec.name),
             "up" if spec.name in changing else None,
-            spec.explained_by,
+            _causes(spec.name),
             spec.name in SETTLING,
         )
         for spec in specs
@@ -138,11 +147,24 @@ def _watched(
         Signal(REWARD_FAILURE, "warn", "the reward function failed or timed out", None, "up"),
         Signal(
             MISMATCH, "warn", "mean e^d - d - 1 of the row, d = prox minus rollout logprob", None, "up",
-            ("logprob_mismatch",), effect=MISMATCH_EFFECT,
+            _causes(MISMATCH), effect=MISMATCH_EFFECT,
         ),
-        Signal(ENTROPY, "warn", "mean -log p of the sampled tokens, nats", None, "both"),
+        Signal(ENTROPY, "warn", "mean -log p of the sampled tokens, nats", None, "both", _causes(ENTROPY)),
     )  # fmt: skip
     return signals | {signal.name: signal for signal in extra}
+
+
+def _causes(name: str) -> tuple[str, ...]:
+    """The signals that explain one, at first or second hand: a cause has fewer than what it explains."""
+    found: dict[str, None] = {}
+    left = [name]
+    while left:
+        one = left.pop()
+        for cause in (*_explained_by(one), *FOLLOWS_IN_A_RUN.get(one, ())):
+            if cause not in found and cause != name:
+                found[cause] = None
+                left.append(cause)
+    return tuple(found)
 
 
 def unexplained(names: Sequence[str]) -> list[str]:

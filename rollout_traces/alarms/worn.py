@@ -103,9 +103,10 @@ def worn(
     children = nested(flags)
     explained = {child for names in children.values() for child in names}
     risen = {
-        incident.signal
+        name
         for incident in incidents
         if incident.covers(step) and incident.source in (EVERYWHERE, source)
+        for name in (incident.signal, *incident.children)
     }
     wearing, as_usual, of_group = [], [], []
     for name in dict.fromkeys(flags):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollout_traces.analysis.relations import (
-    TIED,
     Relations,
     RolloutColumns,
     describe,
@@ -17,6 +16,7 @@ from rollout_traces.analysis.relations import (
 )
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.rewards import TIED_SQL
 
 Order = Literal["solved", "trend", "variance", "waste", "visits", "tokens"]
 ORDERS: dict[str, str] = {
@@ -159,7 +159,7 @@ def list_prompts(
                 case when count(distinct step) > 1 then regr_slope(total / nullif(known, 0), step) end as trend,
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
-                sum(case when {TIED} then tokens else 0 end) as wasted
+                sum(case when {TIED_SQL} then tokens else 0 end) as wasted
             from groups group by prompt_key)
         select prompt_key, prompt, source, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
             first_step, last_step, tokens, wasted, count(*) over () as total

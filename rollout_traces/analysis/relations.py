@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rollout_traces.ledger.rewards import TIE_TOLERANCE
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -211,12 +209,6 @@ def known_reward(columns: RolloutColumns) -> str:
     if not columns.has("reward"):
         return "cast(null as double)"
     return f"case when {failed(columns)} = 0 then {known_number('reward')} end"
-
-
-EQUAL = f"high - low <= {TIE_TOLERANCE} * greatest(1, abs(low), abs(high))"
-TIED = f"(n >= 2 and known + failed = n and (failed = n or (known >= 2 and {EQUAL})))"
-"""Whether a group is tied, of its `n` rows, those `known` and `failed`, and its `low` and `high` reward: the rule of
-`ledger.rewards.tied_groups`."""
 
 
 def known_number(name: str) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.relations import (
-    TIED,
     Relations,
     RolloutColumns,
     as_arrays,
@@ -29,6 +28,7 @@ from rollout_traces.analysis.relations import (
     unit,
     written,
 )
+from rollout_traces.ledger.rewards import TIED_SQL
 
 MOST_VALUES = 60
 """Values of one text column that get a series, the most frequent first."""
@@ -314,9 +314,9 @@ class RunSeries:
             from rollouts where {self.scope} group by 1, 2, 3"""
         return f"""
             select step, source, count(*) as groups, sum(cast(n >= 2 as int)) as several,
-                sum(cast({TIED} as int)) as tied,
-                sum(case when {TIED} then tokens end) as tied_tokens, sum(tokens) as tokens,
-                sum(case when {TIED} then high end) as tied_reward,
+                sum(cast({TIED_SQL} as int)) as tied,
+                sum(case when {TIED_SQL} then tokens end) as tied_tokens, sum(tokens) as tokens,
+                sum(case when {TIED_SQL} then high end) as tied_reward,
                 sum(case when known >= 2 then sxy end) as sxy, sum(case when known >= 2 then syy end) as syy,
                 sum(case when known >= 2 then sxx end) as sxx, sum(case when known >= 2 then known - 1 end) as freedom,
                 sum(cast(known >= 2 and high > low as int)) as varied,

@@ -59,17 +59,24 @@ def sampled_foreign_turn(
     needs=("tokenizer",),
 )
 def header_drift(row: TracedRow) -> Iterator[Flag]:
-    """The first sampled turn that has the generation prompt's header without the white space behind it."""
+    """The first sampled turn that has the generation prompt's header without the white space behind it.
+
+    Such a header may not be known as one: then it is a turn of nobody's, and what was sampled follows it.
+    """
     header = _generation_prompt(row.tokenizer, str(getattr(row.tokenizer, "chat_template", None)))
     bare = header.rstrip()
     if not bare or bare == header or row.transcript.source == "mask":
         return
-    for index, turn in enumerate(row.transcript.turns):
-        if turn.role not in ("assistant", "context") or not turn.n_sampled or not turn.raw.startswith(bare):
+    turns = row.transcript.turns
+    for index, turn in enumerate(turns):
+        sampled = turn.n_sampled or (
+            turn.role == "context" and index + 1 < len(turns) and turns[index + 1].n_sampled
+        )
+        if turn.role not in ("assistant", "context") or not sampled or not turn.raw.startswith(bare):
             continue
         if turn.raw.startswith(header):
             continue
-        stands = turn.raw[len(bare) : len(bare) + len(header) - len(bare) + 8]
+        stands = turn.raw[len(bare) : len(header) + 8]
         text = f"After the assistant's header of turn {index} stands {stands!r}, where the template writes {header[len(bare) :]!r}."
         yield make_flag(
             "header_drift", text, turn=index, start=turn.start, stop=_header_stop(row, turn, len(bare))
@@ -84,6 +91,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
     meaning="the token that begins a text stands twice at its start, or is missing where the template writes it",
     needs=("tokenizer",),
     alert_above=0.0,
+    explained_by=("pad_attended",),
 )
 def bos_anomaly(row: TracedRow) -> Iterator[Flag]:
     """Two beginning tokens or more at the start of a row, or none where the chat template's rendering has one."""

@@ -94,6 +94,7 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     meaning="sampled tokens are left out of the loss in a row that is otherwise trained",
     needs=("tokens", "response_mask"),
     splits=("rollout",),
+    explained_by=("mask_leak", "mask_shifted", "eos_untrained", "pad_attended"),
 )
 def untrained_sampled(
     population: Population, *, min_tokens: Annotated[int, "tokens of a row from which it fires"] = 1
@@ -141,6 +142,7 @@ def row_masked(population: Population) -> dict[int, list[Flag]]:
     severity="info",
     meaning="the last token was not sampled: the rollout ended on a tool or user turn",
     needs=("tokens",),
+    explained_by=("mask_shifted",),
 )
 def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     """Response mask 0 at the last token of a row that has sampled tokens."""

@@ -26,6 +26,7 @@ _MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at stalen
     needs=("versions", "train_version", "stale.limit"),
     splits=("rollout",),
     alert_above=0.25,
+    explained_by=("version_order",),
 )
 def stale(
     population: Population, *, limit: Annotated[int | None, "versions a token may lag; off until set"] = None
@@ -53,6 +54,7 @@ def stale(
     severity="info",
     meaning="the policy version changes inside a sampled turn",
     needs=("versions",),
+    explained_by=("version_order",),
 )
 def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     """Neighbouring sampled tokens of one turn with different versions."""
@@ -91,6 +93,7 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     needs=("logprobs", "prox_logprobs"),
     splits=("rollout",),
     alert_above=0.05,
+    explained_by=("logprob_out_of_range",),
 )
 def logprob_mismatch(
     population: Population,
@@ -133,6 +136,7 @@ def logprob_mismatch(
     severity="warn",
     meaning=_MISMATCH,
     needs=("logprobs", "prox_logprobs"),
+    explained_by=("logprob_out_of_range",),
 )
 def logprob_mismatch_with_text(
     row: TracedRow,

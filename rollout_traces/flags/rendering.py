@@ -27,6 +27,7 @@ _SPEAKERS = ("system", "user", "assistant", "tool")
     severity="warn",
     meaning="the scaffolding between turns differs from what the chat template would write",
     needs=("tokens", "tokenizer"),
+    explained_by=("sampled_foreign_turn", "prefix_broken"),
 )
 def template_drift(
     row: TracedRow, *, n_turns: Annotated[int, "first turns of the row that are rendered and compared"] = 32
@@ -56,6 +57,7 @@ def template_drift(
     meaning="encoding the decoded text again gives other tokens",
     needs=("tokens", "tokenizer"),
     on_request=True,
+    explained_by=("template_drift", "header_drift"),
 )
 def retokenized(
     row: TracedRow, *, context: Annotated[int, "tokens shown of each side"] = 6
@@ -180,11 +182,25 @@ class _Rendering:
             seen.setdefault(int(match[1]), []).append(match.span())
         self.places = {index: spans[0] for index, spans in seen.items() if len(spans) == 1}
 
-    def between(self, index: int) -> str | None:
-        """What stands between a turn's sentinel and the next; None when one was moved, repeated or left out."""
-        if index not in self.places or index + 1 not in self.places:
+    def between(self, index: int, called: str | None = None) -> str | None:
+        """What stands between a turn's sentinel and the next; None when one was moved, repeated or left out.
+
+        Args:
+            index: the turn.
+            called: what the next turn calls first; where the template leaves out the text of such a turn, this
+                name stands for its sentinel.
+        """
+        if index not in self.places:
             return None
-        between = self.text[self.places[index][1] : self.places[index + 1][0]]
+        start = self.places[index][1]
+        if index + 1 in self.places:
+            stop = self.places[index + 1][0]
+        else:
+            after = _SENTINEL.search(self.text, start)
+            stop = self.text.find(called, start, after.start() if after else None) if called else -1
+        if stop < 0:
+            return None
+        between = self.text[start:stop]
         return None if not between or _SENTINEL.search(between) else between.strip()
 
 
@@ -204,7 +220,8 @@ def _other_scaffolding(
     raw = transcript.raw
     for index in range(first, len(turns) - 1):
         turn, following = turns[index], turns[index + 1]
-        actual, expected = _scaffolding(transcript, raw, index), template.between(index)
+        called = following.tool_calls[0].name if following.tool_calls else None
+        actual, expected = _scaffolding(transcript, raw, index), template.between(index, called)
         if not actual or expected is None or _agree(turn, following, expected, actual):
             continue
         near = expected[-len(actual) - 8 :] if turn.role == "assistant" else expected

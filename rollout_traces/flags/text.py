@@ -27,6 +27,7 @@ _EMPTY = "an assistant turn has no content"
     meaning="sampling stopped at the length limit",
     needs=("stop_reasons",),
     alert_above=0.5,
+    explained_by=("repetition", "loop"),
 )
 def truncated(population: Population) -> dict[int, list[Flag]]:
     """Stop reason `length`, whatever the markers say."""
@@ -70,7 +71,8 @@ def no_end_marker(
 ) -> Iterator[Flag]:
     """Nothing after the body of a last, sampled assistant turn.
 
-    Off where no user or assistant turn of the row has a special end marker: the template may write none.
+    Off where no user or assistant turn of the row has a special end marker: the template may write none. A special
+    token at the end is taken for one, unless it closes a call.
     """
     transcript = row.transcript
     if transcript.source == "mask" or not transcript.turns or row.stop_reason in explained_by:
@@ -80,7 +82,8 @@ def no_end_marker(
         return
     special = transcript.tokens.special
     ends = [special[t.body_stop : t.stop].any() for t in transcript.turns if t.role in ("user", "assistant")]
-    if special[turn.stop - 1] or not any(ends):
+    closes_a_call = any(call.stop == turn.stop for call in turn.tool_calls)
+    if not any(ends) or (special[turn.stop - 1] and not closes_a_call):
         return
     reason = (
         "no stop reason was given" if row.stop_reason is None else f"the stop reason is {row.stop_reason!r}"
@@ -101,6 +104,7 @@ def no_end_marker(
     meaning="a short period repeats itself over most of the last sampled tokens",
     alert_above=0.1,
     needs=("tokens",),
+    explained_by=("gibberish",),
 )
 def repetition(
     population: Population,

@@ -69,6 +69,7 @@ PAGE_ANSWERS = (
     "explore/export",
     "explore/spread",
     "flips",
+    "flips/figures",
     "flips/grid",
     "group",
     "health",

@@ -26,6 +26,7 @@ ADAPTED = {
     "prime_rl": "prime-rl",
     "verifiers": "verifiers",
     "nemo_rl": "NeMo-RL",
+    "skyrl": "SkyRL",
     "skyrl_train": "SkyRL",
     "tinker_cookbook": "tinker-cookbook",
     "rllm": "rLLM",

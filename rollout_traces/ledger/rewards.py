@@ -11,6 +11,12 @@ from rollout_traces.ledger.groups import GroupIndex
 
 TIE_TOLERANCE = 1e-6
 """Rewards are equal within this times max(1, |reward|)."""
+TIED_SQL = (
+    "(n >= 2 AND known + failed = n AND (failed = n OR (known >= 2 AND "
+    f"high - low <= {TIE_TOLERANCE} * greatest(1, abs(low), abs(high)))))"
+)
+"""`tied_groups` in SQL, over a group's columns: `n` rows, of them `known` with a known reward and `failed` ones, and
+the `low` and `high` known reward."""
 
 
 def reward_failed(ledger: Ledger) -> np.ndarray:

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from rollout_traces.ledger.rewards import TIE_TOLERANCE
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.ledger.rewards import equal_ends
 from rollout_traces.metrics.aggregate import describe, key_parts, known
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
@@ -96,33 +97,32 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
     """Correlation of the reward with another quantity inside groups.
 
     Both are centred in their group; r = sum(dx dy) / sqrt(sum(dx^2) sum(dy^2)). z is Fisher's
-    `atanh(r) * sqrt(n - K - 2)` for n rows in K groups: centring costs one degree of freedom a group.
+    `atanh(r) * sqrt(n - K - 2)` for n rows in K groups: centring costs one degree of freedom a group. Values of a
+    group that are equal by the rule for ties deviate by 0: a mean of equal numbers may be off by rounding.
 
     Args:
         view: the step.
         values: float64 [B].
 
     Returns:
-        r and z, None when either does not vary inside groups (by the rule for ties: all within 1e-6 x max(1, |value|)
-        of their group's mean) or n is at most K + 2.
+        r and z, None when either is equal in every group or n is at most K + 2.
     """
     usable = np.isfinite(view.rewards) & np.isfinite(values)
     n_groups = int((view.groups.count(usable) > 0).sum())
     freedom = int(usable.sum()) - n_groups - 2
     if freedom <= 0:
         return None
-    dx = view.groups.centred(np.where(usable, view.rewards, np.nan))[usable]
-    dy = view.groups.centred(np.where(usable, values, np.nan))[usable]
-    if not (_varies(dx, view.rewards[usable]) and _varies(dy, values[usable])):
+    dx, dy = (_deviations(view.groups, np.where(usable, x, np.nan))[usable] for x in (view.rewards, values))
+    if not (dx.any() and dy.any()):
         return None
-    scale = float(np.sqrt((dx @ dx) * (dy @ dy)))
-    r = float(np.clip((dx @ dy) / scale, -1, 1))
+    r = float(np.clip((dx @ dy) / np.sqrt((dx @ dx) * (dy @ dy)), -1, 1))
     return r, math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))) * math.sqrt(freedom)
 
 
-def _varies(centred: np.ndarray, values: np.ndarray) -> bool:
-    """Whether values differ inside groups by more than rounding: equal ones are not correlated with anything."""
-    return bool(np.abs(centred).max() > TIE_TOLERANCE * max(1.0, float(np.abs(values).max())))
+def _deviations(groups: GroupIndex, values: np.ndarray) -> np.ndarray:
+    """float64 [B]: values less their group's mean; 0 where those of a group are equal by the rule for ties."""
+    equal = equal_ends(groups.min(values), groups.max(values))
+    return np.where(equal[groups.codes], 0.0, groups.centred(values))
 
 
 @family(
@@ -133,7 +133,7 @@ def _varies(centred: np.ndarray, values: np.ndarray) -> bool:
     keys=(
         Key(
             "group/reward_corr_length",
-            "within-group correlation of reward and sampled tokens; none where either is equal by the rule for ties",
+            "within-group correlation of reward and sampled tokens; none where either is equal in every group by the rule for ties",
             default=True,
         ),
         Key("group/reward_corr_{turns,tool_calls,thinking_share}", "the same with other quantities"),

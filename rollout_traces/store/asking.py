@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.rewards import TIE_TOLERANCE
+from rollout_traces.ledger.rewards import TIED_SQL
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
@@ -27,15 +27,14 @@ GROUP_KEYS = ("run_no", "split", "step", "group", "attempt")
 GROUP_READS = ("reward", "reward_status")
 """What makes rows a group: the rollouts of one prompt in one step of one attempt."""
 GROUPS = f"""
-SELECT run_no, split, step, "group", attempt,
-    avg(r) AS group_mean, stddev_pop(r) AS group_std, count(*) AS group_rows, min(r) AS group_min,
-    max(r) AS group_max,
-    CAST(count(*) > 1 AND count(r) + sum(failed) = count(*) AND (sum(failed) = count(*)
-        OR (count(r) > 1 AND max(r) - min(r) <= {TIE_TOLERANCE} * greatest(1.0, max(abs(r))))) AS TINYINT) AS group_tied
-FROM (SELECT *, CASE WHEN isfinite(reward) AND NOT failed::BOOLEAN THEN reward END AS r FROM (
-    SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
-    FROM rollouts WHERE "group" IS NOT NULL))
-GROUP BY run_no, split, step, "group", attempt
+SELECT run_no, split, step, "group", attempt, group_mean, group_std, n AS group_rows, low AS group_min, high AS group_max,
+    CAST({TIED_SQL} AS TINYINT) AS group_tied
+FROM (SELECT run_no, split, step, "group", attempt, avg(r) AS group_mean, stddev_pop(r) AS group_std,
+        count(*) AS n, count(r) AS known, sum(failed) AS failed, min(r) AS low, max(r) AS high
+    FROM (SELECT *, CASE WHEN isfinite(reward) AND NOT failed::BOOLEAN THEN reward END AS r FROM (
+        SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
+        FROM rollouts WHERE "group" IS NOT NULL))
+    GROUP BY run_no, split, step, "group", attempt)
 """
 """The figures of every group, from the rewards of its rollouts; ties as in `ledger.rewards.tied_groups`."""
 

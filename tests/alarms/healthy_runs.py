@@ -25,6 +25,7 @@ from rollout_traces.flags import REGISTRY
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from tests.decode.real_tokenizers import load_tokenizer
+from tests.flags.planted import Fault
 from tests.flags.steps import Step, find_flags, healthy_step, made_up_conversations, real_conversations
 
 TOKENIZERS = ("qwen2_5", "qwen3", "llama3_2")
@@ -125,10 +126,16 @@ def with_fresh_logprobs(step: Step, rng: np.random.Generator) -> Step:
     return fresh
 
 
-def flagged_ledger(step: Step, decoder: TranscriptDecoder) -> Ledger:
-    """The ledger of a step whose rows were all kept, with the flags that the worker would find."""
-    batch = step.batch()
-    found = find_flags(batch, decoder, step.tokenizer)
+def flagged_ledger(step: Step, decoder: TranscriptDecoder, fault: Fault | None = None) -> Ledger:
+    """The ledger of a step whose rows were all kept, with the flags that the worker would find.
+
+    Args:
+        step: the rows.
+        decoder: their tokenizer's.
+        fault: what was planted; its thresholds and what it leaves out of the hand-over hold.
+    """
+    batch = step.batch(without=fault.without if fault else ())
+    found = find_flags(batch, decoder, step.tokenizer, parameters=fault.parameters if fault else None)
     assert not found.errors.total, found.errors.first
     ledger = build_ledger(batch)
     n = batch.n_rows

@@ -1,4 +1,4 @@
-"""One rule for ties: what the analysis' SQL says of a group is what the ledger's rule says."""
+"""One rule for ties: what SQL says of a group is what the ledger's rule says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.analysis.relations import TIED
-from rollout_traces.ledger.rewards import tied
+from rollout_traces.ledger.rewards import TIED_SQL, tied
 
 REWARDS = st.one_of(
     st.none(),
@@ -31,7 +30,7 @@ def test_a_group_is_tied_by_the_same_rule(rows):
     failed = [status not in (None, "ok") for _, status in rows]
     figures = (len(rows), len(known), sum(failed), min(known, default=None), max(known, default=None))
     said = duckdb.execute(
-        f"select {TIED} from (select ?::bigint n, ?::bigint known, ?::bigint failed, ?::double low, ?::double high)",
+        f"select {TIED_SQL} from (select ?::bigint n, ?::bigint known, ?::bigint failed, ?::double low, ?::double high)",
         figures,
     ).fetchone()[0]
     values = [

@@ -165,9 +165,9 @@ class TestRollouts:
         assert (batch["logprobs"][~sampled] == 0).all() and (batch["logprobs"][sampled] < 0).all()
 
     def test_the_cache_gives_the_logprobs_that_a_plain_pass_gives(self, groups, batch, model, tokenizer):
-        from tiny_grpo.learner import proximal_logprobs
+        from tiny_grpo.learner import recomputed_logprobs
 
-        torch.testing.assert_close(proximal_logprobs(model, batch), batch["logprobs"], atol=2e-4, rtol=0)
+        torch.testing.assert_close(recomputed_logprobs(model, batch), batch["logprobs"], atol=2e-4, rtol=0)
 
     def test_a_rollout_reads_as_the_template_would_write_its_conversation(self, groups, tokenizer):
         from tiny_grpo.task import TOOLS, Episode

@@ -67,10 +67,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a fault: found on the right rows, on no other, with the right range and severity."""
+    """What came of a fault: found on the right rows, on how many of the others, with the right range."""
 
     found: bool
     elsewhere: int
+    others: int
     range_right: bool
     message: str
 
@@ -84,15 +85,34 @@ def _writes_bos(tokenizer: Any) -> bool:
     return _has_bos(tokenizer) and rendered.startswith(tokenizer.bos_token)
 
 
+def _writes_newline(tokenizer: Any) -> bool:
+    messages = [{"role": "user", "content": "Aqq"}, {"role": "assistant", "content": "Bqq"}]
+    return tokenizer.apply_chat_template(messages, tokenize=False).endswith("\n")
+
+
 def carriers(fault: Fault, step: Step, decoder: TranscriptDecoder) -> set[int]:
     """The rows of a step that carry a fault's flag before it is planted: tools do fail in real data."""
     found = find_flags(step.batch(), decoder, step.tokenizer, only=[fault.flag], parameters=fault.parameters)
     return {row for row, flags in found.flags.items() if flags}
 
 
-def try_fault(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> Outcome:
-    """Plants a fault in a copy of a healthy step and looks for it."""
-    before = carriers(fault, healthy, decoder)
+def try_fault(
+    fault: Fault,
+    healthy: Step,
+    decoder: TranscriptDecoder,
+    before: set[int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> Outcome:
+    """Plants a fault in a copy of a healthy step and looks for it.
+
+    Args:
+        fault: what is planted.
+        healthy: the step.
+        decoder: the tokenizer's decoder.
+        before: rows that carry the flag in the healthy step; looked for when None.
+        rows: rows that are decoded; all when None.
+    """
+    before = carriers(fault, healthy, decoder) if before is None else before
     step = healthy.copy()
     planted = fault.plant(step)
     batch = step.batch(without=fault.without)
@@ -100,6 +120,7 @@ def try_fault(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> Outcom
         batch,
         decoder,
         step.tokenizer,
+        rows=rows if rows is None or len(planted.rows) <= len(rows) else None,
         only=[fault.flag],
         parameters=fault.parameters,
         settings=fault.settings,
@@ -111,6 +132,7 @@ def try_fault(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> Outcom
     return Outcome(
         found=all(raised[row] for row in planted.rows),
         elsewhere=len({row for row in raised if raised[row]} - before - set(planted.rows)),
+        others=len(set(raised) - before - set(planted.rows)),
         range_right=bool(flags) and any(_close(planted, *found) for found in ranges),
         message=flags[0].message if flags else "",
     )
@@ -132,8 +154,8 @@ def _leak_in_environment(step: Step) -> Planted:
 def _leak_everywhere(step: Step) -> Planted:
     row = step.rows[ROW]
     row.tracks["loss_mask"][:] = 1
-    openers = np.flatnonzero(row.ids == step.encode("<|im_start|>")[0])
-    return Planted(start=0, stop=int(openers[1]))
+    first = step.encode(step.tokenizer.apply_chat_template(list(row.messages[:1]), tokenize=False))
+    return Planted(start=0, stop=len(first))
 
 
 def _leak_with_assumed_mask(step: Step) -> Planted:
@@ -185,7 +207,7 @@ def _all_shifted(step: Step) -> Planted:
 
 def _ends_unsampled(step: Step) -> Planted:
     row = step.rows[ROW]
-    n, new = len(row), step.encode("\n<|im_start|>user\nThank you, that is all.<|im_end|>\n")
+    n, new = len(row), step.tool_turn("Done.")
     row.splice(n, n, new, sampled=False)
     row.tracks["loss_mask"][n:] = 0
     row.tracks["versions"][n:] = -1
@@ -246,20 +268,18 @@ def _empty_completion(step: Step) -> Planted:
 
 def _unparsed_call(step: Step) -> Planted:
     start, stop = _write(step, '<tool_call>\n{"name": "get_user", "arguments": {"id": \n</tool_call>')
-    return Planted(start=start, stop=stop)
+    marked = "<tool_call>" in str(step.tokenizer.chat_template)
+    return Planted(start=start, stop=stop, slack=0 if marked else 8)
 
 
 def _tool_error(step: Step) -> Planted:
     row = step.rows[ROW]
-    new = step.encode(
-        "\n<|im_start|>user\n<tool_response>\nError: the reservation was not found\n</tool_response><|im_end|>\n"
-    )
+    new = step.tool_turn("Error: the reservation was not found")
     n = len(row)
     row.splice(n, n, new, sampled=False)
     row.tracks["versions"][n:] = -1
     row.tracks["loss_mask"][n:] = 0
-    newline = len(step.encode("\n"))
-    return Planted(start=n + newline, stop=n + len(new))
+    return Planted(start=n, stop=n + len(new), slack=1)
 
 
 def _thinking_unclosed(step: Step) -> Planted:
@@ -336,6 +356,14 @@ def _dropped_newline(step: Step) -> Planted:
     return Planted(start=stop - 1, stop=following)
 
 
+def _added_newlines(step: Step) -> Planted:
+    row, new = step.rows[ROW], step.encode("\n\n\n")
+    start = row.runs()[1][0]
+    at = start - len(step.header())
+    row.splice(at, at, new, sampled=False)
+    return Planted(start=at, stop=start + len(new), slack=8)
+
+
 def _broken_prefix(step: Step) -> Planted:
     before, row = step.rows[ROW - 1], step.rows[ROW]
     row.ids = np.concatenate([before.ids, row.ids])
@@ -363,6 +391,8 @@ def _rewards(*rewards: float) -> Callable[[Step], Planted]:
 def _outlier(step: Step) -> Planted:
     step.rows[ROW].values["rewards"] = 9.0
     step.group_size = 8
+    for row in step.rows:
+        row.values["prompt_keys"] = "one task"
     return Planted()
 
 
@@ -373,8 +403,11 @@ def _duplicate(step: Step) -> Planted:
 
 def _nearly_duplicate(step: Step) -> Planted:
     planted = _duplicate(step)
-    start = step.rows[6].runs()[0][0]
-    step.rows[6].ids[start] += 1
+    row = step.rows[6]
+    start, stop = row.runs()[0]
+    [other] = step.encode("ok")
+    at = next(at for at in range((start + stop) // 2, stop) if row.ids[at] != other)
+    row.ids[at] = other
     return planted
 
 
@@ -458,32 +491,39 @@ def _padding(at_end: bool) -> Callable[[Step], Planted]:
     return plant
 
 
+COLOURS = ("red", "green", "blue", "black", "white", "brown", "grey", "pink", "gold", "dark")
+THINGS = (
+    "house",
+    "river",
+    "table",
+    "garden",
+    "letter",
+    "window",
+    "mountain",
+    "flower",
+    "street",
+    "paper",
+    "stone",
+)
+
+
 def _loop(n_tokens: int, rounds: int) -> Callable[[Step], Planted]:
     def plant(step: Step) -> Planted:
         row = step.rows[ROW]
         at = row.runs()[0][0] + 1
-        one_round = [int(x) for x in np.random.default_rng(3).permutation(200)[:n_tokens]]
-        new = [token + 300 for token in one_round] * rounds
+        words = " ".join(WORDS[index] for index in np.random.default_rng(3).permutation(len(WORDS)))
+        new = step.encode(f" {words}")[:n_tokens] * rounds
+        assert len(new) == n_tokens * rounds
         last = row.runs()[-1][1] - 1
-        varied = [int(x) for x in 1000 + np.random.default_rng(4).permutation(300)]
-        row.splice(last, last, varied, sampled=True)
+        numbers = np.random.default_rng(4).permutation(900)[:90] + 100
+        row.splice(last, last, step.encode(" ".join(map(str, numbers))), sampled=True)
         row.splice(at, at, new, sampled=True)
         return Planted(start=at, stop=at + len(new), slack=2)
 
     return plant
 
 
-ANY_TEMPLATE = (
-    "group_prompt_mismatch",
-    "logprob_out_of_range",
-    "sampled_foreign_turn",
-    "header_drift",
-    "bos_anomaly",
-    "version_order",
-    "pad_attended",
-    "loop",
-)
-"""Flags whose faults are planted whatever the chat template; the others are planted with Qwen's markers."""
+WORDS = tuple(f"{first} {second}" for first in COLOURS for second in THINGS)
 
 FAULTS = (
     Fault("mask_leak", "3 environment tokens in the loss", _leak_in_environment),
@@ -506,7 +546,7 @@ FAULTS = (
         _all_shifted,
         without=("versions", "turn_ids"),
     ),
-    Fault("ends_unsampled", "a user turn after the last answer", _ends_unsampled),
+    Fault("ends_unsampled", "a tool's result after the last answer", _ends_unsampled),
     Fault("truncated", "stop reason max_new_tokens", _truncated),
     Fault("no_end_marker", "the end marker dropped, no stop reason", _no_end_marker),
     Fault("repetition", "a phrase repeated over 170 tokens", _repetition),
@@ -522,8 +562,11 @@ FAULTS = (
     Fault("nonfinite", "a NaN prox logprob", _nan_token("prox_logprobs")),
     Fault("nonfinite", "NaN advantages over a row", _nan_advantages),
     Fault("nonfinite", "an infinite reward", _inf_reward),
-    Fault("retokenized", "a token written as two", _retokenized),
-    Fault("template_drift", "the newline after an end marker dropped", _dropped_newline),
+    Fault("retokenized", "a token written as two", _retokenized, parameters={"retokenized.context": 6}),
+    Fault(
+        "template_drift", "the newline after an end marker dropped", _dropped_newline, applies=_writes_newline
+    ),
+    Fault("template_drift", "three newlines before an assistant header", _added_newlines),
     Fault("prefix_broken", "token 40 of a call's prompt changed", _broken_prefix),
     Fault("group_prompt_mismatch", "one rollout of another prompt", _other_prompt),
     Fault("group_prompt_mismatch", "group ids scrambled over prompts", _scrambled_groups),
@@ -555,8 +598,7 @@ FAULTS = (
 
 def faults_for(tokenizer: Any) -> list[Fault]:
     """The faults that can be planted in what a tokenizer writes."""
-    qwen = "<|im_start|>" in str(tokenizer.chat_template)
-    return [fault for fault in FAULTS if fault.applies(tokenizer) and (qwen or fault.flag in ANY_TEMPLATE)]
+    return [fault for fault in FAULTS if fault.applies(tokenizer)]
 
 
 def healthy_steps(tokenizer: Any) -> list[Step]:

@@ -80,7 +80,7 @@ class Row:
         self.tracks = tracks
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """Rows of one step, in groups, and the tokenizer that wrote them."""
 
@@ -112,15 +112,16 @@ class Step:
         return self.encode(self._generation_prompt())
 
     def user_turn(self, text: str) -> list[int]:
-        """What the template writes between an assistant's answer and the next one: a user's turn."""
-        written = self.tokenizer.apply_chat_template(
-            [
-                {"role": "user", "content": "Aqq"},
-                {"role": "assistant", "content": "Bqq"},
-                {"role": "user", "content": text},
-            ],
-            tokenize=False,
-        )
+        """What the template writes after an assistant's answer: its end marker and a user's turn."""
+        return self._after_answer({"role": "user", "content": text})
+
+    def tool_turn(self, text: str) -> list[int]:
+        """What the template writes after an assistant's end marker: a tool's result."""
+        return self._after_answer({"role": "tool", "content": text, "name": "look_up"})[1:]
+
+    def _after_answer(self, message: Mapping[str, Any]) -> list[int]:
+        opening = [{"role": "user", "content": "Aqq"}, {"role": "assistant", "content": "Bqq"}]
+        written = self.tokenizer.apply_chat_template([*opening, message], tokenize=False)
         return self.encode(written.partition("Bqq")[2])
 
     def _generation_prompt(self) -> str:

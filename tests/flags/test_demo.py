@@ -37,7 +37,7 @@ def demo():
 class TestDemoRollouts:
     @pytest.mark.parametrize("without", [(), ("versions", "turn_ids")])
     def test_a_policy_that_writes_noise_and_markers_raises_no_error_flag(self, demo, without):
-        from tiny_grpo.learner import make_batch, proximal_logprobs
+        from tiny_grpo.learner import make_batch, recomputed_logprobs
         from tiny_grpo.sampler import Sampler
         from tiny_grpo.task import make_problem
 
@@ -49,7 +49,7 @@ class TestDemoRollouts:
                 sampler.start(make_problem(rng))
             groups = sampler.collect(model, version, n_groups=3)
             arrays = make_batch(groups, tokenizer.pad_token_id, train_version=version, device="cpu")
-            arrays["prox_logprobs"] = proximal_logprobs(model, arrays)
+            arrays["prox_logprobs"] = recomputed_logprobs(model, arrays)
             kept = {key: value for key, value in arrays.items() if key not in without}
             batch = capture([RolloutBatch.from_dict(kept)], step=version, split="rollout")
             found = find_flags(batch, decoder, tokenizer)

@@ -173,6 +173,11 @@ def test_an_opened_rollout_marks_what_is_usual_for_its_run(workspace: Workspace)
     assert marked["stale"] and not marked["mask_leak"]
 
 
+def test_the_bar_tells_what_is_usual_and_where_rows_wear_it(workspace: Workspace):
+    found = incident_bar(workspace, asked())["usual"]
+    assert found["stale"] == [] and "mask_leak" not in found
+
+
 def test_an_opened_rollout_nests_flags_under_their_causes():
     details = [{"name": "truncated", "severity": "warn"}, {"name": "no_end_marker", "severity": "warn"}]
     listed = payload._flags(details, ["thinking_unclosed", "stale"], {})

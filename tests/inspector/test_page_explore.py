@@ -23,6 +23,10 @@ class TestTheTable:
         expect(visit.get("population")).to_contain_text("not the population")
         visit.picture("explore")
 
+    def test_flags_that_are_usual_in_the_run_are_drawn_quietly(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout")
+        expect(visit.get("usual-flag").first).to_be_visible()
+
     def test_a_search_shows_the_text_around_what_was_found(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", text="the")
         expect(visit.page.locator("th", has_text="found")).to_be_visible()

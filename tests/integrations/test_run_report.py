@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
+import pytest
+
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.run_report import HookReport, lines
 from tests.integrations.test_run import run
@@ -42,9 +47,11 @@ class TestWhatIsSaid:
         [line] = lines([HookReport("trl", 0, switched_off=1)], ())
         assert "max_rollout_traces_per_step is 0. Set --max-traces 32" in line
 
-    def test_a_trainer_with_an_adapter_alone_is_named(self):
-        [line] = lines([], ("openrlhf",))
-        assert "OpenRLHF has an adapter and no hook. docs/trainers.md" in line
+    @pytest.mark.parametrize(("module", "trainer"), [("openrlhf", "OpenRLHF"), ("skyrl", "SkyRL")])
+    def test_a_trainer_with_an_adapter_alone_is_named(self, module, trainer, monkeypatch):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+        [line] = lines([], tuple(name for name in run_report.imported() if name == module))
+        assert f"{trainer} has an adapter and no hook. docs/trainers.md" in line
 
     def test_a_module_whose_trainer_was_not_built_is_named(self):
         [line] = lines([], ("trl", "openrlhf"))

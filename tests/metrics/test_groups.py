@@ -161,6 +161,20 @@ class TestCorrelation:
         found = of_ledger(make_ledger(reward=rewards, n_sampled=[5, 9, 7, 6, 8, 3]))
         assert "group/reward_corr_length" not in found
 
+    def test_a_tied_group_of_large_rewards_hides_no_other_group(self):
+        ledger = make_ledger(
+            reward=[1e6, 1e6 + 0.5, 1e6, 0.0, 0.25, 0.5],
+            n_sampled=[7, 8, 9, 10, 20, 30],
+            group=[0, 0, 0, 1, 1, 1],
+        )
+        dx, dy = np.asarray([0, 0, 0, -0.25, 0, 0.25]), np.asarray([-1, 0, 1, -10, 0, 10])
+        expected = (dx @ dy) / math.sqrt((dx @ dx) * (dy @ dy))
+        assert of_ledger(ledger)["group/reward_corr_length"] == pytest.approx(expected)
+
+    def test_what_the_rule_for_ties_calls_different_is_correlated(self):
+        found = of_ledger(make_ledger(reward=[1.0, 1.0000016, 1.0, 1.0000016], n_sampled=[5, 9, 5, 9]))
+        assert found["group/reward_corr_length"] == pytest.approx(1.0)
+
     def test_equal_lengths_have_no_correlation(self):
         assert "group/reward_corr_length" not in of_ledger(make_ledger(reward=range(6), n_sampled=[5] * 6))
 

@@ -74,6 +74,10 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
 - A metric that was renamed keeps its former key beside the new one for one release.
 - `pass@k` and `pass^k` are over groups with k or more known successes; where a k leaves groups out,
   `group/pass_<k>_n` says how many are behind it.
+- `group/reward_corr_<what>` pools the deviations from each group's mean. Values of a group that are equal by the
+  rule for ties (below; smallest and largest of that group) deviate by 0, of the reward as of the other quantity; where
+  all of either do, nothing is correlated and there is no key. The definition leaves this open: a rule over all groups
+  at once would let one group of large rewards hide the others, or make much of differences that are called ties.
 - Standard errors cluster rollouts by group. Of equally common answers in `group/maj@all` each is
   as likely.
 - A metric that fails costs its own keys alone: `metrics_failed` is 1 and the log says why.

@@ -26,6 +26,8 @@ FLOAT_TRACKS = (
 )
 REASONS = ("stop", "eos", "length", "max_tokens", "Max-New-Tokens", "end_turn", "abort", "tool limit", None)
 DISCARDS = (None, None, None, "max_async", "zero_advantage", "too_long")
+NEARLY_EQUAL = (1.0, 1.0, 1.0000004, 1.0000016, 1.0000024)
+"""Rewards of which some are equal by the rule for ties and some are not."""
 STATUSES = ("ok", "ok", "ok", "timeout", "error", None)
 
 
@@ -164,6 +166,10 @@ def _row_values(rng: random.Random, mine: set[str], B: int, names: list[str]) ->
         else rng.choice([0.0, 0.0, 0.5, 1.0, 1.0, 1.0000001])
         for b in range(B)
     ]
+    if rng.random() < 0.15:
+        rewards = [rng.choice(NEARLY_EQUAL) for _ in range(B)]
+    if rng.random() < 0.1:
+        rewards[: B // 2] = [1e6 + reward for reward in rewards[: B // 2]]
     if rng.random() < 0.2:
         rewards[rng.randrange(B)] = rng.choice([None, math.nan, math.inf])
     if "rewards" in mine:

@@ -482,22 +482,24 @@ def _correlations(part: Part) -> Values:
         freedom = sum(map(len, known)) - len(known) - 2
         if freedom <= 0:
             continue
-        dx, dy = [], []
-        for group in known:
-            mean_r = math.fsum(r for r, _ in group) / len(group)
-            mean_x = math.fsum(x for _, x in group) / len(group)
-            dx += [r - mean_r for r, _ in group]
-            dy += [x - mean_x for _, x in group]
+        dx = [d for group in known for d in _from_their_mean([r for r, _ in group])]
+        dy = [d for group in known for d in _from_their_mean([x for _, x in group])]
         scale = math.sqrt(math.fsum(a * a for a in dx) * math.fsum(b * b for b in dy))
-        flat = [(r, x) for group in known for r, x in group]
-        least = [1e-6 * max(1.0, *(abs(pair[at]) for pair in flat)) for at in (0, 1)]
-        if max(map(abs, dx)) > least[0] and max(map(abs, dy)) > least[1]:
+        if scale > 0:
             r = max(-1.0, min(1.0, math.fsum(a * b for a, b in zip(dx, dy, strict=True)) / scale))
             found[f"group/reward_corr_{name}"] = r
             found[f"group/reward_corr_{name}_z"] = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))) * math.sqrt(
                 freedom
             )
     return found
+
+
+def _from_their_mean(values: list[float]) -> list[float]:
+    """What each value of a group is off their mean; nothing where the group is tied in them."""
+    if max(values) - min(values) <= 1e-6 * max(1.0, *map(abs, values)):
+        return [0.0] * len(values)
+    average = math.fsum(values) / len(values)
+    return [value - average for value in values]
 
 
 def _pass_at_k(part: Part) -> Values:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,14 @@ def compare(step: GivenStep) -> Comparison:
     }
     found.mappings(f"seed {step.seed}", mine, metrics_of(rows, step))
     return found
+
+
+def test_the_second_opinion_imports_nothing_of_the_package():
+    for name in ("given", "rows", "metrics", "flags"):
+        tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text())
+        names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        names |= {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
+        assert names and not any(str(module).startswith("rollout_traces") for module in names)
 
 
 class TestAgainstTheSecondOpinion:

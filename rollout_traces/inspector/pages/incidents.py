@@ -95,7 +95,11 @@ def usual_marked(
 
 
 def incident_bar(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The split's open incidents, worst first, each with whether it was muted or acknowledged."""
+    """The split's open incidents, worst first, each with whether it was muted or acknowledged.
+
+    And `usual`: the flags that are properties of the run, by name, each with the first and last steps at which
+    rows wear it all the same; no last step while its incident is open.
+    """
     store = workspace.store(request.project)
     alarms = run_alarms(workspace, request)
     marks = IncidentMarks(store.source.marks_path()).of(store.run(request.run).id, request.split)
@@ -105,7 +109,18 @@ def incident_bar(workspace: Workspace, request: Request) -> dict[str, Any]:
         when, times = marks.acknowledged.get(each["name"], ("", -1))
         each["muted"] = (each["signal"], each["source"]) in marks.muted
         each["acknowledged"] = when if times >= each["times"] else None
-    return {"incidents": sorted(listed, key=lambda each: order.index(each["severity"]))}
+    return {
+        "incidents": sorted(listed, key=lambda each: order.index(each["severity"])),
+        "usual": {name: _risen(alarms, name) for name in alarms.usual},
+    }
+
+
+def _risen(alarms: RunAlarms, name: str) -> list[tuple[int, int | None]]:
+    return [
+        (each.opened, None if each.closed is None else each.last)
+        for each in alarms.incidents
+        if each.signal == name
+    ]
 
 
 def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
@@ -147,6 +162,7 @@ def incidents_listed(alarms: RunAlarms, split: str) -> list[dict[str, Any]]:
             "last": each.last,
             "closed": each.closed,
             "times": len(each.reopened),
+            "children": list(each.children),
             "n_rows": None if each.is_level else each.n_rows,
             "where": where_of(each),
         }

@@ -86,6 +86,7 @@ class IncidentModel(BaseModel):
     last: int
     closed: int | None
     times: int
+    children: list[str] = Field(description="signals that passed as well and that it explains")
     n_rows: int | None
     where: str
     muted: bool | None = None
@@ -103,9 +104,10 @@ class NewMark(BaseModel):
 
 
 class IncidentsAnswer(BaseModel):
-    """The open incidents, worst first."""
+    """The open incidents, worst first; the flags that are usual in the run, each with the steps where they rose."""
 
     incidents: list[IncidentModel]
+    usual: dict[str, list[tuple[int, int | None]]]
 
 
 class QueryModel(BaseModel):

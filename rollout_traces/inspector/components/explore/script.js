@@ -22,6 +22,8 @@ let root;
 let filterBar;
 let known = [];
 let knownFor = "";
+let usual = {};
+let usualFor = "";
 let shownFor = "";
 let spreadFor = "";
 let data = null;
@@ -56,6 +58,12 @@ async function update(now) {
   if (forColumns !== knownFor) {
     knownFor = forColumns;
     call("columns", asked(now)).then(answer => { known = answer.columns; if (data) drawTable(state.get()); drawSide(state.get()); }, () => {});
+  }
+  const forUsual = JSON.stringify([now.project, now.run ?? null, now.split ?? null]);
+  if (forUsual !== usualFor) {
+    usualFor = forUsual;
+    usual = {};
+    call("incident_bar", asked(now)).then(answer => { usual = answer.usual; if (data) drawTable(state.get()); }, () => {});
   }
   if (wanted !== shownFor) load(now, wanted);
   drawSide(now);
@@ -111,9 +119,15 @@ function kindOf(name) {
   return known.find(column => column.name === name)?.kind || "number";
 }
 
-function cell(name, value) {
+// A flag that is a property of the run: a row wears it only where its share rose.
+function isUsual(flag, step) {
+  const risen = usual[flag];
+  return Boolean(risen) && !risen.some(([first, last]) => first <= step && (last === null || step <= last));
+}
+
+function cell(name, value, step) {
   if (value === null || value === undefined) return h("td", { class: "rt-none" }, "");
-  if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
+  if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", name === "flags" && isUsual(tag, step) ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" } : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
   if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
   return h("td", { class: "rt-cell-text", dir: "auto", testid: name === "snippet" ? "snippet" : null }, firstWords(String(value), name === "snippet" ? 160 : 110));
@@ -121,7 +135,7 @@ function cell(name, value) {
 
 function rowNode(row) {
   return h("tr", { tabindex: 0, class: row.traced ? "" : "rt-not-traced", title: row.traced ? "Open under Rollouts" : "Not kept as a trace: the ledger has its numbers alone",
-    onclick: () => openRow(row), onkeydown: event => { if (event.key === "Enter") openRow(row); } }, row.cells.map((value, at) => cell(data.columns[at], value)));
+    onclick: () => openRow(row), onkeydown: event => { if (event.key === "Enter") openRow(row); } }, row.cells.map((value, at) => cell(data.columns[at], value, row.step)));
 }
 
 function openRow(row) {

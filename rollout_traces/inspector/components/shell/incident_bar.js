@@ -40,6 +40,7 @@ function draw(node, call) {
   const walk = by => { at = (at + by + shown.length) % shown.length; draw(node, call); };
   replace(node,
     h("b", { class: `rt-chip rt-chip-${one.severity}`, testid: "bar-signal" }, one.signal.replaceAll("_", " ")),
+    one.children.length ? h("span", { class: "rt-nowrap rt-soft", title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" }, `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`) : null,
     h("span", { class: "rt-nowrap" }, `since step ${number(one.opened)}`),
     one.n_rows === null ? null : h("span", { class: "rt-nowrap" }, plural(one.n_rows, "rollout")),
     one.source ? h("span", { class: "rt-ellipsis" }, "source ", inert(one.source)) : null,

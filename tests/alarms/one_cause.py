@@ -1,0 +1,86 @@
+"""Which incidents a fault opens that a run's rollouts get at a step and keep.
+
+    python -m tests.alarms.one_cause [flag ...]
+
+Each fault of `tests.flags.planted` is planted in most rows of a healthy step of 24 rollouts. The run has 25 healthy
+steps and 12 faulty ones. One line a fault: what opened, with what was looked at, and what rows wear.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from rollout_traces.alarms.incidents import AlarmState, over_steps
+from rollout_traces.alarms.signals import StepSignals, signals_of, watched
+from rollout_traces.decode import TranscriptDecoder
+from tests.alarms.healthy_runs import flagged_ledger
+from tests.flags.planted import GROUP, ROW, Fault, Planted, faults_for
+from tests.flags.steps import Step, healthy_step, made_up_conversations
+from tests.generator import tiny_tokenizer
+
+N_ROWS = 24
+HEALTHY, FAULTY = 25, 12
+
+
+def in_most_rows(fault: Fault, healthy: Step) -> Step:
+    """A copy of a step with a fault in three rows of each group; in all that it changes, where it changes several."""
+    step = healthy.copy()
+    for first in range(0, len(step.rows), len(GROUP)):
+        for at in range(3):
+            group = [first + (at + place - (ROW - GROUP[0])) % len(GROUP) for place in range(len(GROUP))]
+            others = [row for row in range(len(step.rows)) if row not in group]
+            order = [*others[: GROUP[0]], *group, *others[GROUP[0] :]]
+            part = Step(step.tokenizer, [step.rows[row] for row in order], step.group_size, step.origin)
+            planted = fault.plant(part)
+            for place, row in enumerate(order):
+                step.rows[row] = part.rows[place]
+            step.group_size = part.group_size
+            if len(planted.rows) == len(step.rows):
+                return step
+            if planted.rows == GROUP:
+                break
+    return step
+
+
+@lru_cache(32)
+def _before(
+    healthy: Step,
+    decoder: TranscriptDecoder,
+    without: tuple[str, ...],
+    parameters: tuple[tuple[str, Any], ...],
+) -> StepSignals:
+    looked_for = Fault("", "", lambda step: Planted(), without=without, parameters=dict(parameters))
+    return signals_of(flagged_ledger(healthy, decoder, looked_for), 0)
+
+
+def run_with(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> AlarmState:
+    """The incidents of a run that a fault comes to."""
+    before = _before(healthy, decoder, fault.without, tuple(fault.parameters.items()))
+    after = signals_of(flagged_ledger(in_most_rows(fault, healthy), decoder, fault), 0)
+    steps = [before] * HEALTHY + [after] * FAULTY
+    return over_steps(
+        (replace(one, step=number) for number, one in enumerate(steps)),
+        watched(fault.parameters),
+    )
+
+
+def incidents(names: Sequence[str] = ()) -> Iterator[tuple[Fault, AlarmState]]:
+    """Each fault, and what it opens."""
+    tokenizer = tiny_tokenizer("qwen3")
+    decoder = TranscriptDecoder(tokenizer)
+    healthy = healthy_step(tokenizer, made_up_conversations(N_ROWS), "made up")
+    for fault in faults_for(tokenizer):
+        if not names or fault.flag in names:
+            yield fault, run_with(fault, healthy, decoder)
+
+
+if __name__ == "__main__":
+    for fault, state in incidents(sys.argv[1:]):
+        print(
+            f"{fault.flag}: {fault.what}: {', '.join(known.name for known in state.incidents) or 'NONE'}",
+            flush=True,
+        )
