@@ -103,6 +103,8 @@ def exact(run: RunSeries, moved: Moved) -> Moved:
         for r in run.relations.sql(level_query(run, moved)).to_pylist()
     }
     before, after, other = found.get((False, True)), found.get((True, True)), found.get((True, False))
+    if before is None and moved.value is None:
+        before = found.get((False, False))
     if after is None or (before is None and moved.value is None):
         return moved
     return replace(

@@ -99,14 +99,16 @@ class TestRun:
             relations = of_story(story)
             report = diagnose(relations, "run")
             said = [
-                (d.kind, d.sentence, d.queries, d.last)
+                (d.kind, d.sentence, d.queries, (d.step, d.last))
                 for h in report.diagnoses
                 for d in (h, *h.consequences)
             ]
-            said += [(e.kind, e.sentence, (e.query,), e.last) for e in events(report.evidence)]
-            for kind, sentence, queries, last in said:
+            said += [(e.kind, e.sentence, (e.query,), (e.step, e.last)) for e in events(report.evidence)]
+            for kind, sentence, queries, steps in said:
                 kinds.add(kind)
-                lost = [text for text in unexplained(sentence, relations, queries) if text != str(last)]
+                lost = [
+                    text for text in unexplained(sentence, relations, queries) if text not in map(str, steps)
+                ]
                 missing += [(story.cause, kind, sentence, lost)] if lost or not all(queries) else []
         assert not missing
         assert kinds >= {
