@@ -19,7 +19,7 @@ from rollout_traces.analysis.series import RunSeries
 from rollout_traces.analysis.timeline import events
 from tests.analysis.builders import table
 from tests.stories.causes import CAUSES
-from tests.stories.held_out import CAUSES as HELD_OUT_CAUSES
+from tests.stories.more_causes import CAUSES as MORE_CAUSES
 from tests.stories.relations import TableRelations, of_story
 from tests.stories.world import Story, World, write_run
 
@@ -135,7 +135,7 @@ class TestRun:
             assert rows["evaluation"]["z"] == pytest.approx(gap.eval_z)
 
     def test_it_parts_without_a_phrase(self):
-        cause = HELD_OUT_CAUSES["judge hacked without a phrase"]
+        cause = MORE_CAUSES["judge hacked without a phrase"]
         relations = of_story(write_run(6, "mixed", "hacked", cause.changes, at=40))
         heads = diagnose(relations, "run").diagnoses
         (told,) = [d for h in heads for d in (h, *h.consequences) if d.kind == "reward_and_purpose"]

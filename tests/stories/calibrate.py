@@ -1,7 +1,7 @@
 """Prints how the analysis does on stories: `python -m tests.stories.calibrate --seeds 8`.
 
-Thresholds are tuned on seeds from 1000 on (`--tuning`) and on the causes that are not in `HELD_OUT`; what is
-reported are the seeds below 1000 and all causes, and `held_out.py`, on which nothing was tuned.
+Thresholds are tuned on seeds from 1000 on (`--tuning`) and on the causes that are not in `UNTUNED`; what is
+reported are the seeds below 1000 and all causes, and the further ones of `more_causes.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
-from tests.stories import held_out
-from tests.stories.causes import CAUSES, HELD_OUT, Cause, both
+from tests.stories import more_causes
+from tests.stories.causes import CAUSES, UNTUNED, Cause, both
 from tests.stories.relations import of_story
 from tests.stories.world import KINDS, Story, write_run
 
@@ -85,7 +85,7 @@ def table_of_causes(seeds: Sequence[int], causes: Mapping[str, Cause] = CAUSES) 
             "-" if f.rank is None else f"{f.rank}/{'?' if f.off is None else format(f.off, '+d')}"
             for f in found
         )
-        mark = " " if name in CAUSES and name not in HELD_OUT else "*"
+        mark = "*" if name in (*UNTUNED, *more_causes.UNTUNED) else " "
         print(
             f"{name:41}{mark} {a:>4}/{len(found)} {b:>4}/{len(found)} {c:>4}/{len(found)}   {cells}",
             flush=True,
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tuning", action="store_true", help="the seeds that thresholds are tuned on")
-    parser.add_argument("--only", choices=["causes", "pairs", "healthy", "comparisons", "held-out"])
+    parser.add_argument("--only", choices=["causes", "pairs", "healthy", "comparisons", "more"])
     asked = parser.parse_args()
     start = TUNING if asked.tuning else 0
     seeds = range(start, start + asked.seeds)
@@ -156,8 +156,8 @@ def main() -> None:
         table_of_healthy(range(start, start + max(asked.seeds // 2, 1)))
     if asked.only in (None, "comparisons"):
         table_of_comparisons(200, start)
-    if asked.only in (None, "held-out"):
-        table_of_causes(range(start + 500, start + 500 + asked.seeds), held_out.CAUSES)
+    if asked.only in (None, "more"):
+        table_of_causes(range(start + 500, start + 500 + asked.seeds), more_causes.CAUSES)
     print(f"{time.process_time() - began:.0f} s of processor time")
 
 

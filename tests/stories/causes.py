@@ -336,7 +336,7 @@ def _then(first: Stage, second: Stage) -> Stage:
     return run
 
 
-HELD_OUT = (
+UNTUNED = (
     "tokenizer mismatch in a source",
     "tool slower and cut",
     "duplicate prompts",

@@ -1,4 +1,4 @@
-"""Stories that no threshold was tuned on, of causes that the others do not plant."""
+"""Eleven further causes. Rules were changed after some of them had failed on other seeds; not after `UNTUNED`."""
 
 from __future__ import annotations
 
@@ -64,6 +64,8 @@ def tools_slow_on_one_engine(w: World) -> None:
     w.c["tool_seconds"][w.after & (w.c["engine"] == "vllm-0")] *= 5
 
 
+UNTUNED = ("answers halve", "more turns in a source", "tools slow on one engine")
+"""Causes that were run once, after the last change of a rule."""
 SEVERAL = ("mixed", "sigmoid", "asynchronous")
 CAUSES = {
     "judge hacked without a phrase": Cause({"rewards": judge_hacked}, ["reward_and_purpose", "reward_changed"], [], ("mixed", "sigmoid")),
