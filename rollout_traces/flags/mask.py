@@ -13,6 +13,8 @@ from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.runs import Runs
 from rollout_traces.transcript import Turn
 
+_SCORED_PROMPT = 0.5
+"""Share of the prompt's tokens with a logprob above which logprobs do not tell what was sampled."""
 _NOT_SAMPLED_ROLES = ("system", "user", "tool")
 
 
@@ -325,6 +327,11 @@ def _one_flag_a_row(name: str, runs: Runs, what: str) -> dict[int, list[Flag]]:
 
 
 def known_sampled(row: TracedRow) -> np.ndarray:
+    """Bool [n], true where a token is known to be sampled; false throughout where nothing tells it.
+
+    Versions tell it, a response mask that differs from the loss mask, or rollout logprobs that are not 0. A trainer
+    that computes logprobs of every token gives them to the prompt too: then they tell nothing.
+    """
     tokens = row.transcript.tokens
     versions = tokens.tracks.get("versions")
     if versions is not None and (versions >= 0).any():
@@ -334,7 +341,9 @@ def known_sampled(row: TracedRow) -> np.ndarray:
     logprobs = tokens.tracks.get("logprobs")
     if logprobs is None:
         return np.zeros(len(tokens), bool)
-    return np.isfinite(logprobs) & (logprobs != 0)
+    scored = np.isfinite(logprobs) & (logprobs != 0)
+    first = next((turn.start for turn in row.transcript.turns if turn.role == "assistant"), 0)
+    return np.zeros(len(tokens), bool) if first and scored[:first].mean() > _SCORED_PROMPT else scored
 
 
 def _a(turn: Turn) -> str:

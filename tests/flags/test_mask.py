@@ -48,6 +48,17 @@ class TestMaskLeak:
         roles = [found.transcripts[5].turns[flag.turn].role for flag in found.flags[5]]
         assert roles and set(roles) <= {"user", "tool"}
 
+    def test_logprobs_of_every_token_do_not_tell_what_was_sampled(self, step, decoder, tokenizer):
+        names = ["mask_leak", "sampled_foreign_turn"]
+        for row in step.rows:
+            row.tracks["logprobs"][:] = -0.5
+        batch = step.batch(without=("versions", "turn_ids", "response_mask"))
+        assert not any(find_flags(batch, decoder, tokenizer, only=names).flags.values())
+        step.rows[5].tracks["loss_mask"][:] = 1
+        batch = step.batch(without=("versions", "turn_ids", "response_mask"))
+        found = find_flags(batch, decoder, tokenizer, only=names)
+        assert {flag.name for flag in found.flags[5]} == {"mask_leak"}
+
     def test_counts_and_places_are_in_the_sentence(self, step, decoder, tokenizer):
         row = step.rows[5]
         first, second = row.runs()[0], row.runs()[1]
