@@ -17,8 +17,8 @@ from tests import generator
 from tests.flags.conftest import decoder_of, tiny_steps
 from tests.flags.steps import Flagged, find_flags, healthy_step, made_up_conversations, real_conversations
 
-EXPECTED = {"tool_error", "duplicate_completions", "template_drift"}
-"""What is true of the healthy data: tools fail, similar answers, and thinking kept in history."""
+EXPECTED = {"tool_error", "duplicate_completions", "template_drift", "loop"}
+"""What is true of the healthy data: tools fail, similar answers, thinking kept in history, a flight booked four times."""
 
 
 def raised(found: Flagged, severity: str) -> Counter[str]:

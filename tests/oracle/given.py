@@ -288,5 +288,5 @@ def _array(rng: random.Random, values: Any, dtype: str) -> Any:
 def plain(values: Any) -> Any:
     """What was given as Python numbers, in lists."""
     if isinstance(values, torch.Tensor):
-        values = values.float().numpy() if values.is_floating_point() else values.numpy()
+        values = values.double().numpy() if values.is_floating_point() else values.numpy()
     return values.tolist() if isinstance(values, np.ndarray) else values
