@@ -296,12 +296,7 @@ def prompts_page(
     """Prompts of a run and split with how often they were tried and solved, a hundred at a time."""
     _checked(after, 1)
     asked = _place(project, run, split, order=order, steps=steps, where=where, offset=after)
-    found = prompt_list(workspace, asked)
-    behind = after + len(found["prompts"])
-    return _typed(
-        of_prompts.PromptsAnswer,
-        {**found, "next": behind if len(found["prompts"]) and behind < found["total"] else None},
-    )
+    return _typed(of_prompts.PromptsAnswer, _with_next(prompt_list(workspace, asked), after, "total"))
 
 
 def prompt_page(workspace: Workspace, project: str, run: str, prompt: str) -> of_prompts.PromptAnswer:
@@ -318,12 +313,7 @@ def flips_page(
     """Two evaluations matched on their prompts, lost ones first, 400 prompts at a time."""
     _checked(after, 1)
     asked = _place(project, run, split, first=first, second=second, other=other, after=after)
-    found = flip_list(workspace, asked)
-    behind = after + len(found["prompts"])
-    return _typed(
-        of_prompts.FlipsPageAnswer,
-        {**found, "next": behind if len(found["prompts"]) and behind < found["n_prompts"] else None},
-    )
+    return _typed(of_prompts.FlipsPageAnswer, _with_next(flip_list(workspace, asked), after, "n_prompts"))
 
 
 def flips_figures(
@@ -428,6 +418,12 @@ def _cut(found: Mapping[str, Any], names: Sequence[str], after: int, limit: int)
 
 def _next(after: int, limit: int, n: int) -> int | None:
     return after + limit if after + limit < n else None
+
+
+def _with_next(found: Mapping[str, Any], after: int, total: str) -> dict[str, Any]:
+    """A page's answer with a part of its prompts, and where the next part begins."""
+    behind = after + len(found["prompts"])
+    return {**found, "next": behind if found["prompts"] and behind < found[total] else None}
 
 
 def _part(found: Mapping[str, Any], names: Sequence[str], after: int, limit: int) -> dict[str, Any]:

@@ -43,6 +43,25 @@ export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
     where, notes.filter(Boolean).map(note => ` · ${note}`), chosen_by ? ` · chosen by ${chosen_by}` : ""];
 }
 
+// Flags that are properties of the run and split shown: name -> [[first, last or null]], the steps where rows wear it.
+let usual = {};
+const usualListeners = new Set();
+
+export function onUsual(listener) {
+  usualListeners.add(listener);
+}
+
+export function setUsual(found) {
+  usual = found;
+  for (const listener of usualListeners) listener();
+}
+
+// A row of this step carries the flag and does not wear it.
+export function isUsual(flag, step) {
+  const risen = usual[flag];
+  return Boolean(risen) && !risen.some(([first, last]) => first <= step && (last === null || step <= last));
+}
+
 export function setPopulation(...parts) {
   lastPopulation = parts;
   showPopulation(parts);

@@ -9,7 +9,6 @@ import orjson
 
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.figures import axis_range, chosen_over_steps, flag_severities
-from rollout_traces.inspector.pages.incidents import incident_bar
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store, TraceRow
 from rollout_traces.store.scope import Scope, Which
@@ -153,6 +152,4 @@ def _value_order(facet: tuple[Any, int]) -> tuple[bool, Any]:
     return (facet[0] is None, facet[0] if facet[0] is not None else 0)
 
 
-PAGE = Page(
-    name="explore", title="Explore", key="3", functions=(table, incident_bar, columns, spread, export)
-)
+PAGE = Page(name="explore", title="Explore", key="3", functions=(table, columns, spread, export))

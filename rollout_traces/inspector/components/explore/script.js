@@ -4,7 +4,7 @@ import { button, copyButton, h, notice, replace, svg } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { kept, register, setPopulation } from "../../lib/pages.js";
+import { isUsual, kept, onUsual, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import { download } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -22,8 +22,6 @@ let root;
 let filterBar;
 let known = [];
 let knownFor = "";
-let usual = {};
-let usualFor = "";
 let shownFor = "";
 let spreadFor = "";
 let data = null;
@@ -43,6 +41,7 @@ export function mount(element, server) {
   shortcut("f", "Filter", () => filterBar.focusFilter(), here);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), here);
   shortcut("r", "Kept rollouts or all rows", () => state.set({ rows: state.get().rows ? null : "all", columns: null, sort: null }), here);
+  onUsual(() => { if (data) drawTable(state.get()); });
   register("explore", { element: root, update, news: now => load(now, shownFor, { quiet: true }) });
 }
 
@@ -58,12 +57,6 @@ async function update(now) {
   if (forColumns !== knownFor) {
     knownFor = forColumns;
     call("columns", asked(now)).then(answer => { known = answer.columns; if (data) drawTable(state.get()); drawSide(state.get()); }, () => {});
-  }
-  const forUsual = JSON.stringify([now.project, now.run ?? null, now.split ?? null]);
-  if (forUsual !== usualFor) {
-    usualFor = forUsual;
-    usual = {};
-    call("incident_bar", asked(now)).then(answer => { usual = answer.usual; if (data) drawTable(state.get()); }, () => {});
   }
   if (wanted !== shownFor) load(now, wanted);
   drawSide(now);
@@ -117,12 +110,6 @@ function order(now, name) {
 
 function kindOf(name) {
   return known.find(column => column.name === name)?.kind || "number";
-}
-
-// A flag that is a property of the run: a row wears it only where its share rose.
-function isUsual(flag, step) {
-  const risen = usual[flag];
-  return Boolean(risen) && !risen.some(([first, last]) => first <= step && (last === null || step <= last));
 }
 
 function cell(name, value, step) {

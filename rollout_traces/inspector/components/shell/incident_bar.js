@@ -2,6 +2,7 @@
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
+import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -21,9 +22,9 @@ export function updateIncidents(root, call, now, again = false) {
   const wanted = JSON.stringify(place(now));
   if (!now.project || !now.run || now.page === "projects") { asked = ""; listed = []; draw(node, call); return; }
   if (wanted === asked && !again) return;
-  if (wanted !== asked) { at = 0; all = false; }
+  if (wanted !== asked) { at = 0; all = false; setUsual({}); }
   asked = wanted;
-  newest(call("incident_bar", place(now)), answer => { listed = answer.incidents; draw(node, call); }, () => { listed = []; draw(node, call); });
+  newest(call("incident_bar", place(now)), answer => { listed = answer.incidents; setUsual(answer.usual); draw(node, call); }, () => { listed = []; draw(node, call); });
 }
 
 function draw(node, call) {
