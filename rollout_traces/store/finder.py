@@ -197,11 +197,7 @@ class Finder:
             statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        return int(self._kept(asking, asked, asked.condition, counted))
-
-    def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
-        """An answer from before, but of questions that read what was found for them alone."""
-        return answer() if asked.relations else self._remembering(asking.rows)(key, answer)
+        return int(self._remembering(asking.rows)(asked.condition, counted))
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""
@@ -237,11 +233,11 @@ def _ordered(asking: Asking, asked: Asked) -> Asked:
         return asked
     used = dict.fromkeys(asked.columns)
     order = asking.order(DEFAULT_ORDER, used)
-    return Asked(asked.condition, order, tuple(used), asked.relations)
+    return Asked(asked.condition, order, tuple(used), asked.found)
 
 
 def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
-    return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
+    return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.found)
 
 
 def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:

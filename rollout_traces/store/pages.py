@@ -35,22 +35,48 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
     sorting = tuple(p for key, _ in asked.order for p in key.parameters)
     order = f"{_sorted_by(directions)} LIMIT {int(limit)}"
     behind = _after(directions, after)
+    matching = f"SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text}"
     rows = Sql(
-        f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
-        f" WHERE {behind.text}",
-        (*sorting, *asked.condition.parameters, *behind.parameters),
+        f"({matching}) WHERE {behind.text}", (*sorting, *asked.condition.parameters, *behind.parameters)
     )
     total = None
-    if asking.rows.n_rows > SORTED_WHOLE and _may_be_numbers(asking, asked):
+    if _by_first_key(asking, asked, after):
         values, positions = _first_key(asking, asked, rows, after)
         total = len(values) if after is None else None
-        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        bound = _bound(values, limit, directions[0])
+        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0], bound)
+        name = _plain_column(asked)
+        if best is not None and bound is not None and len(directions) == 1 and name is not None:
+            return _by_one_number(asking, name, best, limit, directions[0]), total
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
             return asking.run_over(taken, statement, sorting), total
+    if total is None and after is None and asking.rows.n_rows <= SORTED_WHOLE:
+        return _counted(
+            asking.run(
+                asked,
+                f"WITH m AS MATERIALIZED ({matching}) SELECT *, (SELECT count(*) FROM m) AS n FROM m{order}",
+                rows.parameters,
+                [POSITION, "row"],
+            )
+        )
     statement = f"SELECT * FROM {rows.text}{order}"
     return asking.run(asked, statement, rows.parameters, [POSITION, "row"]), total
+
+
+def _counted(page: pa.Table) -> tuple[pa.Table, int]:
+    """A page without the column that says how many rows there are, and that number."""
+    return page.drop_columns("n"), page["n"][0].as_py() if page.num_rows else 0
+
+
+def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
+    """Whether the values of the first sort key are looked at before anything is sorted."""
+    if not _may_be_numbers(asking, asked):
+        return False
+    name = _plain_column(asked)
+    at_hand = name is not None and asked.condition == Sql("true") and after is None
+    return at_hand or (name is not None and len(asked.order) == 1) or asking.rows.n_rows > SORTED_WHOLE
 
 
 def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
@@ -83,16 +109,14 @@ def _best(
     positions: np.ndarray | None,
     limit: int,
     highest: bool,
+    bound: Any,
 ) -> np.ndarray | None:
     """Positions of the rows that are at least as good by the first key as the last row of the page, int [K].
 
     None where that is not known by numbers alone, or would be too many rows.
     """
-    if positions is not None and len(positions) <= SORTED_WHOLE:
-        return positions
-    bound = _bound(values, limit, highest)
     if bound is None:
-        return None
+        return positions if positions is not None and len(positions) <= SORTED_WHOLE else None
     better = _rows(values, bound, np.greater if highest else np.less, limit)
     equal = _rows(values, bound, np.equal, SORTED_WHOLE + 1)
     if len(equal) > SORTED_WHOLE:
@@ -101,6 +125,16 @@ def _best(
         equal = equal[: limit - len(better)]
     found = np.concatenate([better, equal])
     return found if positions is None else positions[found]
+
+
+def _by_one_number(asking: Asking, name: str, best: np.ndarray, limit: int, highest: bool) -> pa.Table:
+    """A page of rows whose values are known, by that column and the rows' numbers."""
+    taken = asking.rows.take(best, [name, "row"])
+    values, numbers = taken[name].to_numpy(), taken["row"].to_numpy()
+    # equal values come in the order of the rows' numbers, whichever way the values go
+    order = np.lexsort((-numbers, values))[::-1] if highest else np.lexsort((numbers, values))
+    page = order[:limit]
+    return pa.table({POSITION: best[page], "k0": values[page], "last": numbers[page]})
 
 
 def _bound(values: pa.ChunkedArray, n: int, highest: bool) -> Any:
