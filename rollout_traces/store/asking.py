@@ -17,7 +17,7 @@ from rollout_traces.ledger.rewards import TIED_SQL
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
-from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
+from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, group_column
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
@@ -63,6 +63,12 @@ class Asked:
     order: Order
     columns: tuple[str, ...]
     found: dict[str, pa.Array]
+
+    @property
+    def only_found(self) -> np.ndarray | None:
+        """Where the search result is true that the whole condition is, int [K]; None where it is another one."""
+        columns = (column for name, column in self.found.items() if self.condition == Sql(f"t.{name}"))
+        return next((np.flatnonzero(column.to_numpy(zero_copy_only=False)) for column in columns), None)
 
 
 class Asking:
@@ -123,7 +129,7 @@ class Asking:
         for either in mixed:
             parts.append(compiler.filter(either))
         order = compiler.order(query.order) if order_by is None else self.order(order_by, used)
-        condition = Sql("true")
+        condition = EVERY
         for part in parts:
             condition = condition.and_(part)
         return Asked(condition, order, tuple(used), found)
@@ -243,9 +249,11 @@ class Asking:
         return self._read(node, found, parts, used)
 
     def _hits(self, docs: np.ndarray, found: dict[str, pa.Array]) -> Sql:
+        column = self.rows.of_docs(docs)
+        if column.true_count == self.rows.n_rows:
+            return EVERY
         name = _FOUND + blake2b(docs.tobytes(), digest_size=16).hexdigest()
-        if name not in found:
-            found[name] = self.rows.of_docs(docs)
+        found[name] = column
         return Sql(f"t.{name}")
 
     def _read(

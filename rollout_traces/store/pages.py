@@ -12,7 +12,7 @@ from rollout_traces.store import cursor
 from rollout_traces.store.asking import Asked, Asking
 from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.columns.table import POSITION
-from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.query.compiler import EVERY, Sql
 
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
@@ -75,8 +75,8 @@ def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
     if not _may_be_numbers(asking, asked):
         return False
     name = _plain_column(asked)
-    at_hand = name is not None and asked.condition == Sql("true") and after is None
-    return at_hand or (name is not None and len(asked.order) == 1) or asking.rows.n_rows > SORTED_WHOLE
+    at_hand = after is None and (asked.condition == EVERY or asked.only_found is not None)
+    return (name is not None and (at_hand or len(asked.order) == 1)) or asking.rows.n_rows > SORTED_WHOLE
 
 
 def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
@@ -96,8 +96,12 @@ def _first_key(
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
     """The first sort key of all rows of a question, and their positions; None for all rows in order."""
     name = _plain_column(asked)
-    if asked.condition == Sql("true") and after is None and name is not None:
-        return asking.rows.arrow([name])[name], None
+    if after is None and name is not None:
+        if asked.condition == EVERY:
+            return asking.rows.arrow([name])[name], None
+        positions = asked.only_found
+        if positions is not None and len(positions) <= SORTED_WHOLE:
+            return asking.rows.take(positions, [name])[name], positions
     found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
     return found["k0"], found[POSITION].to_numpy()
 
@@ -183,7 +187,7 @@ def _sorted_by(directions: Sequence[bool]) -> str:
 def _after(directions: Sequence[bool], after: str | None) -> Sql:
     """Rows that come after a cursor's; unknown values come last."""
     if after is None:
-        return Sql("true")
+        return EVERY
     values = cursor.decoded(after, len(directions) + 1)
     result = Sql("last > ?", (values[-1],))
     for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):

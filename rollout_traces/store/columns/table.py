@@ -187,7 +187,7 @@ class Rows:
         alive = self._alive[segment.number]
         raw = inside if alive is None else np.flatnonzero(alive)[inside]
         here = [name for name in names if name in segment.kinds]
-        kept = {name: column for name in here if (column := self._cache.known(segment, name)) is not None}
+        kept = self._cache.known(segment, here)
         cold = [name for name in here if name not in kept]
         found: dict[str, Any] = {name: pa.nulls(len(raw)) for name in names if name not in segment.kinds}
         if cold:
@@ -289,31 +289,33 @@ class Cache:
                 self._alive[key] = alive_rows(segment)
             return self._alive[key]
 
-    def known(self, segment: SegmentFile, name: str) -> pa.ChunkedArray | None:
-        """A column of a segment's living rows, where it is in memory."""
+    def known(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Those columns of a segment's living rows that are in memory."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
-            return self._kept.get((segment.path.name, segment.dead, name))
+            found = {name: self._kept.get((file, dead, name)) for name in names}
+        return {name: column for name, column in found.items() if column is not None}
 
     def columns(
         self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
     ) -> dict[str, pa.ChunkedArray]:
         """Columns of a segment's living rows."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
             self.read(segment, alive, names)
-            return {
-                name: cast(self._kept[(segment.path.name, segment.dead, name)], kinds[name]) for name in names
-            }
+            return {name: cast(self._kept[(file, dead, name)], kinds[name]) for name in names}
 
     def read(self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str]) -> None:
         """Brings columns of a segment's living rows into memory."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
-            missing = [name for name in names if (segment.path.name, segment.dead, name) not in self._kept]
+            missing = [name for name in names if (file, dead, name) not in self._kept]
             if missing:
                 for name, column in read_columns(segment, missing).items():
                     living = column if alive is None else column.filter(pa.array(alive))
-                    self._keep((segment.path.name, segment.dead, name), living)
+                    self._keep((file, dead, name), living)
             for name in names:
-                self._kept.move_to_end((segment.path.name, segment.dead, name))
+                self._kept.move_to_end((file, dead, name))
             self._shrink(len(names))
 
     def forget(self, segments: Sequence[SegmentFile]) -> None:
