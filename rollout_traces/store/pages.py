@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rollout_traces.store import cursor
 from rollout_traces.store.asking import Asked, Asking
@@ -16,6 +17,8 @@ from rollout_traces.store.query.compiler import EVERY, Sql
 
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
+SORTED_AS_FOUND = 2_000
+"""Rows up to which those that were found are sorted, and not thinned out by the first key before."""
 
 
 def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
@@ -43,11 +46,10 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
     if _by_first_key(asking, asked, after):
         values, positions = _first_key(asking, asked, rows, after)
         total = len(values) if after is None else None
-        bound = _bound(values, limit, directions[0])
-        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0], bound)
-        name = _plain_column(asked)
-        if best is not None and bound is not None and len(directions) == 1 and name is not None:
-            return _by_one_number(asking, name, best, limit, directions[0]), total
+        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        page = None if best is None else _by_numbers(asking, asked, best, limit)
+        if page is not None:
+            return page, total
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
@@ -74,20 +76,19 @@ def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
     """Whether the values of the first sort key are looked at before anything is sorted."""
     if not _may_be_numbers(asking, asked):
         return False
-    name = _plain_column(asked)
-    at_hand = after is None and (asked.condition == EVERY or asked.only_found is not None)
-    return (name is not None and (at_hand or len(asked.order) == 1)) or asking.rows.n_rows > SORTED_WHOLE
+    plain = _plain_column(asked, 0) is not None
+    return (plain and after is None) or asking.rows.n_rows > SORTED_WHOLE
 
 
 def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
     """Whether the first sort key is no column of texts."""
-    name = _plain_column(asked)
+    name = _plain_column(asked, 0)
     return name is None or asking.rows.kinds[name] in ("int", "float")
 
 
-def _plain_column(asked: Asked) -> str | None:
-    """The column that the first sort key is; None for an expression."""
-    key, _ = asked.order[0]
+def _plain_column(asked: Asked, at: int) -> str | None:
+    """The column that a sort key is; None for an expression."""
+    key, _ = asked.order[at]
     return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
 
 
@@ -95,13 +96,17 @@ def _first_key(
     asking: Asking, asked: Asked, rows: Sql, after: str | None
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
     """The first sort key of all rows of a question, and their positions; None for all rows in order."""
-    name = _plain_column(asked)
-    if after is None and name is not None:
+    name = _plain_column(asked, 0)
+    if name is not None and after is None:
         if asked.condition == EVERY:
             return asking.rows.arrow([name])[name], None
+        condition = asked.condition
         positions = asked.only_found
-        if positions is not None and len(positions) <= SORTED_WHOLE:
-            return asking.rows.take(positions, [name])[name], positions
+        if positions is None:
+            statement = f"SELECT {condition.text} AS hit FROM rollouts t"
+            hits = asking.run(asked, statement, condition.parameters)["hit"]
+            positions = np.flatnonzero(hits.to_numpy())
+        return asking.rows.arrow([name])[name].take(pa.array(positions)), positions
     found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
     return found["k0"], found[POSITION].to_numpy()
 
@@ -113,12 +118,14 @@ def _best(
     positions: np.ndarray | None,
     limit: int,
     highest: bool,
-    bound: Any,
 ) -> np.ndarray | None:
     """Positions of the rows that are at least as good by the first key as the last row of the page, int [K].
 
     None where that is not known by numbers alone, or would be too many rows.
     """
+    if positions is not None and len(positions) <= SORTED_AS_FOUND:
+        return positions
+    bound = _bound(values, limit, highest)
     if bound is None:
         return positions if positions is not None and len(positions) <= SORTED_WHOLE else None
     better = _rows(values, bound, np.greater if highest else np.less, limit)
@@ -129,16 +136,6 @@ def _best(
         equal = equal[: limit - len(better)]
     found = np.concatenate([better, equal])
     return found if positions is None else positions[found]
-
-
-def _by_one_number(asking: Asking, name: str, best: np.ndarray, limit: int, highest: bool) -> pa.Table:
-    """A page of rows whose values are known, by that column and the rows' numbers."""
-    taken = asking.rows.take(best, [name, "row"])
-    values, numbers = taken[name].to_numpy(), taken["row"].to_numpy()
-    # equal values come in the order of the rows' numbers, whichever way the values go
-    order = np.lexsort((-numbers, values))[::-1] if highest else np.lexsort((numbers, values))
-    page = order[:limit]
-    return pa.table({POSITION: best[page], "k0": values[page], "last": numbers[page]})
 
 
 def _bound(values: pa.ChunkedArray, n: int, highest: bool) -> Any:
@@ -176,6 +173,26 @@ def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> 
         if n >= most:
             break
     return np.concatenate(found)
+
+
+def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> pa.Table | None:
+    """What the statement of a page gives; None where a sort key is more than a column of plain numbers."""
+    names = [_plain_column(asked, at) for at in range(len(asked.order))]
+    plain = [name for name in names if name is not None and asking.rows.kinds[name] in ("int", "float")]
+    if len(plain) < len(names):
+        return None
+    rows = asking.rows.take(best, list(dict.fromkeys([*plain, "row"])))
+    if any(_has_nan(rows[name]) for name in plain):
+        return None
+    keys = {f"k{at}": rows[name] for at, name in enumerate(plain)}
+    found = pa.table({POSITION: pa.array(best), **keys, "last": rows["row"]})
+    order = [(f"k{at}", "descending" if down else "ascending") for at, (_, down) in enumerate(asked.order)]
+    places = pc.sort_indices(found, [*order, ("last", "ascending")])
+    return found.take(places.slice(0, limit))
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _sorted_by(directions: Sequence[bool]) -> str:

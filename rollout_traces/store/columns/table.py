@@ -171,9 +171,10 @@ class Rows:
         for name in needed:
             pieces = [part[name] for part in parts]
             columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], type_of(self.kinds[name]))
-        back = np.empty(len(positions), np.int64)
-        back[order] = np.arange(len(positions))
-        columns = _taken(columns, back)
+        if not np.array_equal(wanted, positions):
+            back = np.empty(len(positions), np.int64)
+            back[order] = np.arange(len(positions))
+            columns = _taken(columns, back)
         return pa.table(
             {
                 name: columns[name] if name in columns else _computed(name, columns, self.state, positions)
