@@ -46,9 +46,10 @@ GROUP_SHARES: Mapping[str, tuple[str, str]] = {
     "group/wasted_tokens": ("tokens", "tied_tokens"),
     "group/mixed_prompts": ("several", "mixed"),
     "group/repeated_prompts": ("groups", "repeated"),
+    "group/size": ("groups", "rows_"),
     "reward/unknown_share": ("rows_", "unknown"),
 }
-"""A measure of groups -> what it is a share of, and of what, as columns of `RunSeries.groups`."""
+"""A measure of groups -> what it is a share of, or a mean over, and of what, as columns of `RunSeries.groups`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,7 +154,10 @@ def calls_decay(w: World) -> None:
 
 def _scale(w: World, key: str, by: float) -> None:
     steps, values = w.logged[("", key)]
-    w.logged[("", key)] = (steps, [v * (by if s >= w.at else 1.0) for s, v in zip(steps, values, strict=True)])
+    w.logged[("", key)] = (
+        steps,
+        [v * (by if s >= w.at else 1.0) for s, v in zip(steps, values, strict=True)],
+    )
 
 
 SEVERAL = ("mixed", "sigmoid", "asynchronous")
