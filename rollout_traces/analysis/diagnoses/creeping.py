@@ -21,7 +21,8 @@ from rollout_traces.analysis.diagnoses.base import (
 )
 from rollout_traces.analysis.diagnoses.data import ADVICE_MASK, MASK_FLAGS, severity_of
 from rollout_traces.analysis.diagnoses.environment import ADVICE_TOOL, TOOL_FLAGS
-from rollout_traces.analysis.moved import WARM_UP
+from rollout_traces.analysis.diagnoses.reward_values import share_likelihood
+from rollout_traces.analysis.moved import WARM_UP, first_there
 from rollout_traces.analysis.ramps import ramp
 from rollout_traces.analysis.recomputed import before_and_late, levels_of, logged_by_step, two_levels
 from rollout_traces.analysis.relations import sql_text
@@ -32,7 +33,11 @@ TOLD_ELSEWHERE = ("truncated", "tied_group", "stale", "mixed_versions", "tool_er
 GROWN = 0.08
 """Share of the rollouts by which a flag has grown over the run ..."""
 EXPLAINED = 0.5
-"""... when a level, a ramp and a level explain so much of its variance, and it was rare: half at most of what it is."""
+"""... when a level, a ramp and a level explain so much of its variance, or its counts before and after are sure; and it was rare."""
+RARE = 0.5
+"""What was rare is at most this part of what it came to."""
+LEAST_GAIN = 20.0
+"""Gain in log-likelihood of two shares over one from which counts are sure, wherever they are parted."""
 DISTANCE = re.compile(r"(^|[/_])(ref_)?kl($|[/_])", re.IGNORECASE)
 FASTER = 5.0
 """The distance from the reference grows so many times as fast as before ..."""
@@ -50,17 +55,18 @@ def creeping_flags(e: Evidence) -> list[Diagnosis]:
         if series.value is None or series.value in jumped:
             continue
         fit = ramp(series.values, 30, series.rows)
-        if fit is None or fit.at <= WARM_UP or fit.explained < EXPLAINED:
+        if fit is None or fit.at <= WARM_UP or not (fit.explained >= EXPLAINED or _counted(series, fit.at)):
             continue
-        if fit.after - fit.before < GROWN or fit.before > fit.after / 2:
+        if fit.after - fit.before < GROWN or fit.before > RARE * fit.after:
             continue
-        step = int(series.steps[fit.at])
+        at = first_there(series, fit.at)
+        step = int(series.steps[at])
         text_only = e.run.needs_text("flags", series.value)
         by_step = e.run.by_step(
             f"avg(cast(list_contains(flags, {sql_text(series.value)}) as int)) as share, count(*) as rollouts",
             "flags is not null" + (" and traced and selected_by = 'random'" if text_only else ""),
         )
-        query = two_levels(by_step, "share", *before_and_late(series.steps, fit.at), "rollouts")
+        query = two_levels(by_step, "share", *before_and_late(series.steps, at), "rollouts")
         before, after = levels_of(e.run, query)
         kind, tier, advice = _kind(series.value)
         text = f"{series.value} creeps up: {percent(before)} to {percent(after)} of the rollouts from step {step} on."
@@ -69,6 +75,13 @@ def creeping_flags(e: Evidence) -> list[Diagnosis]:
                       f"flags has {literal(series.value)} and step >= {step}", (query,), advice)
         )  # fmt: skip
     return found
+
+
+def _counted(series: Series, at: int) -> bool:
+    """Whether the counts before and from a position on differ far beyond chance: steps of few rollouts are noisy."""
+    hits, of = series.values * series.rows, series.rows
+    parts = [share_likelihood(hits[part].sum(), of[part].sum()) for part in (slice(at), slice(at, None))]
+    return float(sum(parts) - share_likelihood(hits.sum(), of.sum())) >= LEAST_GAIN
 
 
 def _grown(e: Evidence) -> Iterator[Series]:

@@ -100,7 +100,7 @@ def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
         for m in e.moved
         if not _spoken_of(m, spoken) and m.column not in ("source", "engine", "reward_status", "stop_reason")
         and not (m.value is not None and not m.rises)
-        and not m.column.startswith(("group/", "reward/", "component/", "prompts/", "update/"))
+        and not m.column.startswith(("group/", "reward/", "component/", "prompts/", "update/", "advantage/"))
     ]  # fmt: skip
 
 

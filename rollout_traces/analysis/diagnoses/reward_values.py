@@ -66,7 +66,7 @@ def _new_values(e: Evidence) -> Iterator[NewValue]:
             e.run.params,
         )
     )
-    every = np.asarray([v is None or np.isnan(v) for v in counted["v"].tolist()])
+    every = np.asarray([v is None or np.isnan(v) for v in counted["v"].tolist()], bool)
     total, at = counted["n"].astype(float), np.searchsorted(e.run.steps, counted["step"].astype(np.int64))
     sources = counted["source"]
     values = np.unique(counted["v"][~every].astype(float))
@@ -89,7 +89,11 @@ def _new_values(e: Evidence) -> Iterator[NewValue]:
 def _begins(n: np.ndarray, of: np.ndarray, discrete: bool) -> tuple[int | None, float]:
     """Position from which a value is suddenly frequent, and the gain in log-likelihood of it."""
     a, b = np.cumsum(n)[:-1], np.cumsum(of)[:-1]
-    gains = _likelihood(a, b) + _likelihood(n.sum() - a, of.sum() - b) - _likelihood(n.sum(), of.sum())
+    gains = (
+        share_likelihood(a, b)
+        + share_likelihood(n.sum() - a, of.sum() - b)
+        - share_likelihood(n.sum(), of.sum())
+    )
     inner = slice(FEWEST_STEPS - 1, len(n) - FEWEST_STEPS)
     at = int(np.argmax(gains[inner])) + FEWEST_STEPS
     gain = float(gains[at - 1])
@@ -102,7 +106,7 @@ def _begins(n: np.ndarray, of: np.ndarray, discrete: bool) -> tuple[int | None, 
     return (at, gain) if gain >= LEAST_GAIN else (None, gain)
 
 
-def _likelihood(hits: np.ndarray, of: np.ndarray) -> np.ndarray:
+def share_likelihood(hits: np.ndarray, of: np.ndarray) -> np.ndarray:
     """Largest log-likelihood of a share."""
     hits, of = np.asarray(hits, float), np.asarray(of, float)
     miss = of - hits
