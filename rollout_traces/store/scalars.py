@@ -30,7 +30,7 @@ class _Read:
     values: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
     last_id: int = 0
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return list(dict.fromkeys(key for values in self.values.values() for key in values))
 
     def newest(self, key: str) -> dict[int, tuple[float, str]]:
@@ -91,8 +91,10 @@ class Scalars:
             if len(read.values) == 1:
                 [values] = read.values.values()
                 return {key: (list(found), list(found.values())) for key, found in values.items()}
-            newest = {key: read.newest(key) for key in read.keys()}
-            return {key: (list(found), [value for value, _ in found.values()]) for key, found in newest.items()}
+            newest = {key: read.newest(key) for key in read.names()}
+            return {
+                key: (list(found), [value for value, _ in found.values()]) for key, found in newest.items()
+            }
 
     def by_attempt(self, run_id: str, attempts: Attempts) -> dict[str, Logged]:
         """The same with the attempt of each number, and the steps that a newer attempt superseded.
@@ -105,7 +107,7 @@ class Scalars:
             read = self._read_on(run_id)
             begins = {name: first + 1 for name, first in read.first_steps().items()} | dict(attempts)
             resumed = [step for _, step in attempts[1:]]
-            return {key: _logged(read.newest(key), begins, resumed) for key in read.keys()}
+            return {key: _logged(read.newest(key), begins, resumed) for key in read.names()}
 
     def _read_on(self, run_id: str) -> _Read:
         read = self._runs.setdefault(run_id, _Read())

@@ -196,8 +196,9 @@ class StoreTables:
         Args:
             run: id or name of the run.
         """
-        info = self.run(run)
-        logged = self._scalars.by_attempt(info.id, info.attempts)
+        run_id = self._run_id(run)
+        attempts = next(info.attempts for info in self.runs() if info.id == run_id)
+        logged = self._scalars.by_attempt(run_id, attempts)
         return {key: found.superseded for key, found in logged.items() if found.superseded}
 
     def _run_id(self, run: str) -> str:

@@ -169,7 +169,9 @@ def metrics_table(scalars: Scalars, runs: Sequence[RunInfo]) -> pa.Table:
                         "key": pa.repeat(pa.scalar(key), n),
                         "value": pa.array(logged.values, pa.float64(), from_pandas=True),
                         "attempt": pa.array(logged.attempts, pa.string()),
-                        "superseded": pa.array([step in logged.superseded for step in logged.steps], pa.bool_()),
+                        "superseded": pa.array(
+                            [step in logged.superseded for step in logged.steps], pa.bool_()
+                        ),
                     }
                 )
             )

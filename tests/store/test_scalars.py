@@ -78,7 +78,9 @@ class TestNumbersOfSeveralAttempts:
         assert not Scalars(rows).by_attempt("run", [])["loss"].superseded
 
     def test_without_rollouts_the_first_number_tells_where_an_attempt_began(self):
-        rows = Rows(*((step, marked("a1", loss=1.0, score=1.0)) for step in (1, 2, 3, 4)), (2, marked("a2", loss=2.0)))
+        rows = Rows(
+            *((step, marked("a1", loss=1.0, score=1.0)) for step in (1, 2, 3, 4)), (2, marked("a2", loss=2.0))
+        )
         found = Scalars(rows).by_attempt("run", [])
         assert (found["loss"].superseded, found["score"].superseded) == ({3, 4}, {3, 4})
 

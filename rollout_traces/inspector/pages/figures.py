@@ -117,6 +117,7 @@ def resumed_at(workspace: Workspace, request: Request) -> list[int]:
 
 def _superseded(workspace: Workspace, request: Request, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By name, the steps of a series that only an older attempt has; series without such steps are left out."""
+
     def read() -> dict[str, frozenset[int]]:
         return workspace.store(request.project).superseded_metrics(request.run)
 
