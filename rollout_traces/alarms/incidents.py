@@ -302,7 +302,7 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
     judged = counts if _is_enough(counts) else total([*past[-(POOLED - 1) :], counts])
     known = _is_enough(judged) and usual is not None
     known = known and not (signal.settles and track.n_first < FIRST_STEPS)
-    above = known and limit is not None and judged.lower() > limit
+    above = known and limit is not None and judged.share > limit and judged.lower() > limit
     change = changed_share(judged, past) if signal.changes and known else None
     passed = above or change is not None
     passes = (*track.passes, passed)[-POOLED:] if _is_enough(judged) else track.passes

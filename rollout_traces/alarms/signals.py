@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.alarms.counts import Counts, Grouped
-from rollout_traces.flags import REGISTRY, FlagSpec
+from rollout_traces.flags import REGISTRY, FlagSpec, needs_text
 from rollout_traces.flags.base import Severity
 from rollout_traces.flags.registry import ALERT_ABOVE, alert_limits
 from rollout_traces.ledger.columns import NULL_INT, Ledger
@@ -160,7 +160,7 @@ def _causes(name: str) -> tuple[str, ...]:
     left = [name]
     while left:
         one = left.pop()
-        for cause in (*_explained_by(one), *FOLLOWS_IN_A_RUN.get(one, ())):
+        for cause in (*explained_by(one), *FOLLOWS_IN_A_RUN.get(one, ())):
             if cause not in found and cause != name:
                 found[cause] = None
                 left.append(cause)
@@ -170,7 +170,7 @@ def _causes(name: str) -> tuple[str, ...]:
 def unexplained(names: Sequence[str]) -> list[str]:
     """A row's flags without those that another one of the row explains."""
     present = set(names)
-    return [name for name in names if not present & set(_explained_by(name))]
+    return [name for name in names if not present & set(explained_by(name))]
 
 
 def signals_of(ledger: Ledger, step: int) -> StepSignals:
@@ -194,7 +194,7 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
         for name in REGISTRY:
             hit = seen.flagged.get(name)
             n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
-            grouped, seen_rows = (of_read, read) if _needs_text(name) else (of_all, rows)
+            grouped, seen_rows = (of_read, read) if of_read_rows(name) else (of_all, rows)
             if grouped is None:
                 continue
             counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
@@ -262,11 +262,12 @@ def _levels(seen: _Seen) -> dict[str, Level]:
     return found
 
 
-def _needs_text(name: str) -> bool:
-    spec = REGISTRY[name]
-    return spec.population is None and spec.severity != "error"
+def of_read_rows(name: str) -> bool:
+    """Whether a flag's share is one of the rows that are read: it needs text, and one row of it is not enough."""
+    return needs_text(name) and REGISTRY[name].severity != "error"
 
 
-def _explained_by(name: str) -> tuple[str, ...]:
+def explained_by(name: str) -> tuple[str, ...]:
+    """The flags of the same row that explain a flag."""
     spec: FlagSpec | None = REGISTRY.get(name)
     return spec.explained_by if spec is not None else ()

@@ -21,7 +21,8 @@ from rollout_traces.analysis.relations import (
     written,
 )
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import SEGMENTS, Series, is_text_flag
+from rollout_traces.analysis.series import SEGMENTS, Series
+from rollout_traces.flags import needs_text
 
 BINS = 20
 """Bars of a picture."""
@@ -177,7 +178,7 @@ def _needs_text(columns: RolloutColumns, column: str, value: str | None) -> bool
     """Whether a share is taken over the rollouts traced at random, each weighted by how likely it was."""
     if value is None or column not in columns.tags or not columns.has("traced", "selected_by"):
         return False
-    return column in ("tool_names", "error_signatures") or (column == "flags" and is_text_flag(value))
+    return column in ("tool_names", "error_signatures") or (column == "flags" and needs_text(value))
 
 
 Cells = dict[tuple[str, int], float]

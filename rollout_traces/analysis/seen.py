@@ -21,7 +21,8 @@ from rollout_traces.analysis.relations import (
     quoted,
     sql_text,
 )
-from rollout_traces.analysis.series import RARE_TEXTS, RunSeries, is_text_flag
+from rollout_traces.analysis.series import RARE_TEXTS, RunSeries
+from rollout_traces.flags import needs_text
 
 FEWEST_ROWS = 3
 SMALLEST_SHARE = 0.01
@@ -83,7 +84,7 @@ def seen_query(run: RunSeries, seen: FirstSeen) -> str:
         if seen.column in c.tags
         else f"cast(list_contains({spelt}, {name}) as int)"
     )
-    text_flag = seen.column == "flags" and is_text_flag(seen.value)
+    text_flag = seen.column == "flags" and needs_text(seen.value)
     of = "count(*) filter (traced)" if text_flag and c.has("traced") else "count(*)"
     return (
         f"with by_step as (select step, sum({hits}) as n, {of} as of from rollouts where "
@@ -151,7 +152,7 @@ def _of_column(
         for raw in dict.fromkeys(counted["v"].tolist()):
             spelt.setdefault(signature(raw), []).append(raw)
         counted = _merged(counted)
-    texts = [f for f in set(counted["v"].tolist()) if name == "flags" and is_text_flag(f)]
+    texts = [f for f in set(counted["v"].tolist()) if name == "flags" and needs_text(f)]
     traced = _traced(relations, columns, scope, params, steps) if texts else totals
     out = []
     for v, at, n in _by_value(counted, steps):

@@ -28,6 +28,7 @@ from rollout_traces.analysis.relations import (
     unit,
     written,
 )
+from rollout_traces.flags import needs_text
 from rollout_traces.ledger.rewards import TIED_SQL
 
 MOST_VALUES = 60
@@ -211,7 +212,7 @@ class RunSeries:
         base = np.bincount(cell[known], n[known], size)
         values, totals = _most_frequent(found["v"][of_value], n[of_value])
         for v in values:
-            if texted is not None and is_text_flag(v) is not texted:
+            if texted is not None and needs_text(v) is not texted:
                 continue
             if name not in self.columns.tags and totals[v] >= base.sum():
                 continue
@@ -288,7 +289,7 @@ class RunSeries:
         """Whether the share of a value is taken over the rollouts traced at random."""
         if not self.columns.has("traced", "selected_by"):
             return False
-        return column in ("tool_names", "error_signatures") or (column == "flags" and is_text_flag(value))
+        return column in ("tool_names", "error_signatures") or (column == "flags" and needs_text(value))
 
     @cached_property
     def groups(self) -> dict[str, np.ndarray]:
@@ -448,13 +449,6 @@ class RunSeries:
             values,
             found["n"],
         )
-
-
-def is_text_flag(name: Any) -> bool:
-    """Whether only a decoded rollout can carry a flag."""
-    from rollout_traces.flags import REGISTRY
-
-    return name in REGISTRY and REGISTRY[name].population is None
 
 
 def _most_frequent(values: np.ndarray, counts: np.ndarray) -> tuple[list[Any], dict[Any, float]]:

@@ -19,7 +19,7 @@ from rollout_traces.analysis.relations import (
     written,
 )
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import is_text_flag
+from rollout_traces.flags import needs_text
 
 FEW_VALUES = 16
 """A text column of at most so many values on both sides is counted in the same reading as the numbers."""
@@ -165,8 +165,8 @@ def read_shares(
         yield from _of_groups(groups, name)
     for name in (*(name for name in columns.texts if name not in groups.hits), *columns.tags):
         if name == "flags" and columns.has("traced", "selected_by"):
-            yield from (s for s in _of(relations, columns, a, b, name, False) if not is_text_flag(s.value))
-            yield from (s for s in _of(relations, columns, a, b, name, True) if is_text_flag(s.value))
+            yield from (s for s in _of(relations, columns, a, b, name, False) if not needs_text(s.value))
+            yield from (s for s in _of(relations, columns, a, b, name, True) if needs_text(s.value))
         else:
             texted = name in ("tool_names", "error_signatures") and columns.has("traced", "selected_by")
             yield from _of(relations, columns, a, b, name, texted)

@@ -241,6 +241,11 @@ def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any])
     return {names[key]: value for key, value in parameters.items() if key in names}
 
 
+def needs_text(name: str) -> bool:
+    """Whether only a decoded rollout can carry a flag: it is known of traced rollouts alone."""
+    return name in REGISTRY and REGISTRY[name].population is None
+
+
 def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
     """Flag name -> the share of rollouts above which it alerts; flags that never alert are left out.
 

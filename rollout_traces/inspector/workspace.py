@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
-from rollout_traces.store.time_limit import QUERY_SECONDS
+from rollout_traces.store.time_limit import QUERY_SECONDS, current_limit
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
@@ -130,6 +131,34 @@ class _FirstIndex:
         self.progress = (done, total)
 
 
+@dataclass
+class _Asked:
+    """A question whose answer is being computed.
+
+    Attributes:
+        n_waiting: threads that want the answer.
+    """
+
+    n_waiting: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """One thread at a time; the others wait.
+
+        Raises:
+            StoreError: the time is over, see `time_limit`.
+        """
+        limit = current_limit()
+        if not self._lock.acquire(timeout=-1 if limit is None else limit.seconds_left):
+            assert limit is not None
+            raise limit.error()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
 class Workspace:
     """The projects that the inspector shows.
 
@@ -167,6 +196,7 @@ class Workspace:
         self._shapes: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._answers: OrderedDict[Any, Any] = OrderedDict()
+        self._asked: dict[Any, _Asked] = {}
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
 
@@ -288,20 +318,34 @@ class Workspace:
     def remembered(self, key: tuple[Any, ...], project: str, compute: Callable[[], T]) -> T:
         """An answer, computed again only when the project has new rows.
 
+        Of several that ask the same at once, one computes it and the others wait for it.
+
         Args:
             key: what was asked.
             project: the project it is about.
             compute: gives the answer.
         """
         full = (project, self.version(project), *key)
-        if full in self._answers:
-            return self._answers[full]
-        answer = compute()
         with self._lock:
-            self._answers[full] = answer
-            while len(self._answers) > KEPT_ANSWERS:
-                self._answers.popitem(last=False)
-        return answer
+            if full in self._answers:
+                return self._answers[full]
+            asked = self._asked.setdefault(full, _Asked())
+            asked.n_waiting += 1
+        try:
+            with asked.computing():
+                if full in self._answers:
+                    return self._answers[full]
+                answer = compute()
+                with self._lock:
+                    self._answers[full] = answer
+                    while len(self._answers) > KEPT_ANSWERS:
+                        self._answers.popitem(last=False)
+                return answer
+        finally:
+            with self._lock:
+                asked.n_waiting -= 1
+                if not asked.n_waiting:
+                    self._asked.pop(full, None)
 
     def close(self) -> None:
         """Closes every store."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rollout_traces.store import cursor
 from rollout_traces.store.asking import Asked, Asking
@@ -16,6 +17,8 @@ from rollout_traces.store.query.compiler import Sql
 
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
+SORTED_AS_FOUND = 2_000
+"""Rows up to which those that were found are sorted, and not thinned out by the first key before."""
 
 
 def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
@@ -47,6 +50,9 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
         best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
+            names = _plain_numbers(asking, asked, taken)
+            if names is not None:
+                return _sorted(taken, names, directions, limit), total
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
             return asking.run_over(taken, statement, sorting), total
     statement = f"SELECT * FROM {rows.text}{order}"
@@ -55,13 +61,13 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
 
 def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
     """Whether the first sort key is no column of texts."""
-    name = _plain_column(asked)
+    name = _plain_column(asked, 0)
     return name is None or asking.rows.kinds[name] in ("int", "float")
 
 
-def _plain_column(asked: Asked) -> str | None:
-    """The column that the first sort key is; None for an expression."""
-    key, _ = asked.order[0]
+def _plain_column(asked: Asked, at: int) -> str | None:
+    """The column that a sort key is; None for an expression."""
+    key, _ = asked.order[at]
     return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
 
 
@@ -69,9 +75,16 @@ def _first_key(
     asking: Asking, asked: Asked, rows: Sql, after: str | None
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
     """The first sort key of all rows of a question, and their positions; None for all rows in order."""
-    name = _plain_column(asked)
+    name = _plain_column(asked, 0)
     if asked.condition == Sql("true") and after is None and name is not None:
         return asking.rows.arrow([name])[name], None
+    if name is not None and after is None:
+        condition = asked.condition
+        hits = asking.run(asked, f"SELECT {condition.text} AS hit FROM rollouts t", condition.parameters)[
+            "hit"
+        ]
+        positions = np.flatnonzero(hits.to_numpy())
+        return asking.rows.arrow([name])[name].take(pa.array(positions)), positions
     found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
     return found["k0"], found[POSITION].to_numpy()
 
@@ -88,11 +101,11 @@ def _best(
 
     None where that is not known by numbers alone, or would be too many rows.
     """
-    if positions is not None and len(positions) <= SORTED_WHOLE:
+    if positions is not None and len(positions) <= SORTED_AS_FOUND:
         return positions
     bound = _bound(values, limit, highest)
     if bound is None:
-        return None
+        return positions if positions is not None and len(positions) <= SORTED_WHOLE else None
     better = _rows(values, bound, np.greater if highest else np.less, limit)
     equal = _rows(values, bound, np.equal, SORTED_WHOLE + 1)
     if len(equal) > SORTED_WHOLE:
@@ -138,6 +151,28 @@ def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> 
         if n >= most:
             break
     return np.concatenate(found)
+
+
+def _plain_numbers(asking: Asking, asked: Asked, rows: pa.Table) -> list[str] | None:
+    """The columns that the sort keys are; None where one is more than a column of numbers."""
+    names = [_plain_column(asked, at) for at in range(len(asked.order))]
+    plain = [name for name in names if name is not None and asking.rows.kinds[name] in ("int", "float")]
+    if len(plain) < len(names) or any(_has_nan(rows[name]) for name in plain):
+        return None
+    return plain
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _sorted(rows: pa.Table, names: Sequence[str], directions: Sequence[bool], limit: int) -> pa.Table:
+    """What the statement of a page gives, of rows whose sort keys are columns of plain numbers."""
+    keys = {f"k{at}": rows[name] for at, name in enumerate(names)}
+    found = pa.table({POSITION: rows[POSITION], **keys, "last": rows["row"]})
+    order = [(key, "descending" if down else "ascending") for key, down in zip(keys, directions, strict=True)]
+    places = pc.sort_indices(found, [*order, ("last", "ascending")])
+    return found.take(places.slice(0, limit))
 
 
 def _sorted_by(directions: Sequence[bool]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.inspector.pages.health import flag_shares, needs_text, summarise
+from rollout_traces.flags import needs_text
+from rollout_traces.inspector.pages.health import flag_shares, summarise
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import check_keys

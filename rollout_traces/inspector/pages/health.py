@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.flags import needs_text
 from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.breakdown import BY, breakdown
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
@@ -262,13 +263,6 @@ def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
         else:
             shares[name] = (count / max(ledger.n_rows, 1), count)
     return shares
-
-
-def needs_text(flag: str) -> bool:
-    """True for a flag that only a decoded rollout can carry."""
-    from rollout_traces.flags import REGISTRY
-
-    return flag in REGISTRY and REGISTRY[flag].population is None
 
 
 def _matrix(steps: list[int], summaries: dict[int, dict[str, Any]], key: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_traces.alarms.incidents import Incident, over_steps
+from rollout_traces.alarms.many_steps import filled
 from rollout_traces.alarms.report import sentence_of
 from rollout_traces.alarms.signals import (
     ENTROPY,
@@ -14,7 +15,6 @@ from rollout_traces.alarms.signals import (
     REWARD_FAILURE,
     Signal,
     StepSignals,
-    signals_of,
     watched,
 )
 from rollout_traces.alarms.worn import Usual, Worn, usual_flags, worn
@@ -23,9 +23,10 @@ from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.incident_marks import IncidentMarks
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
-from rollout_traces.store.step_metrics import by_step, of_closed_step
+from rollout_traces.store.step_signals import signals_by_step
 
-STEPS_AT_ONCE = 64
+ROWS_AT_ONCE = 1 << 20
+"""Rows that are counted together."""
 WHERE = {
     REWARD_FAILURE: "reward_status in ('timeout', 'error')",
     MISMATCH: "mismatch_k3 is not null",
@@ -184,24 +185,31 @@ def where_of(incident: Incident) -> str:
 def _signals(workspace: Workspace, request: Request) -> list[StepSignals]:
     store = workspace.store(request.project)
     place = ("signals", request.project, request.run, request.split)
-    counted = [
-        (info.step, info.n_rollouts)
-        for info in store.steps(request.run, request.split)
-        if info.n_rollouts and (*place, info.step, info.n_rollouts) not in workspace.steps_seen
-    ]
-    for at in range(0, len(counted), STEPS_AT_ONCE):
-        part = dict(counted[at : at + STEPS_AT_ONCE])
-        ledger = store.ledger_rows(request.run, request.split, steps=(min(part), max(part)))
-        for step, rows in by_step(ledger):
-            if step in part:
-                seen = signals_of(of_closed_step(rows), step)
-                workspace.steps_seen[(*place, step, part[step])] = {"signals": seen}
-    found = [
-        workspace.steps_seen.get((*place, info.step, info.n_rollouts))
+    keys = {
+        info.step: (*place, info.step, info.n_rollouts)
         for info in store.steps(request.run, request.split)
         if info.n_rollouts
-    ]
-    return [entry["signals"] for entry in found if entry is not None]
+    }
+    missing = {step: key[-1] for step, key in keys.items() if key not in workspace.steps_seen}
+    for part in _parts(missing):
+        for step, seen in signals_by_step(store, request.run, request.split, (part[0], part[-1])).items():
+            if step in missing:
+                workspace.steps_seen[keys[step]] = {"signals": seen}
+    found = [workspace.steps_seen.get(key) for key in keys.values()]
+    return filled([entry["signals"] for entry in found if entry is not None])
+
+
+def _parts(n_rows: Mapping[int, int]) -> list[list[int]]:
+    """Steps in parts of about `ROWS_AT_ONCE` rows."""
+    parts: list[list[int]] = []
+    left = 0
+    for step, n in n_rows.items():
+        if left <= 0:
+            parts.append([])
+            left = ROWS_AT_ONCE
+        parts[-1].append(step)
+        left -= n
+    return parts
 
 
 def _quoted(text: str) -> str:

@@ -144,15 +144,16 @@ class Rows:
             inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
             if len(inside):
                 parts.append(self._take_from(segment, inside, needed))
-        n = len(positions)
         columns: dict[str, pa.Array] = {}
         for name in needed:
             kind = type_of(self.kinds[name])
             pieces = [part[name] for part in parts]
             columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
-        back = np.empty(n, np.int64)
-        back[order] = np.arange(n)
-        table = pa.table(columns).take(pa.array(back)) if columns else pa.table({})
+        table = pa.table(columns)
+        if columns and not np.array_equal(wanted, positions):
+            back = np.empty(len(positions), np.int64)
+            back[order] = np.arange(len(positions))
+            table = table.take(pa.array(back))
         for name in names:
             if name not in table.column_names:
                 column = _computed(name, {c: table[c] for c in needed}, self.state, positions)
