@@ -93,7 +93,7 @@ def logged_by_step(run: RunSeries, name: str) -> str:
     return (
         f"select step, arg_max(value, coalesce(attempt, '')) as value from metrics where run = {sql_text(run.run)} "
         f"and (key = {sql_text(name)} or split || '/' || key = {sql_text(name)}) "
-        "and isfinite(cast(value as double)) and step is not null group by step"
+        "and isfinite(cast(value as double)) and step is not null and not coalesce(superseded, false) group by step"
     )
 
 
