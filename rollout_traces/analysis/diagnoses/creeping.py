@@ -28,7 +28,15 @@ from rollout_traces.analysis.recomputed import before_and_late, levels_of, logge
 from rollout_traces.analysis.relations import sql_text
 from rollout_traces.analysis.series import Series
 
-TOLD_ELSEWHERE = ("truncated", "tied_group", "stale", "mixed_versions", "tool_error")
+TOLD_ELSEWHERE = (
+    "truncated",
+    "tied_group",
+    "stale",
+    "mixed_versions",
+    "tool_error",
+    "logprob_mismatch",
+    "dominates_update",
+)
 """Flags that have a rule of their own for slow growth, or that come with another measure."""
 GROWN = 0.08
 """Share of the rollouts by which a flag has grown over the run ..."""
