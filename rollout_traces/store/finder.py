@@ -85,6 +85,8 @@ class Finder:
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             found, n_rows = page_of(asking, asked, limit + 1, after)
+            if after is None and found.num_rows <= limit:
+                n_rows = found.num_rows
             total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
