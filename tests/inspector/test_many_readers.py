@@ -21,7 +21,7 @@ ROWS_OF_A_STEP = 16
 EARLIER = 2
 """Rows of a run that has ended."""
 ALL = EARLIER + LAST_STEP * ROWS_OF_A_STEP
-PATIENCE = 60
+PATIENCE = 300
 """Seconds after which a reader that does not see the newest step has failed."""
 
 NOTEBOOK = f"""
