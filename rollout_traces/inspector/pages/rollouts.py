@@ -88,6 +88,11 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
     record = store.record(trace_id)
     payload = rollout_payload(trace_id, record, flag_severities())
     names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
+    attempt = record.metadata.get("attempt")
+    if attempt is not None:
+        payload["superseded"] = store.run(request.run).is_superseded(
+            str(attempt), int(record.metadata["step"])
+        )
     payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
     payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
     payload["flags"] = usual_marked(payload["flags"], record.metadata, run_alarms(workspace, request))
@@ -217,6 +222,8 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         "labels": list(known.get("labels") or ()),
         "discard_reason": known.get("discard_reason"),
+        "late": bool(known.get("late")),
+        "superseded": bool(known.get("superseded")),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),
         **{name: known.get(name) for name in numbers},

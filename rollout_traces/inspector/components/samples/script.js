@@ -4,6 +4,7 @@ import { h, replace } from "../../lib/dom.js";
 import { compact, number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { firstWords, inert } from "../../lib/text.js";
+import { lateChips } from "../rollout_header/script.js";
 
 export const SORTS = [
   ["", "by group"],
@@ -54,6 +55,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
       card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
       card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
       card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")) : null,
+      lateChips(card.late, card.superseded),
       (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
       flagChips(card.flags, severities, 1, card.explains))));
 }
