@@ -107,7 +107,8 @@ class Database:
         self._connection.register("given", rollouts)
         self._connection.execute("create table rollouts as select * from given")
         self._connection.execute(
-            "create table metrics (run varchar, split varchar, step bigint, key varchar, value double, attempt varchar)"
+            "create table metrics (run varchar, split varchar, step bigint, key varchar, value double,"
+            " attempt varchar, superseded boolean)"
         )
 
     def sql(self, query: str, params: Any = ()) -> pa.Table:

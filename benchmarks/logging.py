@@ -26,6 +26,8 @@ import psutil
 GROUPS, GROUP_SIZE, MEAN_TOKENS = 25, 8, 4030
 CAP = 32
 APART = 0.5
+VERSION = 1207
+"""The weights version of the hand-over's tokens: larger than a byte holds, as in a run of some length."""
 SMALL = ("input_ids", "attention_mask", "loss_mask", "logprobs", "versions")
 
 
@@ -379,7 +381,7 @@ def tokenizer_and_steps(n_steps: int) -> tuple[Any, list[list[dict[str, Any]]]]:
                 n = len(ids)
                 part["input_ids"][b, :n] = torch.from_numpy(ids)
                 part["loss_mask"][b, :n] = torch.from_numpy(sampled.astype(np.int64))
-                part["versions"][b, :n] = torch.from_numpy(np.where(sampled, 7, -1))
+                part["versions"][b, :n] = torch.from_numpy(np.where(sampled, VERSION, -1))
                 part["turn_ids"][b, :n] = torch.from_numpy(np.where(sampled, 0, -1))
                 part["logprobs"][b, :n] = torch.from_numpy(-rng.exponential(0.35, n).astype(np.float32))
                 part["attention_mask"][b, :n] = True

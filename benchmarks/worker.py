@@ -111,6 +111,7 @@ class Recorder:
         records: Sequence[Any],
         *,
         step: int,
+        attempt: str = "",
         scalars: Mapping[str, Any] | None = None,
         histograms: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -124,7 +125,9 @@ class Recorder:
         ]
         self.calls.append(({**(scalars or {}), **shapes, key: traces}, step))
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int, again: bool = False) -> list[str]:
+    def log_scalars(
+        self, scalars: Mapping[str, Any], *, step: int, attempt: str = "", again: bool = False
+    ) -> list[str]:
         """Keeps nothing: these steps have a summary, and their scalars go with it."""
         return []
 

@@ -47,7 +47,7 @@ What reading makes of all this: one row a rollout of every run, traced or not, i
 | `tool_names`, `error_signatures` | lists of texts | traced | tools that were called, and what their failures say |
 | `messages`, `metadata`, `spans` | JSON text | traced, in exports | the trace as it was stored |
 
-Unknown is null. A column that is a number in one segment and a text in another is text. A step is put together anew when more of it comes; the newer row of a rollout (by `uid`) replaces the older. `rt.open_store(...).rollouts()` gives the table as Arrow; `.ledger()` gives numpy columns in which unknown whole numbers are masked; `.sql()` one SELECT over `rollouts` and `metrics(run, run_id, split, step, key, value, attempt)`.
+Unknown is null. A column that is a number in one segment and a text in another is text. A step is put together anew when more of it comes; the newer row of a rollout (by `uid`) replaces the older. `rt.open_store(...).rollouts()` gives the table as Arrow; `.ledger()` gives numpy columns in which unknown whole numbers are masked; `.sql()` one SELECT over `rollouts` and `metrics(run, run_id, split, step, key, value, attempt, superseded)`.
 """
 
 

@@ -11,7 +11,7 @@ from rollout_traces.analysis.series import Series
 
 
 def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
-    """The run's logged numbers, the last attempt's value where a step was logged twice.
+    """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
 
     Args:
         relations: where to read.
@@ -21,6 +21,7 @@ def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) 
     query = """
         select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
         from metrics where run = ? and value is not null and isfinite(cast(value as double)) and step is not null
+            and not coalesce(superseded, false)
         group by 1, 2, 3 order by 1, 2, 3"""
     found = as_arrays(relations.sql(query, [run]))
     if not len(found["step"]):

@@ -21,7 +21,14 @@ from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.images import plain_images
 from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
-from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record, float16_overflows, record_meta
+from rollout_traces.spool.batch_record import (
+    NARROW_INTS,
+    ROLLOUTS,
+    batch_from_record,
+    float16_overflows,
+    ints_fit,
+    record_meta,
+)
 from rollout_traces.spool.record import RecordBuffer, decode
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
@@ -73,6 +80,7 @@ class Capture:
         self._buffer = RecordBuffer()
         self._floats = np.zeros(0, np.float32)
         self._bools = np.zeros(0, bool)
+        self._ints = np.zeros(0, np.int32)
 
     def take(
         self,
@@ -165,7 +173,7 @@ class Capture:
             self._mask(parts, "response_mask", N)
         for key in INT_TRACKS:
             if any(getattr(part.batch, key) is not None for part in parts):
-                _gather(parts, key, self._buffer.reserve(f"track/{key}", np.int32, N), fill=-1)
+                self._int_track(parts, key, N)
         for key in FLOAT_TRACKS:
             if any(part.has_track(key) for part in parts):
                 self._float_track(parts, key, N)
@@ -193,11 +201,35 @@ class Capture:
         _gather(parts, key, bools, fill=False)
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
+    def _int_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
+        """In the narrowest type that holds all its values; one that does not shows in the first parts."""
+        for kind in NARROW_INTS:
+            if self._narrowed(parts, key, self._buffer.reserve(f"track/{key}", kind, N)):
+                return
+            self._buffer.take_back()
+        _gather(parts, key, self._buffer.reserve(f"track/{key}", np.int32, N), fill=-1)
+
+    def _narrowed(self, parts: Sequence[CapturedPart], key: str, narrow: np.ndarray) -> bool:
+        """Copies a key of all parts; False where a value does not fit. A part is narrowed while it is in the cache."""
+        at = 0
+        for part in parts:
+            wide = self._ints[: part.n_kept]
+            part.gather(key, wide, -1)
+            if not ints_fit(wide, narrow.dtype):
+                return False
+            narrow[at : at + part.n_kept] = wide
+            at += part.n_kept
+        return True
+
     def _float_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._floats[:N]
-        _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
-        _to_float16(wide, narrow)
+        at = 0
+        for part in parts:
+            place = slice(at, at + part.n_kept)
+            part.gather(key, wide[place], np.nan)
+            _to_float16(wide[place], narrow[place])
+            at = place.stop
         if float16_overflows(narrow, wide):
             self._buffer.take_back()
             self._buffer.reserve(f"track/{key}", np.float32, N)[:] = wide
@@ -206,6 +238,7 @@ class Capture:
         if len(self._floats) < N:
             self._floats = np.zeros(int(N * 1.25), np.float32)
             self._bools = np.zeros(int(N * 1.25), bool)
+            self._ints = np.zeros(int(N * 1.25), np.int32)
 
 
 def capture(

@@ -24,7 +24,7 @@ from rollout_traces.sink.disk_use import DiskUse
 from rollout_traces.sink.images import saved_images
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
-from rollout_traces.trace.conversion import DETAILS_KEY, TraceRecord
+from rollout_traces.trace.conversion import ATTEMPT_KEY, DETAILS_KEY, TraceRecord
 from rollout_traces.trace.images import IMAGES_KEY
 
 log = logging.getLogger("rollout_traces")
@@ -131,12 +131,15 @@ class TrackioSink:
             run.id = run_id
         return cls(run, owned=True)
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int, again: bool = False) -> list[str]:
+    def log_scalars(
+        self, scalars: Mapping[str, Any], *, step: int, attempt: str = "", again: bool = False
+    ) -> list[str]:
         """Logs numbers at a step.
 
         Args:
             scalars: key -> number.
             step: the trainer's global step.
+            attempt: the run's attempt that they belong to; empty when unknown.
             again: they may have been logged before; what is stored already is not logged twice.
 
         Returns:
@@ -146,6 +149,7 @@ class TrackioSink:
         left_out = [str(key) for key in scalars if str(key) not in values]
         if not values:
             return left_out
+        values |= _marked(attempt)
         token = scalar_signature(int(step), values)
         self._logged.add(token)
         if again and token in self.stored.scalars:
@@ -160,6 +164,7 @@ class TrackioSink:
         records: Sequence[TraceRecord],
         *,
         step: int,
+        attempt: str = "",
         scalars: Mapping[str, Any] | None = None,
         histograms: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -169,6 +174,7 @@ class TrackioSink:
             key: under 34 characters; longer ones overwrite each other's session files.
             records: the traces; those that are stored already are left out.
             step: the trainer's global step.
+            attempt: the run's attempt, which the numbers are marked with; empty when unknown.
             scalars: numbers that are stored with them or not at all.
             histograms: key -> the values behind a histogram, stored likewise; one is left out where its
                 values are so large and so close together that no bins part them.
@@ -177,6 +183,8 @@ class TrackioSink:
         fresh = [record for record in records if record.metadata["uid"] not in self.stored.uids]
         if fresh:
             numbers = _numbers(scalars or {})
+            if numbers:
+                numbers |= _marked(attempt)
             shapes = {
                 name: _as_histogram(values)
                 for name, values in (histograms or {}).items()
@@ -266,6 +274,11 @@ class TrackioSink:
 
 def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in plain(scalars).items() if isinstance(value, (int, float))}
+
+
+def _marked(attempt: str) -> dict[str, Any]:
+    """What marks scalars with their attempt; nothing where it is unknown."""
+    return {ATTEMPT_KEY: attempt} if attempt else {}
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """PackedBatch <-> the compact record that crosses the spool.
 
-Ids take 4 bytes, masks a bit, integer tracks 4 bytes, float tracks 2 (4 where a finite value exceeds
+Ids take 4 bytes, masks a bit, integer tracks 1, 2 or 4 bytes as their values need, float tracks 2 (4 where a finite value exceeds
 float16's 65504), scalars stay float64, lists are JSON. `capture` writes the same layout straight from
 tensors.
 """
@@ -16,6 +16,8 @@ from rollout_traces.packed_batch import SCHEMA_VERSION, PackedBatch
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.transcript import INT_TRACKS
 
+NARROW_INTS = (np.int8, np.int16)
+"""What integer tracks are stored in where all their values fit, else int32."""
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""
 _ROW_GROUPS = ("row_floats", "reward_components", "sample_metrics")
@@ -118,7 +120,7 @@ def batch_to_record(batch: PackedBatch) -> Record:
         arrays["response_mask"] = np.packbits(batch.response_mask)
     for name, values in batch.tracks.items():
         arrays[f"track/{name}"] = (
-            values.astype(np.int32) if name in INT_TRACKS else _narrow_floats(np.asarray(values, np.float32))
+            _narrow_ints(values) if name in INT_TRACKS else _narrow_floats(np.asarray(values, np.float32))
         )
     for group in _ROW_GROUPS:
         arrays |= {f"{group}/{name}": column for name, column in getattr(batch, group).items()}
@@ -130,6 +132,12 @@ def batch_to_record(batch: PackedBatch) -> Record:
 def record_meta(row_lists: Mapping[str, Sequence[Any]], **fields: Any) -> dict[str, Any]:
     """The header of a batch's record."""
     return {"schema": SCHEMA_VERSION, "row_lists": row_lists, **fields}
+
+
+def ints_fit(values: np.ndarray, kind: Any) -> bool:
+    """True when an integer dtype holds all values."""
+    limits = np.iinfo(kind)
+    return not len(values) or bool(values.min() >= limits.min and values.max() <= limits.max)
 
 
 def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
@@ -144,6 +152,10 @@ def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
         return False
     infinite = (bits & 0x7FFF) == 0x7C00
     return bool(infinite.any()) and bool(np.isfinite(wide[infinite]).any())
+
+
+def _narrow_ints(values: np.ndarray) -> np.ndarray:
+    return values.astype(next((kind for kind in NARROW_INTS if ints_fit(values, kind)), np.int32))
 
 
 def _narrow_floats(values: np.ndarray) -> np.ndarray:

@@ -38,7 +38,9 @@ class Sink(Protocol):
 
     stored: Stored
 
-    def log_scalars(self, scalars: Mapping[str, Any], *, step: int, again: bool = False) -> list[str]: ...
+    def log_scalars(
+        self, scalars: Mapping[str, Any], *, step: int, attempt: str = "", again: bool = False
+    ) -> list[str]: ...
 
     def log_traces(
         self,
@@ -46,6 +48,7 @@ class Sink(Protocol):
         records: Sequence[TraceRecord],
         *,
         step: int,
+        attempt: str = "",
         scalars: Mapping[str, Any] | None = None,
         histograms: Mapping[str, np.ndarray] | None = None,
     ) -> None: ...
@@ -162,11 +165,12 @@ class StepProcessor:
                 f"{key.split}/{STEPS}",
                 [judged.summary],
                 step=key.step,
+                attempt=key.attempt,
                 scalars=judged.scalars,
                 histograms=judged.histograms,
             )
         elif judged.scalars:
-            self.sink.log_scalars(judged.scalars, step=key.step, again=again)
+            self.sink.log_scalars(judged.scalars, step=key.step, attempt=key.attempt, again=again)
         for alert in judged.alerts:
             self.sink.alert(alert, step=key.step)
         self._write_all_rows(step, judged)

@@ -95,5 +95,5 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
         f"SELECT {shown}, count(*) AS rollouts{further} FROM (SELECT {', '.join(listed)} FROM rollouts t"
         f" WHERE {condition.text}) GROUP BY {grouped} ORDER BY {grouped} LIMIT {MOST_GROUPS}"
     )
-    reading = Asked(condition, (), (*asked.columns, *reads), asked.relations)
+    reading = Asked(condition, (), (*asked.columns, *reads), asked.found)
     return asking.run(reading, statement, condition.parameters)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rollout_traces.ledger.rewards import TIED_SQL
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows
-from rollout_traces.store.query.compiler import Compiler, Sql, check_pattern
+from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, group_column
 from rollout_traces.store.query.nodes import SortKey, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
@@ -40,6 +41,8 @@ FROM (SELECT run_no, split, step, "group", attempt, avg(r) AS group_mean, stddev
 
 _AT = "__asked_at"
 """The order of rows that were taken out; a name that no column of a run has."""
+_FOUND = "__found_"
+"""What columns of search results begin with; what was found follows, as a hash."""
 Order = Sequence[tuple[Sql, bool]]
 """Expressions to sort by, each with True for highest first."""
 
@@ -52,13 +55,20 @@ class Asked:
         condition: which rows, alias `t`.
         order: the filter's own `order by`, or what was asked for.
         columns: columns of the table that both read.
-        relations: further relations that the condition reads.
+        found: columns of search results that the condition reads, bool [N] each; a name says what is in it, so that
+            equal conditions have equal answers.
     """
 
     condition: Sql
     order: Order
     columns: tuple[str, ...]
-    relations: dict[str, pa.Table]
+    found: dict[str, pa.Array]
+
+    @property
+    def only_found(self) -> np.ndarray | None:
+        """Where the search result is true that the whole condition is, int [K]; None where it is another one."""
+        columns = (column for name, column in self.found.items() if self.condition == Sql(f"t.{name}"))
+        return next((np.flatnonzero(column.to_numpy(zero_copy_only=False)) for column in columns), None)
 
 
 class Asking:
@@ -104,25 +114,25 @@ class Asking:
         plain = [node for node in nodes if not holds_text(node)]
         for node in texts:
             _check(node, scope.where)
-        parts, columns = scope.place(self.rows.state)
-        relations: dict[str, pa.Table] = {}
+        parts, columns = scope.place(self.rows)
+        found: dict[str, pa.Array] = {}
         used = dict.fromkeys(columns)
 
         def compile_text(node: Text | TextScan) -> Sql:
             _check(node, scope.where)
-            return self._text(node, relations, parts, used)
+            return self._text(node, found, parts, used)
 
         compiler = Compiler(self.names, scope.where, compile_text)
         compiler.used = used
         parts += [compiler.filter(node) for node in plain]
-        parts += self._searched([*texts, *scope.searches()], relations, parts, used)
+        parts += self._searched([*texts, *scope.searches()], found, parts, used)
         for either in mixed:
             parts.append(compiler.filter(either))
         order = compiler.order(query.order) if order_by is None else self.order(order_by, used)
-        condition = Sql("true")
+        condition = EVERY
         for part in parts:
             condition = condition.and_(part)
-        return Asked(condition, order, tuple(used), relations)
+        return Asked(condition, order, tuple(used), found)
 
     def order(self, order_by: str, used: dict[str, None]) -> Order:
         """Compiles sort keys; the columns that they read are added to `used`."""
@@ -149,7 +159,9 @@ class Asking:
         table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
         for name in dict.fromkeys(name for name in (*asked.columns, *columns) if name in GROUP):
             table = table.append_column(group_column(name), self._of_groups(GROUP[name][0]))
-        return self._engine.run(statement, parameters, {"rollouts": table, **asked.relations})
+        for name, column in asked.found.items():
+            table = table.append_column(name, column)
+        return self._engine.run(statement, parameters, {"rollouts": table})
 
     def _of_groups(self, figure: str) -> pa.ChunkedArray:
         """A figure of every row's group, null where it has none; computed once for a state of the table."""
@@ -212,40 +224,42 @@ class Asking:
     def _searched(
         self,
         texts: Sequence[Text | TextScan],
-        relations: dict[str, pa.Table],
+        found: dict[str, pa.Array],
         parts: list[Sql],
         used: dict[str, None],
     ) -> list[Sql]:
         """The conditions of searches that must all hit: words are looked up together, texts read last."""
         expressions = {node: search.expression_of(node) for node in texts}
         indexed = [expression for expression in expressions.values() if expression is not None]
-        found = []
+        hits = []
         if indexed:
-            found.append(self._found(search.look_up(self.connection, " AND ".join(indexed)), relations, used))
+            hits.append(self._hits(search.look_up(self.connection, " AND ".join(indexed)), found))
         for node, expression in expressions.items():
             if expression is None:
-                found.append(self._read(node, relations, [*parts, *found], used))
-        return found
+                hits.append(self._read(node, found, [*parts, *hits], used))
+        return hits
 
     def _text(
-        self, node: Text | TextScan, relations: dict[str, pa.Table], parts: list[Sql], used: dict[str, None]
+        self, node: Text | TextScan, found: dict[str, pa.Array], parts: list[Sql], used: dict[str, None]
     ) -> Sql:
         """The condition of a search inside a larger filter."""
         expression = search.expression_of(node)
         if expression is not None:
-            return self._found(search.look_up(self.connection, expression), relations, used)
-        return self._read(node, relations, parts, used)
+            return self._hits(search.look_up(self.connection, expression), found)
+        return self._read(node, found, parts, used)
 
-    def _found(self, docs: np.ndarray, relations: dict[str, pa.Table], used: dict[str, None]) -> Sql:
-        name = f"found_{len(relations)}"
-        relations[name] = pa.table({"doc": docs})
-        used["doc"] = None
-        return Sql(f"coalesce(t.doc IN (SELECT doc FROM {name}), false)")
+    def _hits(self, docs: np.ndarray, found: dict[str, pa.Array]) -> Sql:
+        column = self.rows.of_docs(docs)
+        if column.true_count == self.rows.n_rows:
+            return EVERY
+        name = _FOUND + blake2b(docs.tobytes(), digest_size=16).hexdigest()
+        found[name] = column
+        return Sql(f"t.{name}")
 
     def _read(
         self,
         node: Text | TextScan,
-        relations: dict[str, pa.Table],
+        found: dict[str, pa.Array],
         parts: Sequence[Sql],
         used: dict[str, None],
     ) -> Sql:
@@ -253,16 +267,15 @@ class Asking:
         condition = Sql("t.doc IS NOT NULL")
         for part in parts:
             condition = condition.and_(part)
-        left = Asked(condition, (), (*used, "doc"), relations)
+        left = Asked(condition, (), (*used, "doc"), dict(found))
 
         def docs() -> np.ndarray:
-            found = self.run(
+            rows = self.run(
                 left, f"SELECT t.doc FROM rollouts t WHERE {condition.text}", condition.parameters
             )
-            return search.scan(self.connection, self._source, node, found["doc"].to_numpy(), self._engine)
+            return search.scan(self.connection, self._source, node, rows["doc"].to_numpy(), self._engine)
 
-        names = [(name, table.num_rows) for name, table in relations.items()]
-        return self._found(self._remember((node, condition, str(names)), docs), relations, used)
+        return self._hits(self._remember((node, condition), docs), found)
 
     def _flags_seen(self) -> Collection[str]:
         def seen() -> frozenset[str]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.kinds import cast, common_kind, type_of
 from rollout_traces.store.columns.segments import SegmentFile, alive_rows, read_columns, write_segment
-from rollout_traces.store.indexing import parts_of
+from rollout_traces.store.indexing import SEGMENT_ROWS, parts_of
 
 FAN = 16
 """So many neighbouring segments of one size class become one."""
@@ -34,6 +34,27 @@ def compact(connection: sqlite3.Connection, folder: Path) -> list[Path]:
         _join(connection, folder, run)
         gone += [segment.path for segment in run]
     return gone
+
+
+def join_neighbours(connection: sqlite3.Connection, folder: Path) -> list[Path]:
+    """Joins neighbouring segments up to `indexing.SEGMENT_ROWS` rows: few files, worth it once many rows came at once.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+        folder: where the segments are.
+
+    Returns:
+        As `compact`.
+    """
+    runs: list[list[SegmentFile]] = [[]]
+    for segment in manifest.segments(connection, folder):
+        if sum(other.n_rows for other in runs[-1]) + segment.n_rows > SEGMENT_ROWS:
+            runs.append([])
+        runs[-1].append(segment)
+    several = [run for run in runs if len(run) > 1]
+    for run in several:
+        _join(connection, folder, run)
+    return [segment.path for run in several for segment in run]
 
 
 def _due(segments: Sequence[SegmentFile], dead: dict[int, int]) -> list[SegmentFile]:

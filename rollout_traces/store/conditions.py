@@ -26,7 +26,7 @@ def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
         QueryError: it cannot be understood.
     """
     asked = asking.asked(Scope(where=where, rows="all"))
-    if not asked.relations and not any(name in GROUP for name in asked.columns):
+    if not asked.found and not any(name in GROUP for name in asked.columns):
         return _COLUMN.sub(r"\1", asked.condition.text), asked.condition.parameters
     found = asking.run(
         asked,

@@ -18,7 +18,7 @@ from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.index import Index
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.pages import page_of
-from rollout_traces.store.query.compiler import Compiler, Sql
+from rollout_traces.store.query.compiler import EVERY, Compiler
 from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.query.nodes import Place
 from rollout_traces.store.rows import Histogram, RowPage
@@ -85,6 +85,8 @@ class Finder:
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             found, n_rows = page_of(asking, asked, limit + 1, after)
+            if after is None and found.num_rows <= limit:
+                n_rows = found.num_rows
             total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
@@ -172,7 +174,7 @@ class Finder:
             reads = dict.fromkeys(read for column in selected for read in column.reads)
             behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
             given = (*asked.condition.parameters, *parameters)
-            if asked.condition != Sql("true") and not any(name in GROUP for name in reads):
+            if asked.condition != EVERY and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
                 if found.num_rows * FEW <= asking.rows.n_rows:
                     positions = found[POSITION].to_numpy()
@@ -192,16 +194,12 @@ class Finder:
         def counted() -> int:
             if known is not None:
                 return known
-            if asked.condition == Sql("true"):
+            if asked.condition == EVERY:
                 return asking.rows.n_rows
             statement = f"SELECT count(*) AS n FROM rollouts t WHERE {asked.condition.text}"
             return int(asking.run(asked, statement, asked.condition.parameters)["n"][0].as_py())
 
-        return int(self._kept(asking, asked, asked.condition, counted))
-
-    def _kept(self, asking: Asking, asked: Asked, key: Any, answer: Callable[[], Any]) -> Any:
-        """An answer from before, but of questions that read what was found for them alone."""
-        return answer() if asked.relations else self._remembering(asking.rows)(key, answer)
+        return int(self._remembering(asking.rows)(asked.condition, counted))
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""
@@ -237,11 +235,11 @@ def _ordered(asking: Asking, asked: Asked) -> Asked:
         return asked
     used = dict.fromkeys(asked.columns)
     order = asking.order(DEFAULT_ORDER, used)
-    return Asked(asked.condition, order, tuple(used), asked.relations)
+    return Asked(asked.condition, order, tuple(used), asked.found)
 
 
 def _reading(asked: Asked, columns: Sequence[str]) -> Asked:
-    return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.relations)
+    return Asked(asked.condition, asked.order, (*asked.columns, *columns), asked.found)
 
 
 def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from rollout_traces.store.asking import GROUP_KEYS, GROUP_READS, GROUPS, Asked, Asking
-from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.query.compiler import EVERY
 
 _READS = (
     *GROUP_KEYS,
@@ -44,4 +44,4 @@ def groups_table(asking: Asking) -> pa.Table:
             CAST(f.n_sampled AS BIGINT) AS n_sampled, f.superseded
         FROM ({more}) f JOIN ({GROUPS}) g ON {on}
         ORDER BY f.run_no, f.split, f.step, f."group", f.attempt"""
-    return asking.run(Asked(Sql("true"), (), _READS, {}), statement, ())
+    return asking.run(Asked(EVERY, (), _READS, {}), statement, ())

@@ -25,7 +25,7 @@ from rollout_traces.store import manifest
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.columns.table import Cache, Rows, State
-from rollout_traces.store.compaction import compact
+from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch
 from rollout_traces.store.labels import LabelBook
@@ -40,6 +40,8 @@ Answer = TypeVar("Answer")
 
 PAGE_BYTES = 16384
 """Page size of a new file: a scan looks up a quarter of the pages that SQLite's usual 4 KB need."""
+MANY = 10_000
+"""Traces of one refresh after which its segments are joined at once."""
 MANIFEST = "index.sqlite3"
 SEGMENTS = "segments"
 
@@ -289,7 +291,7 @@ class Index:
             self.source, self.segments, self.reading, self._transaction, came=added > 0
         )
         if added or of_tables:
-            self._compact()
+            self._compact(join_neighbours if added + of_tables >= MANY else compact)
         self._copy_runs()
         return added + of_tables
 
@@ -315,10 +317,10 @@ class Index:
                     manifest.changed(connection)
             yield len(fresh)
 
-    def _compact(self) -> None:
+    def _compact(self, join: Callable[[sqlite3.Connection, Path], list[Path]] = compact) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
         with self._transaction() as connection:
-            gone = compact(connection, self.segments)
+            gone = join(connection, self.segments)
             if gone:
                 manifest.changed(connection)
             known = manifest.segments(connection, self.segments)

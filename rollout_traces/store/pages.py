@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rollout_traces.store import cursor
 from rollout_traces.store.asking import Asked, Asking
 from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.columns.table import POSITION
-from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.query.compiler import EVERY, Sql
 
 SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
+SORTED_AS_FOUND = 2_000
+"""Rows up to which those that were found are sorted, and not thinned out by the first key before."""
 
 
 def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
@@ -35,33 +38,57 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
     sorting = tuple(p for key, _ in asked.order for p in key.parameters)
     order = f"{_sorted_by(directions)} LIMIT {int(limit)}"
     behind = _after(directions, after)
+    matching = f"SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text}"
     rows = Sql(
-        f"(SELECT t.position{keys}, t.row AS last FROM rollouts t WHERE {asked.condition.text})"
-        f" WHERE {behind.text}",
-        (*sorting, *asked.condition.parameters, *behind.parameters),
+        f"({matching}) WHERE {behind.text}", (*sorting, *asked.condition.parameters, *behind.parameters)
     )
     total = None
-    if asking.rows.n_rows > SORTED_WHOLE and _may_be_numbers(asking, asked):
+    if _by_first_key(asking, asked, after):
         values, positions = _first_key(asking, asked, rows, after)
         total = len(values) if after is None else None
         best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        page = None if best is None else _by_numbers(asking, asked, best, limit)
+        if page is not None:
+            return page, total
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
             return asking.run_over(taken, statement, sorting), total
+    if total is None and after is None and asking.rows.n_rows <= SORTED_WHOLE:
+        return _counted(
+            asking.run(
+                asked,
+                f"WITH m AS MATERIALIZED ({matching}) SELECT *, (SELECT count(*) FROM m) AS n FROM m{order}",
+                rows.parameters,
+                [POSITION, "row"],
+            )
+        )
     statement = f"SELECT * FROM {rows.text}{order}"
     return asking.run(asked, statement, rows.parameters, [POSITION, "row"]), total
 
 
+def _counted(page: pa.Table) -> tuple[pa.Table, int]:
+    """A page without the column that says how many rows there are, and that number."""
+    return page.drop_columns("n"), page["n"][0].as_py() if page.num_rows else 0
+
+
+def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
+    """Whether the values of the first sort key are looked at before anything is sorted."""
+    if not _may_be_numbers(asking, asked):
+        return False
+    plain = _plain_column(asked, 0) is not None
+    return (plain and after is None) or asking.rows.n_rows > SORTED_WHOLE
+
+
 def _may_be_numbers(asking: Asking, asked: Asked) -> bool:
     """Whether the first sort key is no column of texts."""
-    name = _plain_column(asked)
+    name = _plain_column(asked, 0)
     return name is None or asking.rows.kinds[name] in ("int", "float")
 
 
-def _plain_column(asked: Asked) -> str | None:
-    """The column that the first sort key is; None for an expression."""
-    key, _ = asked.order[0]
+def _plain_column(asked: Asked, at: int) -> str | None:
+    """The column that a sort key is; None for an expression."""
+    key, _ = asked.order[at]
     return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
 
 
@@ -69,9 +96,17 @@ def _first_key(
     asking: Asking, asked: Asked, rows: Sql, after: str | None
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
     """The first sort key of all rows of a question, and their positions; None for all rows in order."""
-    name = _plain_column(asked)
-    if asked.condition == Sql("true") and after is None and name is not None:
-        return asking.rows.arrow([name])[name], None
+    name = _plain_column(asked, 0)
+    if name is not None and after is None:
+        if asked.condition == EVERY:
+            return asking.rows.arrow([name])[name], None
+        condition = asked.condition
+        positions = asked.only_found
+        if positions is None:
+            statement = f"SELECT {condition.text} AS hit FROM rollouts t"
+            hits = asking.run(asked, statement, condition.parameters)["hit"]
+            positions = np.flatnonzero(hits.to_numpy())
+        return asking.rows.arrow([name])[name].take(pa.array(positions)), positions
     found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
     return found["k0"], found[POSITION].to_numpy()
 
@@ -88,11 +123,11 @@ def _best(
 
     None where that is not known by numbers alone, or would be too many rows.
     """
-    if positions is not None and len(positions) <= SORTED_WHOLE:
+    if positions is not None and len(positions) <= SORTED_AS_FOUND:
         return positions
     bound = _bound(values, limit, highest)
     if bound is None:
-        return None
+        return positions if positions is not None and len(positions) <= SORTED_WHOLE else None
     better = _rows(values, bound, np.greater if highest else np.less, limit)
     equal = _rows(values, bound, np.equal, SORTED_WHOLE + 1)
     if len(equal) > SORTED_WHOLE:
@@ -140,6 +175,26 @@ def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> 
     return np.concatenate(found)
 
 
+def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> pa.Table | None:
+    """What the statement of a page gives; None where a sort key is more than a column of plain numbers."""
+    names = [_plain_column(asked, at) for at in range(len(asked.order))]
+    plain = [name for name in names if name is not None and asking.rows.kinds[name] in ("int", "float")]
+    if len(plain) < len(names):
+        return None
+    rows = asking.rows.take(best, list(dict.fromkeys([*plain, "row"])))
+    if any(_has_nan(rows[name]) for name in plain):
+        return None
+    keys = {f"k{at}": rows[name] for at, name in enumerate(plain)}
+    found = pa.table({POSITION: pa.array(best), **keys, "last": rows["row"]})
+    order = [(f"k{at}", "descending" if down else "ascending") for at, (_, down) in enumerate(asked.order)]
+    places = pc.sort_indices(found, [*order, ("last", "ascending")])
+    return found.take(places.slice(0, limit))
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
 def _sorted_by(directions: Sequence[bool]) -> str:
     """ORDER BY the keys, unknown values last, and the rows' numbers."""
     keys = [f"k{at} {'DESC' if down else 'ASC'} NULLS LAST" for at, down in enumerate(directions)]
@@ -149,7 +204,7 @@ def _sorted_by(directions: Sequence[bool]) -> str:
 def _after(directions: Sequence[bool], after: str | None) -> Sql:
     """Rows that come after a cursor's; unknown values come last."""
     if after is None:
-        return Sql("true")
+        return EVERY
     values = cursor.decoded(after, len(directions) + 1)
     result = Sql("last > ?", (values[-1],))
     for at, (down, value) in reversed(list(enumerate(zip(directions, values[:-1], strict=True)))):

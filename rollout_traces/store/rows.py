@@ -19,6 +19,7 @@ class RunInfo:
         n_traces: traces of rollouts in the store.
         n_rollouts: rollouts that the ledgers know of, traced or not; 0 without ledgers.
         splits: the splits it has traces or ledgers of.
+        attempts: the attempts that its training rollouts name, oldest first, each with the first step it wrote.
     """
 
     id: str
@@ -28,6 +29,12 @@ class RunInfo:
     n_traces: int
     n_rollouts: int
     splits: tuple[str, ...]
+    attempts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def resumed_at(self) -> tuple[int, ...]:
+        """The steps at which it was resumed: the first step of every attempt but the first."""
+        return tuple(step for _, step in self.attempts[1:])
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
 from rollout_traces.store.source import Source
+from rollout_traces.trace.conversion import ATTEMPT_KEY
 
 Series = dict[str, tuple[list[int], list[float]]]
 """Key -> steps and values, in order of arrival; of a step that was logged several times, the newest value."""
+Attempts = Sequence[tuple[str, int]]
+"""Attempts of a run, oldest first, each with the first step that it trained."""
+UNKNOWN = ""
+"""The attempt of what carries none: the trainer logged it to Trackio itself, or an older version did."""
 
 _LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -20,10 +25,47 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 @dataclass
 class _Read:
-    """What was read of one run: key -> step -> its newest value, and the id of the last row."""
+    """What was read of one run: attempt -> key -> step -> its newest value, and the id of the last row."""
 
-    series: dict[str, dict[int, float]] = field(default_factory=dict)
+    values: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
     last_id: int = 0
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(key for values in self.values.values() for key in values))
+
+    def newest(self, key: str) -> dict[int, tuple[float, str]]:
+        """Step -> value and attempt, in order of arrival; of a step that several attempts logged, the newest's."""
+        found: dict[int, tuple[float, str]] = {}
+        for attempt in sorted(self.values):
+            for step, value in self.values[attempt].get(key, {}).items():
+                found.pop(step, None)
+                found[step] = (value, attempt)
+        return found
+
+    def first_steps(self) -> dict[str, int]:
+        """Attempt -> the first step that it logged a number of."""
+        return {
+            attempt: min(min(steps) for steps in values.values())
+            for attempt, values in self.values.items()
+            if attempt != UNKNOWN
+        }
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The numbers of one key, in order of arrival, each step once.
+
+    Attributes:
+        steps: the trainer's global step of each.
+        values: each number.
+        attempts: the attempt that logged each; None where unknown.
+        superseded: the steps that only an older attempt has, past where a newer one began.
+    """
+
+    steps: list[int]
+    values: list[float]
+    attempts: list[str | None]
+    superseded: frozenset[int] = frozenset()
 
 
 class Scalars:
@@ -45,17 +87,40 @@ class Scalars:
             run_id: the run.
         """
         with self._lock:
-            read = self._runs.setdefault(run_id, _Read())
-            while rows := self._source.metrics(run_id, read.last_id):
-                for row_id, step, _, text in rows:
-                    if not _add(read.series, step, text):
-                        _LOG.warning("%s: metrics row %d is damaged and left out", self._source.label, row_id)
-                read.last_id = rows[-1][0]
-            return {key: (list(values), list(values.values())) for key, values in read.series.items()}
+            read = self._read_on(run_id)
+            if len(read.values) == 1:
+                [values] = read.values.values()
+                return {key: (list(found), list(found.values())) for key, found in values.items()}
+            newest = {key: read.newest(key) for key in read.names()}
+            return {
+                key: (list(found), [value for value, _ in found.values()]) for key, found in newest.items()
+            }
+
+    def by_attempt(self, run_id: str, attempts: Attempts) -> dict[str, Logged]:
+        """The same with the attempt of each number, and the steps that a newer attempt superseded.
+
+        Args:
+            run_id: the run.
+            attempts: the attempts of its training rollouts.
+        """
+        with self._lock:
+            read = self._read_on(run_id)
+            begins = {name: first + 1 for name, first in read.first_steps().items()} | dict(attempts)
+            resumed = [step for _, step in attempts[1:]]
+            return {key: _logged(read.newest(key), begins, resumed) for key in read.names()}
+
+    def _read_on(self, run_id: str) -> _Read:
+        read = self._runs.setdefault(run_id, _Read())
+        while rows := self._source.metrics(run_id, read.last_id):
+            for row_id, step, _, text in rows:
+                if not _add(read.values, step, text):
+                    _LOG.warning("%s: metrics row %d is damaged and left out", self._source.label, row_id)
+            read.last_id = rows[-1][0]
+        return read
 
 
 def superseded_steps(steps: Sequence[int], begins: Sequence[int]) -> set[int]:
-    """The steps of a series that only an older attempt has, past where a newer one began.
+    """The steps of numbers without an attempt that only an older attempt has, past where a newer one began.
 
     A newer attempt's first value comes after all those of the older ones; what came before it and lies further on
     belongs to weights that were thrown away.
@@ -72,7 +137,32 @@ def superseded_steps(steps: Sequence[int], begins: Sequence[int]) -> set[int]:
     return superseded
 
 
-def _add(series: dict[str, dict[int, float]], step: int, text: str | bytes) -> bool:
+def _logged(
+    newest: Mapping[int, tuple[float, str]], begins: Mapping[str, int], resumed: Sequence[int]
+) -> Logged:
+    """The numbers of a key.
+
+    Args:
+        newest: step -> value and attempt.
+        begins: attempt -> the step from which it supersedes older ones.
+        resumed: the first step of every attempt but the first.
+    """
+    steps, names = list(newest), {attempt for _, attempt in newest.values()}
+    if names == {UNKNOWN}:
+        superseded = superseded_steps(steps, resumed) if resumed else set()
+    else:
+        marked = {name: begin for name, begin in begins.items() if name != UNKNOWN}
+        ends = {name: min((b for other, b in marked.items() if other > name), default=None) for name in names}
+        superseded = {
+            step
+            for step, (_, attempt) in newest.items()
+            if (end := ends[attempt]) is not None and step >= end
+        }
+    values = [value for value, _ in newest.values()]
+    return Logged(steps, values, [attempt or None for _, attempt in newest.values()], frozenset(superseded))
+
+
+def _add(values: dict[str, dict[str, dict[int, float]]], step: int, text: str | bytes) -> bool:
     """Adds the numbers of one row; False when it is damaged."""
     try:
         logged = orjson.loads(text)
@@ -80,11 +170,13 @@ def _add(series: dict[str, dict[int, float]], step: int, text: str | bytes) -> b
         return False
     if type(step) is not int or not isinstance(logged, dict):
         return False
+    attempt = logged.get(ATTEMPT_KEY)
+    series = values.setdefault(attempt if isinstance(attempt, str) else UNKNOWN, {})
     for key, value in logged.items():
         if isinstance(value, bool):
             continue
         if isinstance(value, int | float) or value in _NOT_FINITE:
-            values = series.setdefault(key, {})
-            values.pop(step, None)
-            values[step] = float(value)
+            found = series.setdefault(key, {})
+            found.pop(step, None)
+            found[step] = float(value)
     return True

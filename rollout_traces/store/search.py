@@ -54,9 +54,12 @@ def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
         connection: the index.
         expression: one or several of `match_expression`, joined by AND.
     """
+    # one text of all numbers is read in half the time of a row for each
     with stopping(connection):
-        cursor = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,))
-        return np.fromiter((doc for (doc,) in cursor), np.int64)
+        [found] = connection.execute(
+            "SELECT group_concat(rowid) FROM words WHERE words MATCH ?", (expression,)
+        ).fetchone()
+    return np.fromstring(found or "", np.int64, sep=",")
 
 
 def scan(

@@ -8,6 +8,7 @@ from collections import Counter
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.rewards import tied
 from rollout_traces.store.asking import Asking
+from rollout_traces.store.columns.attempts import TRAINING
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.scope import Scope
@@ -23,6 +24,11 @@ def list_runs(connection: sqlite3.Connection) -> list[RunInfo]:
         " GROUP BY run, split"
     ):
         splits.setdefault(run, {})[split] = (n_traces, n_ledger)
+    attempts: dict[int, list[tuple[str, int]]] = {}
+    for run, attempt, first in connection.execute(
+        "SELECT run, attempt, first_step FROM attempts WHERE split = ? ORDER BY attempt", (TRAINING,)
+    ):
+        attempts.setdefault(run, []).append((attempt, first))
     return [
         RunInfo(
             id=run_id,
@@ -31,7 +37,8 @@ def list_runs(connection: sqlite3.Connection) -> list[RunInfo]:
             last_step=last_step or 0,
             n_traces=sum(n for n, _ in splits.get(run, {}).values()),
             n_rollouts=sum(n for _, n in splits.get(run, {}).values()),
-            splits=tuple(sorted(splits.get(run, {}), key=lambda split: (split != "rollout", split))),
+            splits=tuple(sorted(splits.get(run, {}), key=lambda split: (split != TRAINING, split))),
+            attempts=tuple(attempts.get(run, ())),
         )
         for run, run_id, name, started, last_step in connection.execute(
             "SELECT run, run_id, name, started, last_step FROM runs ORDER BY started, run"

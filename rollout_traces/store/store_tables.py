@@ -179,7 +179,7 @@ class StoreTables:
         return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
 
     def metrics_table(self) -> pa.Table:
-        """Every logged number of every run: run, run_id, split, step, key, value, attempt."""
+        """Every logged number of every run: run, run_id, split, step, key, value, attempt, superseded."""
         return self.table().metrics()
 
     def metrics(self, run: str) -> Series:
@@ -189,6 +189,17 @@ class StoreTables:
             run: id or name of the run.
         """
         return self._scalars.of(self._run_id(run))
+
+    def superseded_metrics(self, run: str) -> dict[str, frozenset[int]]:
+        """By key, the steps of a run's scalars that only an older attempt has, past where a newer one began.
+
+        Args:
+            run: id or name of the run.
+        """
+        run_id = self._run_id(run)
+        attempts = next(info.attempts for info in self.runs() if info.id == run_id)
+        logged = self._scalars.by_attempt(run_id, attempts)
+        return {key: found.superseded for key, found in logged.items() if found.superseded}
 
     def _run_id(self, run: str) -> str:
         with self._index.reading() as connection:

@@ -68,7 +68,7 @@ class Table:
         return found
 
     def metrics(self) -> pa.Table:
-        """Every logged number: run, run_id, split, step, key, value, attempt."""
+        """Every logged number: run, run_id, split, step, key, value, attempt, superseded."""
         return metrics_table(self._scalars, self._runs())
 
 
@@ -156,9 +156,8 @@ def metrics_table(scalars: Scalars, runs: Sequence[RunInfo]) -> pa.Table:
     """
     parts = []
     for run in runs:
-        series = scalars.of(run.id)
-        for key, (steps, values) in series.items():
-            n = len(steps)
+        for key, logged in scalars.by_attempt(run.id, run.attempts).items():
+            n = len(logged.steps)
             split = next((s for s in run.splits if key.startswith(f"{s}/")), None)
             parts.append(
                 pa.table(
@@ -166,10 +165,13 @@ def metrics_table(scalars: Scalars, runs: Sequence[RunInfo]) -> pa.Table:
                         "run": pa.repeat(pa.scalar(run.name), n),
                         "run_id": pa.repeat(pa.scalar(run.id), n),
                         "split": pa.repeat(pa.scalar(split, pa.string()), n),
-                        "step": pa.array(steps, pa.int64()),
+                        "step": pa.array(logged.steps, pa.int64()),
                         "key": pa.repeat(pa.scalar(key), n),
-                        "value": pa.array(values, pa.float64(), from_pandas=True),
-                        "attempt": pa.nulls(n, pa.string()),
+                        "value": pa.array(logged.values, pa.float64(), from_pandas=True),
+                        "attempt": pa.array(logged.attempts, pa.string()),
+                        "superseded": pa.array(
+                            [step in logged.superseded for step in logged.steps], pa.bool_()
+                        ),
                     }
                 )
             )

@@ -1,7 +1,7 @@
 """Transcript <-> the stored trace: messages, metadata and spans, as plain values.
 
-The schema of everything that lies in Trackio's `traces` table. Nothing here imports Trackio: `sink` turns
-a `TraceRecord` into a `trackio.Trace`, the store reads one back.
+The schema of every row that this package stores in Trackio's `traces` table. Nothing here imports Trackio: `sink`
+turns a `TraceRecord` into a `trackio.Trace`, and the store reads one back.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ TRAJECTORIES = "trajectories"
 """Traces of rollouts are logged under `<split>/trajectories`."""
 STEPS = "steps"
 """The step summary of a step is logged under `<split>/steps`."""
+ATTEMPT_KEY = "_attempt"
+"""Logged scalars carry the run's attempt under this key, a text; Trackio's page shows no chart of it."""
 TRACK_KEY = "token_track"
 """On the root span: the packed transcript."""
 DETAILS_KEY = "rollout_traces"
-"""On the root span: what a person reads on request: flags with their sentences, extras, timings."""
+"""On the root span: details that a page shows on request: flags with their sentences, extras, timings."""
 LEDGER_KEY = "ledger"
 """On a step summary's root span: the packed ledger."""
 PREVIEW = 120
-"""Characters of a tool call or result that a span previews; the whole stands in the messages."""
+"""Characters of a tool call or result that a span previews; the messages hold the whole text."""
 
 METADATA = {
-    "status": "what Trackio's list shows: the reward",
+    "status": "text in Trackio's list of traces: the reward",
     "schema": "version of these keys",
     "kind": "`rollout`, or `digest` for the summary of a step",
     "uid": "stable unique id of the rollout: batch id and row",
@@ -47,11 +49,11 @@ METADATA = {
     "group": "rollouts of one prompt in this step share it",
     "sample": "position inside the group",
     "group_size": "rollouts in the group",
-    "prompt_key": "what makes rollouts of different steps answers to the same prompt",
+    "prompt_key": "equal for all rollouts that answer the same prompt, in whatever step",
     "source": "environment or data set",
     "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
     "parent": "sample id of the row of the same episode that this one left",
-    "sample_id": "the trainer's id of the row, which `parent` names; kept for episodes alone",
+    "sample_id": "the trainer's id of the row, which `parent` names; stored only for rows of an episode",
     "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
     "reward": "the reward",
     "raw_reward": "the reward before shaping or scaling",
@@ -80,13 +82,13 @@ METADATA = {
     "decoded_from": "where roles came from: messages, template or mask",
     "response_mask_from": "given, versions, or loss_mask (assumed)",
     "flags": "names of the flags raised, a list",
-    "selected_by": "the selection's reason",
+    "selected_by": "why the selection kept it",
     "selected_probability": "chance of having been traced",
     "population": "rollouts of this step and split when it was chosen",
     "parsed_answer": "what the trainer parsed as the answer",
     "ground_truth": "the expected answer",
-    "sample/<name>": "one of the trainer's own metrics of a rollout",
-    "extra/<name>": "a scalar the trainer put beside the row",
+    "sample/<name>": "a metric that the trainer computed for the rollout",
+    "extra/<name>": "a scalar that the trainer logged with the row",
 }
 """The metadata keys of a trace and what they mean; a key is absent when its value is unknown."""
 
@@ -128,7 +130,7 @@ def rollout_trace(
         row: its row in the ledger.
         flags: the flags raised on it.
         extra: further metadata by key (`n_tokens`, `population`, `ground_truth`, `extra/...`).
-        details: what only a reader of the whole trace needs (timings, structured extras).
+        details: values that only a reader of the whole trace needs (timings, structured extras).
         images: the images that its tokens stand for, in order.
 
     Returns:
@@ -172,7 +174,7 @@ def read_transcript(record: TraceRecord) -> Transcript | None:
 
 
 def newer_schema(metadata: Mapping[str, Any]) -> str | None:
-    """What to say of a trace whose metadata a newer version wrote; None for one that this version knows."""
+    """The warning for a trace whose metadata a newer version wrote; None for a schema that this version knows."""
     schema = metadata.get("schema")
     if metadata.get("kind") not in ("rollout", "digest") or type(schema) is not int:
         return None
@@ -185,7 +187,7 @@ def newer_schema(metadata: Mapping[str, Any]) -> str | None:
 
 
 def read_details(record: TraceRecord) -> dict[str, Any]:
-    """Flags with their sentences, warnings and whatever else was kept beside a trace."""
+    """The details stored with a trace: flags with their sentences, warnings, extras, timings."""
     return next((dict(span[DETAILS_KEY]) for span in record.spans if span.get(DETAILS_KEY)), {})
 
 
@@ -202,7 +204,7 @@ def step_summary_trace(
         ledger: every row of the step.
         summary: messages that read as a summary of the step.
         metadata: further keys (`step`, `split`, counts).
-        details: what only a reader of the whole trace needs (what was dropped, and why).
+        details: values that only a reader of the whole trace needs (dropped rollouts and the reasons).
 
     Returns:
         The trace, with the packed ledger on its root span.
@@ -225,14 +227,14 @@ def read_ledger(record: TraceRecord) -> Ledger | None:
 
 
 def status_text(known: Mapping[str, Any]) -> str:
-    """What Trackio's list shows of a rollout: its reward, and why it was not trained on."""
+    """A rollout's status in Trackio's list: its reward, and why it was not trained on."""
     reward = known.get("reward")
     text = "reward unknown" if reward is None else f"reward {reward:.4g}"
     return f"{text}, {known['discard_reason'].replace('_', ' ')}" if known.get("discard_reason") else text
 
 
 def _summary(metadata: Mapping[str, Any]) -> str:
-    """What the root span shows: the outcome, in a line each."""
+    """The text of the root span: the outcome, one fact a line."""
     components = [
         f"{key[10:]} {value:.4g}" for key, value in metadata.items() if key.startswith("component/")
     ]

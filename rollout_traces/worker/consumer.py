@@ -241,7 +241,7 @@ class SpoolConsumer:
         if record.kind == "join":
             return self._take_join(record, place)
         if record.kind == "scalars":
-            self._log_scalars(meta["scalars"], meta["step"], again=self._replay.is_again(place))
+            self._log_scalars(meta, again=self._replay.is_again(place))
         elif record.kind == "close":
             return self._take_close(meta, source)
         elif record.kind in CLOSING:
@@ -287,8 +287,9 @@ class SpoolConsumer:
         self._rules.announce(step, source.spool)
         return self._rules.open_key(step)
 
-    def _log_scalars(self, scalars: Mapping[str, Any], step: int, *, again: bool) -> None:
-        left_out = self.sink.log_scalars(scalars, step=step, again=again)
+    def _log_scalars(self, meta: Mapping[str, Any], *, again: bool) -> None:
+        step, attempt = meta["step"], meta.get("attempt", "")
+        left_out = self.sink.log_scalars(meta["scalars"], step=step, attempt=attempt, again=again)
         if left_out:
             self.counters["scalar_values_left_out"] += len(left_out)
             log.info("step %d: no finite number, left out: %s", step, ", ".join(left_out))

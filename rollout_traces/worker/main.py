@@ -7,6 +7,7 @@ no port, sees no GPU, never imports torch, and works at a lower priority than th
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -38,6 +39,8 @@ OTHER_TARGETS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 LOCK_PATIENCE = 5.0
 """Seconds to wait until another worker of the folder releases its lock."""
 NICENESS = 10
+GARBAGE_THRESHOLDS = (10_000, 20, 20)
+"""Objects more than before after which Python looks for garbage among the youngest; and how often among older ones."""
 AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
 
@@ -77,6 +80,16 @@ def give_way() -> None:
             AUTOGROUP.write_text(str(NICENESS))
 
 
+def collect_seldom() -> None:
+    """Has Python look for cyclic garbage seldom, and never among what was imported: a step leaves next to none.
+
+    At Python's own threshold of 700 objects the search takes a sixth of the time of a small step.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
 def process_folder(folder: RunFolder, named: NamedTargets) -> int:
     """Processes a run's folder until its writers are gone and nothing waits, then removes it.
 
@@ -112,6 +125,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
             CloseLog(folder.closes),
             publish.now,
         )
+        collect_seldom()
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
         loop.run_until(lambda: is_over(folder, loop), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())

@@ -126,6 +126,25 @@ class TestIndependence:
             np.testing.assert_array_equal(host.input_ids, arrays["input_ids"][arrays["attention_mask"]])
 
 
+class TestWholeNumbers:
+    @pytest.mark.parametrize(
+        ("highest", "stored"), [(127, np.int8), (128, np.int16), (32_767, np.int16), (32_768, np.int32)]
+    )
+    def test_take_no_more_bytes_than_their_values_need(self, highest, stored):
+        parts = [make_arrays(np.random.default_rng(seed), 3, 30) for seed in range(3)]
+        for part in parts:
+            part["attention_mask"][:] = True
+        parts[1]["versions"][1, 4] = highest
+        captured = Capture().take([RolloutBatch(**part) for part in parts], step=1, split="rollout")
+        record = decode(b"".join(bytes(part) for part in captured.buffers))
+        expected = np.concatenate([part["versions"].ravel() for part in parts])
+        assert record.arrays["track/versions"].dtype == stored
+        np.testing.assert_array_equal(batch_from_record(record).tracks["versions"], expected)
+        packed = batch_to_record(batch_from_record(record))
+        assert packed.arrays["track/versions"].dtype == stored
+        np.testing.assert_array_equal(batch_from_record(packed).tracks["versions"], expected)
+
+
 class TestPrecision:
     def test_floats_keep_float16_precision_and_their_non_finites(self):
         arrays = make_arrays(np.random.default_rng(4), 2, 4)

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -100,6 +100,19 @@ class Served:
         self._log.close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds what the page showed, and what the server wrote, to the report of a failed test."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed:
+        if isinstance(visit := given.get("visit"), Visit):
+            report.sections.append(("the page", visit.described()))
+        if isinstance(server := given.get("served"), Served):
+            report.sections.append(("the server", server.output.read_text()[-4000:]))
+    return report
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as probe:
@@ -176,6 +189,11 @@ class Visit:
         """Keeps a screenshot among the artifacts."""
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=str(ARTIFACTS / f"{name}.png"))
+
+    def described(self) -> str:
+        """What the page shows, for the report of a failed test."""
+        text = "\n".join(frame.locator("body").inner_text(timeout=2000) for frame in self.page.frames)
+        return f"{self.page.url}\n{text[:4000]}\n" + "\n".join(self.sins)
 
     def close(self) -> None:
         """Closes the tab; fails when the page did what it must not."""

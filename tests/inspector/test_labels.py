@@ -107,6 +107,18 @@ class TestLabelling:
         assert ann.page.evaluate("window.pwned") is None
         assert ann.page.locator(".rt-labels img, .rt-labels a").count() == 0
 
+    def test_many_long_notes_leave_the_conversation_in_sight(self, two, copied):
+        ann, _ = two
+        workspace = Workspace(folder=copied)
+        store = workspace.store("agents")
+        row = store.query(limit=1).rows[0]
+        for number in range(20):
+            store.labels.add("note", row["uid"], f"{number} " + "long " * 150, "ann")
+        workspace.close()
+        ann.open(tab="rollouts", project="agents", run=row["run"], step=row["step"], id=row.id)
+        expect(ann.get("note")).to_have_count(20)
+        expect(ann.get("turn").first).to_be_in_viewport()
+
     def test_explore_filters_and_counts_by_label(self, two):
         ann, _ = two
         ann.open(**WHERE)

@@ -76,3 +76,10 @@ class TestPagesOfTheNewestSteps:
         assert store.count(text="plums pears") == 10
         assert store.count(text="plums cherries") == 0
         assert store.count(text='plums "plums and pears"', where="step >= 5") == 5
+
+    def test_what_was_read_for_one_word_is_no_answer_for_another(self, store: Store) -> None:
+        assert store.count(text="pears") == store.count(text="cherries") == 10
+        assert store.count(text="pears", where="text contains 'ears'") == 10
+        assert store.count(text="cherries", where="text contains 'ears'") == 0
+        assert store.count(text="pears", where="text contains 'err'") == 0
+        assert store.count(text="cherries", where="text contains 'err'") == 10

@@ -85,11 +85,13 @@ def test_its_pages_are_those_of_the_whole_table_in_order(
 ) -> None:
     expected = walk(shared, 240, order_by=order_by, where=where)
     monkeypatch.setattr(pages, "SORTED_WHOLE", whole)
+    monkeypatch.setattr(pages, "SORTED_AS_FOUND", 10)
     assert walk(shared, limit, order_by=order_by, where=where) == expected
 
 
 def test_unknown_values_come_last_either_way(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SORTED_WHOLE", 30)
+    monkeypatch.setattr(pages, "SORTED_AS_FOUND", 10)
     for order_by in ("reward", "-reward"):
         rows = shared.query(order_by=order_by, rows="all", limit=240).rows
         known = [row.get("reward") is not None for row in rows]

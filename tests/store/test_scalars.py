@@ -54,6 +54,46 @@ def test_values_that_are_not_finite_are_kept_as_such():
     assert math.isnan(value)
 
 
+def marked(attempt, **numbers):
+    return {**numbers, "_attempt": attempt}
+
+
+class TestNumbersOfSeveralAttempts:
+    def test_the_newest_attempt_has_the_step_whatever_came_last(self):
+        rows = Rows((5, marked("a2", loss=0.5)), (5, marked("a1", loss=5.0)), (4, marked("a1", loss=4.0)))
+        assert Scalars(rows).of("run") == {"loss": ([4, 5], [4.0, 0.5])}
+
+    def test_what_only_an_older_one_has_past_where_the_newer_trained_is_superseded(self):
+        old = [(step, marked("a1", loss=1.0, score=1.0)) for step in (1, 2, 3, 4, 5, 6)]
+        rows = Rows(*old, (3, marked("a2", loss=2.0)))
+        found = Scalars(rows).by_attempt("run", [("a1", 1), ("a2", 3)])
+        assert found["loss"].superseded == {4, 5, 6}
+        assert found["score"].superseded == {3, 4, 5, 6}
+        assert dict(zip(found["loss"].steps, found["loss"].attempts, strict=True))[3] == "a2"
+
+    def test_an_evaluation_of_what_was_loaded_supersedes_only_what_came_behind_it(self):
+        old = [(step, marked("a1", loss=1.0)) for step in (1, 2, 3)]
+        rows = Rows(*old, (2, marked("a2", score=2.0)), (3, marked("a2", loss=2.0)))
+        assert not Scalars(rows).by_attempt("run", [("a1", 1), ("a2", 3)])["loss"].superseded
+        assert not Scalars(rows).by_attempt("run", [])["loss"].superseded
+
+    def test_without_rollouts_the_first_number_tells_where_an_attempt_began(self):
+        rows = Rows(
+            *((step, marked("a1", loss=1.0, score=1.0)) for step in (1, 2, 3, 4)), (2, marked("a2", loss=2.0))
+        )
+        found = Scalars(rows).by_attempt("run", [])
+        assert (found["loss"].superseded, found["score"].superseded) == ({3, 4}, {3, 4})
+
+    def test_what_an_older_version_logged_is_older_than_what_has_an_attempt(self):
+        rows = Rows((1, {"loss": 1.0}), (2, {"loss": 1.0}), (3, {"loss": 1.0}), (2, marked("a1", loss=2.0)))
+        assert Scalars(rows).by_attempt("run", [("a1", 2)])["loss"].superseded == {3}
+
+    def test_of_what_carries_no_attempt_the_order_tells(self):
+        rows = Rows(*((step, {"loss": 1.0}) for step in (1, 2, 3, 4, 2)))
+        found = Scalars(rows).by_attempt("run", [("a1", 1), ("a2", 2)])["loss"]
+        assert found.superseded == {3, 4} and found.attempts == [None] * 4
+
+
 class TestSupersededSteps:
     def test_are_those_past_the_first_step_of_a_newer_attempt_that_came_before_it(self):
         assert superseded_steps([1, 2, 5, 6, 3, 4], [3]) == {5, 6}

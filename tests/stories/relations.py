@@ -36,7 +36,9 @@ class TableRelations:
         self._connection.register("given_rollouts", rollouts)
         self._connection.register("given_metrics", metrics)
         self._connection.execute("create table rollouts as select * from given_rollouts")
-        self._connection.execute("create table metrics as select * from given_metrics")
+        self._connection.execute(
+            "create table metrics as select *, cast(null as boolean) as superseded from given_metrics"
+        )
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
         """The rows of a query."""

@@ -28,13 +28,13 @@ class HeldSink:
         self.drops = 0
         self._logged = set()
 
-    def log_scalars(self, scalars, *, step, again=False):
+    def log_scalars(self, scalars, *, step, attempt="", again=False):
         self._logged.add(token := scalar_signature(step, dict(scalars)))
         self.stored.scalars.add(token)
         self.scalars.append((step, dict(scalars)))
         return []
 
-    def log_traces(self, key, records, *, step, scalars=None, histograms=None):
+    def log_traces(self, key, records, *, step, attempt="", scalars=None, histograms=None):
         uids = [record.metadata["uid"] for record in records]
         self._logged.update(uids)
         fresh = [record for record in records if record.metadata["uid"] not in self.stored.uids]

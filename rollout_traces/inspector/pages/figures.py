@@ -9,7 +9,6 @@ from typing import Any
 
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.settings.run_settings import CONFIG_KEY
-from rollout_traces.store.scalars import superseded_steps
 
 MOST_POINTS = 800
 """Points of a line sent to the page; longer ones are thinned."""
@@ -113,24 +112,17 @@ def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) 
 
 def resumed_at(workspace: Workspace, request: Request) -> list[int]:
     """The steps at which a run was resumed: the first step of every attempt but the first."""
-
-    def read() -> list[int]:
-        from rollout_traces.analysis.runs import resumed
-
-        store = workspace.store(request.project)
-        return [step for _, step in resumed(store.table(), store.run(request.run).name)]
-
-    return workspace.remembered(("resumed", request.run), request.project, read)
+    return list(workspace.store(request.project).run(request.run).resumed_at)
 
 
 def _superseded(workspace: Workspace, request: Request, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By name, the steps of a series that only an older attempt has; series without such steps are left out."""
-    begins = resumed_at(workspace, request)
-    if not begins:
-        return {}
-    logged = workspace.store(request.project).metrics(request.run)
-    lost = {name: superseded_steps(logged[name][0], begins) for name in names}
-    return {name: {"superseded": sorted(steps)} for name, steps in lost.items() if steps}
+
+    def read() -> dict[str, frozenset[int]]:
+        return workspace.store(request.project).superseded_metrics(request.run)
+
+    lost = workspace.remembered(("superseded", request.run), request.project, read)
+    return {name: {"superseded": sorted(lost[name])} for name in names if name in lost}
 
 
 def run_progress(workspace: Workspace, request: Request) -> dict[str, list[Any]]:

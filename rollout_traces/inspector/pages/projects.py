@@ -30,6 +30,7 @@ def project(workspace: Workspace, request: Request) -> dict[str, Any]:
         "last_run": newest.name if newest else None,
         "started": newest.started if newest else None,
         "last_step": newest.last_step if newest else None,
+        "resumed_at": list(newest.resumed_at) if newest else [],
         "last_trace": _last_trace(workspace, name),
         "reward": _reward(workspace, name, newest) if newest else None,
         "incidents": _incidents(workspace, name, newest) if newest else [],

@@ -29,6 +29,7 @@ def two_runs(workspace: Workspace, request: Request) -> dict[str, Any]:
         "names": sorted({*known["a"], *known["b"]}),
         "shown": shown,
         "series": series,
+        "resumed_at": {side: list(run.resumed_at) for side, run in names.items()},
         "progress": {side: run_progress(workspace, one) for side, one in asked.items()},
         "settings": between_runs(workspace, request.project, names["a"].id, names["b"].id),
         "evaluations": sorted(

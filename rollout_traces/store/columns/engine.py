@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store.columns.interrupter import Interrupter
 from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
@@ -45,6 +45,7 @@ class Engine:
         self._threads = threads or min(MOST_THREADS, os.cpu_count() or 1)
         self._database: duckdb.DuckDBPyConnection | None = None
         self._lock = threading.Lock()
+        self._interrupter = Interrupter()
 
     def run(
         self,
@@ -76,7 +77,7 @@ class Engine:
         try:
             for name, table in (relations or {}).items():
                 cursor.register(name, pa.Table.from_batches(table.to_batches(SCANNED), table.schema))
-            with _interrupted_after(cursor, min(left, default=None)):
+            with self._interrupter.after(min(left, default=None), cursor.interrupt):
                 return cursor.sql(statement, params=_listed(parameters)).to_arrow_table()
         except duckdb.InterruptException:
             if limit is not None and not limit.seconds_left:
@@ -121,20 +122,6 @@ def check_select(statement: str) -> None:
         raise StoreError(
             f"sql: {found[0].type.name} is refused; expected one SELECT, the table is read only."
         )
-
-
-@contextmanager
-def _interrupted_after(cursor: duckdb.DuckDBPyConnection, timeout: float | None) -> Iterator[None]:
-    if timeout is None:
-        yield
-        return
-    timer = threading.Timer(timeout, cursor.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _listed(parameters: Sequence[Any] | Mapping[str, Any]) -> Any:

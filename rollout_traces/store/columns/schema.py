@@ -99,6 +99,7 @@ METRICS: Mapping[str, Kind] = {
     "key": "text",
     "value": "float",
     "attempt": "text",
+    "superseded": "bool",
 }
 """Columns of the relation `metrics`: logged scalars and step metrics, one number a row."""
 

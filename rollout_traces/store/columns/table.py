@@ -115,6 +115,29 @@ class Rows:
         numbers = self.arrow(["row"])["row"].to_numpy()
         return bool((numbers[1:] > numbers[:-1]).all())
 
+    @cached_property
+    def only_run(self) -> int | None:
+        """The number of the run that all rows are of; None where there are several, or no rows."""
+        ends = pc.min_max(self.arrow(["run_no"])["run_no"]).as_py()
+        return ends["min"] if ends["min"] == ends["max"] else None
+
+    @cached_property
+    def all_traced(self) -> bool:
+        """Whether every row has its conversation."""
+        return self.arrow(["doc"])["doc"].null_count == 0
+
+    def of_docs(self, docs: np.ndarray) -> pa.Array:
+        """Which rows have one of some conversations, bool [N].
+
+        Args:
+            docs: their numbers, int [K].
+        """
+        of_rows = self.arrow(["doc"])["doc"].fill_null(0).to_numpy()
+        wanted = np.zeros(max(of_rows.max(initial=0), docs.max(initial=0)) + 1, bool)
+        wanted[docs] = True
+        wanted[0] = False
+        return pa.array(wanted[of_rows])
+
     def nothing(self, names: Sequence[str]) -> pa.Table:
         """Some columns without rows, to tell their types; nothing is read."""
         return pa.schema([(name, type_of(self.kinds[name])) for name in names]).empty_table()
@@ -144,20 +167,20 @@ class Rows:
             inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
             if len(inside):
                 parts.append(self._take_from(segment, inside, needed))
-        n = len(positions)
         columns: dict[str, pa.Array] = {}
         for name in needed:
-            kind = type_of(self.kinds[name])
             pieces = [part[name] for part in parts]
-            columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
-        back = np.empty(n, np.int64)
-        back[order] = np.arange(n)
-        table = pa.table(columns).take(pa.array(back)) if columns else pa.table({})
-        for name in names:
-            if name not in table.column_names:
-                column = _computed(name, {c: table[c] for c in needed}, self.state, positions)
-                table = table.append_column(name, column)
-        return table.select(list(names))
+            columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], type_of(self.kinds[name]))
+        if not np.array_equal(wanted, positions):
+            back = np.empty(len(positions), np.int64)
+            back[order] = np.arange(len(positions))
+            columns = _taken(columns, back)
+        return pa.table(
+            {
+                name: columns[name] if name in columns else _computed(name, columns, self.state, positions)
+                for name in names
+            }
+        )
 
     def _take_from(
         self, segment: SegmentFile, inside: np.ndarray, names: Sequence[str]
@@ -165,17 +188,16 @@ class Rows:
         alive = self._alive[segment.number]
         raw = inside if alive is None else np.flatnonzero(alive)[inside]
         here = [name for name in names if name in segment.kinds]
-        kept = {name: column for name in here if (column := self._cache.known(segment, name)) is not None}
+        kept = self._cache.known(segment, here)
         cold = [name for name in here if name not in kept]
         found: dict[str, Any] = {name: pa.nulls(len(raw)) for name in names if name not in segment.kinds}
         if cold:
             groups = np.unique(raw // ROW_GROUP)
             read = read_columns(segment, cold, groups.tolist())
             first = {int(group): at * ROW_GROUP for at, group in enumerate(groups)}
-            picked = pa.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], pa.int64())
-            found |= {name: cast(read[name], self.kinds[name]).take(picked) for name in cold}
-        at = pa.array(inside)
-        found |= {name: column.take(at) for name, column in kept.items()}
+            picked = np.array([first[int(row // ROW_GROUP)] + row % ROW_GROUP for row in raw], np.int64)
+            found |= _taken({name: cast(read[name], self.kinds[name]) for name in cold}, picked)
+        found |= _taken(kept, inside)
         return {name: _plain(found[name], self.kinds[name]) for name in names}
 
     def _stored_for(self, names: Sequence[str]) -> list[str]:
@@ -268,31 +290,33 @@ class Cache:
                 self._alive[key] = alive_rows(segment)
             return self._alive[key]
 
-    def known(self, segment: SegmentFile, name: str) -> pa.ChunkedArray | None:
-        """A column of a segment's living rows, where it is in memory."""
+    def known(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Those columns of a segment's living rows that are in memory."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
-            return self._kept.get((segment.path.name, segment.dead, name))
+            found = {name: self._kept.get((file, dead, name)) for name in names}
+        return {name: column for name, column in found.items() if column is not None}
 
     def columns(
         self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
     ) -> dict[str, pa.ChunkedArray]:
         """Columns of a segment's living rows."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
             self.read(segment, alive, names)
-            return {
-                name: cast(self._kept[(segment.path.name, segment.dead, name)], kinds[name]) for name in names
-            }
+            return {name: cast(self._kept[(file, dead, name)], kinds[name]) for name in names}
 
     def read(self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str]) -> None:
         """Brings columns of a segment's living rows into memory."""
+        file, dead = segment.path.name, segment.dead
         with self._lock:
-            missing = [name for name in names if (segment.path.name, segment.dead, name) not in self._kept]
+            missing = [name for name in names if (file, dead, name) not in self._kept]
             if missing:
                 for name, column in read_columns(segment, missing).items():
                     living = column if alive is None else column.filter(pa.array(alive))
-                    self._keep((segment.path.name, segment.dead, name), living)
+                    self._keep((file, dead, name), living)
             for name in names:
-                self._kept.move_to_end((segment.path.name, segment.dead, name))
+                self._kept.move_to_end((file, dead, name))
             self._shrink(len(names))
 
     def forget(self, segments: Sequence[SegmentFile]) -> None:
@@ -321,6 +345,23 @@ def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:
     if len(types) > 1:
         chunks = [_plain(chunk, kind) for chunk in chunks]
     return pa.chunked_array(chunks)
+
+
+def _taken(columns: Mapping[str, Any], at: np.ndarray) -> dict[str, pa.Array]:
+    """Some rows of columns of one length; those in one piece are taken together, which is quicker."""
+    rows = pa.array(at)
+    whole = {
+        name: c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for name, c in columns.items() if _whole(c)
+    }
+    found = {name: column.take(rows) for name, column in columns.items() if name not in whole}
+    if whole:
+        batch = pa.RecordBatch.from_arrays([*whole.values()], [*whole]).take(rows)
+        found |= dict(zip(whole, batch.columns, strict=True))
+    return found
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> bool:
+    return not isinstance(column, pa.ChunkedArray) or column.num_chunks == 1
 
 
 def _plain(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:

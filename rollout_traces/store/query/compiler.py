@@ -65,7 +65,13 @@ class Sql:
 
     def and_(self, other: Sql) -> Sql:
         """Both conditions."""
+        if EVERY in (self, other):
+            return other if self == EVERY else self
         return Sql(f"{self.text} AND {other.text}", (*self.parameters, *other.parameters))
+
+
+EVERY = Sql("true")
+"""The condition that every row satisfies."""
 
 
 @dataclass(frozen=True)

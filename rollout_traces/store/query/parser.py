@@ -19,6 +19,7 @@ sort      = [ "-" | "+" ] sum [ "asc" | "desc" ] { "," … }
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal, NoReturn
 
 from rollout_traces.store.query.error import QueryError
@@ -60,6 +61,7 @@ MAX_KEYS = 32
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
+@lru_cache(maxsize=256)
 def parse_query(text: str) -> Query:
     """Parses a filter, with or without an `order by`.
 

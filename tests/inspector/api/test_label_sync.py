@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,23 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.label_sync import Synced, sync_labels
 from rollout_traces.store import open_store
 from rollout_traces.store.labels import LabelBook
-from tests.inspector.conftest import BEARER, TOKEN, environment, free_port
+from tests.inspector.conftest import BEARER, TOKEN, Served, environment, free_port
 
 PROJECT = "pictures"
+
+
+@pytest.fixture(scope="module")
+def home(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the projects: its labels would show in the pages of other tests."""
+    return Path(shutil.copytree(home, tmp_path_factory.mktemp("labelled") / "trackio"))
+
+
+@pytest.fixture(scope="module")
+def served(home: Path) -> Iterator[Served]:
+    """The inspector over the copy."""
+    server = Served(home)
+    yield server
+    server.stop()
 
 
 @pytest.fixture

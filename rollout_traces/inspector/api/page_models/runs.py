@@ -69,6 +69,9 @@ class ProjectAnswer(BaseModel):
     last_run: str | None = None
     started: str | None = None
     last_step: int | None = None
+    resumed_at: list[int] = Field(
+        default=[], description="of the newest run: first step of every attempt but the first"
+    )
     last_trace: str | None = None
     reward: SeriesModel | None = None
     incidents: list[OpenModel] = []
@@ -341,6 +344,9 @@ class TwoRunsAnswer(BaseModel):
     names: list[str]
     shown: list[str]
     series: dict[str, dict[str, SeriesModel]]
+    resumed_at: dict[str, list[int]] = Field(
+        description="of each run: first step of every attempt but the first"
+    )
     progress: dict[str, ProgressModel]
     settings: list[SettingModel]
     evaluations: list[str]

@@ -3,6 +3,7 @@
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, seconds } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
 import { goTo } from "../step_pager/script.js";
 import { axisPicker, isLog, logButton } from "./axis_controls.js";
 import { AXES, along, weightFor } from "./scale.js";
@@ -36,10 +37,10 @@ export function drawnCharts(wanted, shown, series) {
   return asked.length ? asked : shown.filter(name => series[name]).map(name => [name]);
 }
 
-// That the run was resumed, and what is shown of it.
-function attemptsNote(resumedAt) {
+// That a run was resumed, and what is shown of it; named where there are several.
+export function attemptsNote(resumedAt, run = null) {
   if (!resumedAt.length) return null;
-  return h("p", { class: "rt-faint", testid: "attempts" }, `Resumed at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`);
+  return h("p", { class: "rt-faint", testid: "attempts" }, run === null ? "Resumed" : [inert(run), " was resumed"], ` at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`);
 }
 
 export class Charts {

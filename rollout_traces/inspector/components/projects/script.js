@@ -6,6 +6,7 @@ import { catalog, register, setPopulation } from "../../lib/pages.js";
 import { remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { parted } from "../charts/scale.js";
 import { lineChart } from "../charts/line_chart.js";
 
 let call;
@@ -51,15 +52,15 @@ function described(info) {
   const last = info.last_trace || info.started;
   return [
     h("div", null, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`),
-    h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
+    h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, info.resumed_at.length ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`) : null, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
     info.incidents.length ? h("div", { testid: "project-incidents", title: info.incidents.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${info.incidents[0].severity}` }, `${plural(info.incidents.length, "open incident")}`), h("span", { class: "rt-soft rt-project-incident" }, inert(info.incidents[0].sentence))) : null,
-    info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(info.reward.values.findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
+    info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(parted(info.reward)[0].findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
   ];
 }
 
 // A line without axes; smoothed where it is long, its noise light behind it.
-function sparkline({ steps, values }) {
-  return lineChart(steps, values, { width: 150, height: 36, weight: steps.length >= 24 ? 0.7 : 0, bare: true, label: "mean reward over the steps of the newest run" });
+function sparkline({ steps, values, superseded }) {
+  return lineChart(steps, values, { width: 150, height: 36, weight: steps.length >= 24 ? 0.7 : 0, bare: true, superseded: superseded || [], label: "mean reward over the steps of the newest run" });
 }
 
 // How long ago, in the largest unit that fits.

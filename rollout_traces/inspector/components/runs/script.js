@@ -8,7 +8,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { AXES, along, weightFor } from "../charts/scale.js";
-import { chartsOf, shortName } from "../charts/script.js";
+import { attemptsNote, chartsOf, shortName } from "../charts/script.js";
 import { legend, seriesChart } from "../charts/series_chart.js";
 import { differences } from "./differences.js";
 
@@ -53,7 +53,7 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 380)));
   const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
   setPopulation(h("b", null, inert(data.runs.a)), " and ", h("b", null, inert(data.runs.b)), " · numbers that the runs logged; rollouts and tokens seen are of all rollouts, from the ledger");
-  replace(node, head(now), legend([{ name: data.runs.a }, { name: data.runs.b }]),
+  replace(node, head(now), legend([{ name: data.runs.a }, { name: data.runs.b }]), attemptsNote(data.resumed_at.a, data.runs.a), attemptsNote(data.resumed_at.b, data.runs.b),
     data.shown.length ? h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.shown.map(name => card(name, now, wide))) : h("p", { class: "rt-empty" }, "Neither run logged a number."),
     h("section", { class: "rt-run-block", testid: "settings" }, h("h2", null, "Settings that differ", h("span", { class: "rt-faint" }, ` ${number(data.settings.length)}`)),
       data.settings.length ? differences(data.settings, data.runs.a, data.runs.b) : h("p", { class: "rt-soft" }, "None.")));
