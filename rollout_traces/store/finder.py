@@ -166,13 +166,14 @@ class Finder:
             listed = ", ".join(
                 f"{_uncast(column)} AS {_alias(name)}" for column, name in zip(selected, names, strict=True)
             )
-            order = "".join(
-                f"{key.text} {'DESC' if down else 'ASC'} NULLS LAST, " for key, down in asked.order
-            )
+            keys = [f"{key.text} {'DESC' if down else 'ASC'} NULLS LAST" for key, down in asked.order]
+            # without an order of the question rows come as they lie
+            keys += ["t.row"] if keys or not asking.rows.in_order else []
+            order = f" ORDER BY {', '.join(keys)}" if keys else ""
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text}{order}{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != EVERY and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])
