@@ -14,15 +14,14 @@ import argparse
 import json
 import os
 import random
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import in_fresh_process
+from benchmarks.rows_in_sqlite import rows_in_sqlite
 from benchmarks.spent import spent
 
 PROJECT = "bench"
@@ -183,30 +182,16 @@ def measure(quiet: bool) -> dict[str, Any]:
 
 def in_sqlite(store: Any) -> dict[str, dict[str, float]]:
     """The old way: a record of SQLite for each trace, without its text."""
-    rows = store.rollouts().to_pylist()
-    database = sqlite3.connect(":memory:")
-    names = ", ".join(f'"{name}"' for name in rows[0])
-    database.execute(f"CREATE TABLE traces ({names})")
-
-    def fill() -> None:
-        database.execute("DELETE FROM traces")
-        plain = [[str(v) if isinstance(v, list) else v for v in row.values()] for row in rows]
-        database.executemany(f"INSERT INTO traces VALUES ({', '.join('?' * len(rows[0]))})", plain)
-
-    asked = {
-        "sort by reward": "SELECT * FROM traces ORDER BY reward DESC LIMIT 50",
-        "filter": "SELECT * FROM traces WHERE reward < 0.5 AND instr(flags, 'truncated') ORDER BY reward DESC LIMIT 50",
-        "count": "SELECT count(*) FROM traces WHERE staleness_max >= 2",
-        "histogram of reward": "SELECT CAST(reward * 20 AS INTEGER) AS bin, count(*) FROM traces GROUP BY bin",
-    }
-    figures = {"fill": spent(fill, lambda: None, repeats=1)}
-    for name, statement in asked.items():
-        figures[name] = spent(partial(_fetched, database, statement), lambda: None)
-    return figures
-
-
-def _fetched(database: sqlite3.Connection, statement: str) -> list[Any]:
-    return database.execute(statement).fetchall()
+    first = "SELECT * FROM rollouts"
+    return rows_in_sqlite(
+        store.rollouts().to_pylist(),
+        {
+            "sort by reward": f"{first} ORDER BY reward DESC LIMIT 50",
+            "filter": f"{first} WHERE reward < 0.5 AND instr(flags, 'truncated') ORDER BY reward DESC LIMIT 50",
+            "count": "SELECT count(*) FROM rollouts WHERE staleness_max >= 2",
+            "histogram of reward": "SELECT CAST(reward * 20 AS INTEGER) AS bin, count(*) FROM rollouts GROUP BY bin",
+        },
+    )
 
 
 def trackio_figures(some_id: str) -> dict[str, dict[str, float]]:

@@ -7,7 +7,6 @@ rollout, put in by `executemany` and asked by SQL: 100,000 of them, its times sc
 from __future__ import annotations
 
 import resource
-import sqlite3
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fresh_process import in_fresh_process
+from benchmarks.rows_in_sqlite import rows_in_sqlite
 from benchmarks.spent import spent
 
 PROJECT, RUN, RUN_ID = "bench", "run-001", "a" * 32
@@ -218,32 +218,15 @@ def appended(store: Any, first: int) -> dict[str, float]:
 
 def in_sqlite(n_rows: int) -> dict[str, dict[str, float]]:
     """The old way: a record of SQLite for each rollout; times of IN_SQLITE rows scaled to all."""
-    database = sqlite3.connect(":memory:")
     ledgers = [make_ledger(step) for step in range(-(-IN_SQLITE // STEP_ROWS))]
-    names = list(ledgers[0].columns)
-    columns = ", ".join(f'"{name}"' for name in names)
-    database.execute(f"CREATE TABLE ledger ({columns})")
-    scale = n_rows / (len(ledgers) * STEP_ROWS)
-    holes = ", ".join("?" * len(names))
-
-    def fill() -> None:
-        for ledger in ledgers:
-            rows = [ledger.row(b) for b in range(ledger.n_rows)]
-            database.executemany(
-                f"INSERT INTO ledger VALUES ({holes})",
-                [[str(v) if isinstance(v, list) else v for v in row.values()] for row in rows],
-            )
-
-    asked: dict[str, str] = {
-        "filter": "SELECT count(*) FROM ledger WHERE reward > 0.99 AND source = 'math'",
-        "count by source": "SELECT source, count(*) FROM ledger GROUP BY source",
-        "flags has": "SELECT count(*) FROM ledger WHERE instr(flags, 'truncated')",
-        "sort and first page": "SELECT rowid FROM ledger ORDER BY reward DESC LIMIT 50",
-    }
-    spent_on = {"fill": spent(fill, lambda: None, repeats=1)}
-    for name, statement in asked.items():
-        spent_on[name] = spent(lambda s=statement: database.execute(s).fetchall(), lambda: None, repeats=3)
-    return {
-        name: {clock: round(value * scale, 1) for clock, value in found.items()}
-        for name, found in spent_on.items()
-    }
+    rows = [ledger.row(b) for ledger in ledgers for b in range(ledger.n_rows)]
+    return rows_in_sqlite(
+        rows,
+        {
+            "filter": "SELECT count(*) FROM rollouts WHERE reward > 0.99 AND source = 'math'",
+            "count by source": "SELECT source, count(*) FROM rollouts GROUP BY source",
+            "flags has": "SELECT count(*) FROM rollouts WHERE instr(flags, 'truncated')",
+            "sort and first page": "SELECT rowid FROM rollouts ORDER BY reward DESC LIMIT 50",
+        },
+        n_rows / len(rows),
+    )

@@ -10,6 +10,7 @@ is multiplied by the positions that were searched, and Holm's method holds the e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ PENALTY = 3.0
 """PELT's penalty in units of ln n, on a series of variance 1 without autocorrelation."""
 LEARNED = (10, 16)
 """Steps on either side of a jump, beside a line, for what the policy learns and so drifts and bends."""
+OF_GRADIENTS = (16, 25)
+"""Steps on either side of a jump, beside a line, for what is noisier than it bends: loss and gradient norm."""
 GIVEN = (25,)
 """Steps on either side of a change of mean for what is given from outside: data, engines, failures."""
 GIVEN_COLUMNS = [
@@ -40,6 +43,7 @@ GIVEN_COLUMNS = [
     "n_prompt",
     "group/mixed_prompts",
     "group/repeated_prompts",
+    "group/size",
     "reward/unknown_share",
     "tool_names",
     "error_signatures",
@@ -65,6 +69,10 @@ GIVEN_FLAGS = frozenset(
         "nonfinite",
         "tool_error",
         "tool_call_unparsed",
+        "bos_anomaly",
+        "header_drift",
+        "pad_attended",
+        "duplicate_completions",
     ]
 )
 """Flags that no policy changes smoothly by learning."""
@@ -81,7 +89,7 @@ LEAST_SHARE = 0.04
 LEAST_RATIO = 0.10
 """... and a mean by at least that part of its level or of the spread of the whole series."""
 
-
+_GRADIENTS = re.compile(r"grad_?norm|(^|[/_])loss", re.IGNORECASE)
 RATIOS = frozenset(["mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum"])
 LEAST_MISMATCH_RATIO = 1.5
 """Mismatch of trainer and sampler changes by at least this factor."""
@@ -147,7 +155,7 @@ def change_points(series: Series) -> list[ChangePoint]:
     found: list[ChangePoint] = []
     edges = [0, *proposed, len(tested)]
     for i, at in enumerate(proposed, start=1):
-        best = _best_jump(tested, at, (edges[i - 1], edges[i + 1]), (sigma, rho), floor, is_given(series))
+        best = _best_jump(tested, at, (edges[i - 1], edges[i + 1]), (sigma, rho), floor, series)
         if best is None:
             continue
         at, t, jump = best
@@ -238,23 +246,25 @@ def _best_jump(
     within: tuple[int, int],
     spread: tuple[float, float],
     floor: np.ndarray | None,
-    given: bool,
+    series: Series,
 ) -> tuple[int, float, float] | None:
     """The place near a proposal where the jump is surest: place, t, size."""
     low, high = within
+    given = is_given(series)
+    widths = GIVEN if given else OF_GRADIENTS if _GRADIENTS.search(series.column) else LEARNED
     best: tuple[int, float, float] | None = None
     for place in range(max(at - 3, LEAST_SEGMENT), min(at + 4, len(values) - LEAST_SEGMENT + 1)):
-        weakest: tuple[int, float, float] | None = None
-        for width in GIVEN if given else LEARNED:
+        surest: tuple[int, float, float] | None = None
+        for width in widths:
             start = max(0, place - width, low if place - low >= 5 else 0)
             stop = min(len(values), place + width, high if high - place >= 5 else len(values))
             part = slice(start, stop)
             design = _design(stop - start, place - start, line=not given and stop - start >= 10)
             t, jump = _jump(values[part], design, *spread, None if floor is None else floor[part])
-            if weakest is None or abs(t) > abs(weakest[1]):
-                weakest = (place, t, jump)
-        if weakest is not None and (best is None or abs(weakest[1]) > abs(best[1])):
-            best = weakest
+            if surest is None or abs(t) > abs(surest[1]):
+                surest = (place, t, jump)
+        if surest is not None and (best is None or abs(surest[1]) > abs(best[1])):
+            best = surest
     return best
 
 

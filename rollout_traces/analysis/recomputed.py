@@ -69,6 +69,7 @@ def _derived(run: RunSeries, moved: Moved, steps: str) -> str:
     measures = {
         "update/top3_share": (run.top_rows_query, "sum(top*n) / sum(n)", "n"),
         "prompts/always_solved_share": (run.always_solved_query, "sum(share*n) / sum(n)", "n"),
+        "advantage/scale": (run.advantage_scale_query, "sqrt(sum(square*n) / sum(n))", "n"),
         "group/reward_corr_length": (
             run.length_correlation_query,
             "sum(correlation*freedom) / sum(freedom)",

@@ -144,13 +144,13 @@ class RolloutColumns:
 
 
 def describe(relations: Relations) -> RolloutColumns:
-    """The columns of `rollouts`."""
+    """The columns of `rollouts`; one that a trace repeats from `extra/*` counts once."""
     import pyarrow as pa
 
     schema = relations.sql("select * from rollouts limit 0").schema
     numbers, texts, tags, floats = [], [], [], []
     for field in schema:
-        if field.name in NOT_COMPARED:
+        if field.name in NOT_COMPARED or f"extra/{field.name}" in schema.names:
             continue
         kind = field.type
         if pa.types.is_dictionary(kind):

@@ -46,9 +46,10 @@ GROUP_SHARES: Mapping[str, tuple[str, str]] = {
     "group/wasted_tokens": ("tokens", "tied_tokens"),
     "group/mixed_prompts": ("several", "mixed"),
     "group/repeated_prompts": ("groups", "repeated"),
+    "group/size": ("groups", "rows_"),
     "reward/unknown_share": ("rows_", "unknown"),
 }
-"""A measure of groups -> what it is a share of, and of what, as columns of `RunSeries.groups`."""
+"""A measure of groups -> what it is a share of, or a mean over, and of what, as columns of `RunSeries.groups`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +335,11 @@ class RunSeries:
         cells = {"step": g["step"]} | ({"source": g["source"]} if self.columns.has("source") else {})
         for name, (of, what) in GROUP_SHARES.items():
             yield from self._of_cells(name, None, cells, np.nan_to_num(g[of].astype(float)), g[what])
-        yield from (series for series in (self.top_rows, self.length_correlation) if series is not None)
+        yield from (
+            series
+            for series in (self.top_rows, self.length_correlation, self.advantage_scale)
+            if series is not None
+        )
 
     @property
     def top_rows_query(self) -> str:
@@ -360,6 +365,25 @@ class RunSeries:
             top[there],
             found["n"][there],
         )
+
+    @property
+    def advantage_scale_query(self) -> str:
+        """The SELECT of `advantage_scale`; takes `params`."""
+        return (
+            f"select step, avg(advantage*advantage) as square, count(*) as n from rollouts where {self.scope} "
+            "and isfinite(cast(advantage as double)) and advantage <> 0 group by step order by step"
+        )
+
+    @cached_property
+    def advantage_scale(self) -> Series | None:
+        """Root mean square of the advantages that are not 0: about 1 where they are divided by their spread."""
+        if not self.columns.has("advantage"):
+            return None
+        found = as_arrays(self.relations.sql(self.advantage_scale_query, self.params))
+        if not len(found["step"]):
+            return None
+        scale = np.sqrt(found["square"].astype(float))
+        return Series("advantage/scale", None, None, found["step"].astype(np.int64), scale, scale, found["n"])
 
     @property
     def length_correlation_query(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,13 +13,32 @@ from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter
 from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import written
 from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed
-from rollout_traces.analysis.seen import seen_query
+from rollout_traces.analysis.seen import FirstSeen, seen_query
 
 Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
 LONGEST_SETTING = 120
 """Characters of a setting's value in a sentence."""
 EARLY = 3
 """What is first seen within so many steps of the run's start is how the run is, not an event."""
+FOLLOWED = frozenset(
+    [
+        "source",
+        "engine",
+        "stop_reason",
+        "reward_status",
+        "discard_reason",
+        "flags",
+        "tool_names",
+        "error_signatures",
+    ]
+)
+"""Columns of which every value is followed."""
+MOST_OF_EXTRA = 12
+"""A text that the trainer put beside the rollouts is followed where it has at most so many values ..."""
+REGULAR = 0.5
+"""... and a value of it that was there in so many of the steps from its first to its last ..."""
+LEAST_STEPS = 5
+"""... and in at least so many steps: what differs from prompt to prompt comes and goes all the time."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +120,7 @@ def _changes(e: Evidence) -> list[Event]:
 def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
     start = int(steps[min(EARLY, len(steps) - 1)])
     found = []
-    for s in e.seen:
+    for s in _followed(e.seen, steps):
         has = "has" if s.column in ("flags", "tool_names", "error_signatures") else "="
         where = f"{s.column} {has} {literal(s.value)}"
         if s.first > start:
@@ -119,6 +139,17 @@ def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
             query = seen_query(e.run, s)
             found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where, query))
     return found
+
+
+def _followed(seen: Sequence[FirstSeen], steps: np.ndarray) -> list[FirstSeen]:
+    """What comes or goes by itself: every value of `FOLLOWED`, of the trainer's texts those of a category."""
+    n_values = Counter(s.column for s in seen)
+    return [s for s in seen if s.column in FOLLOWED or _is_regular(s, n_values[s.column], steps)]
+
+
+def _is_regular(s: FirstSeen, n_values: int, steps: np.ndarray) -> bool:
+    within = int(((steps >= s.first) & (steps <= s.last)).sum())
+    return n_values <= MOST_OF_EXTRA and s.n_steps >= max(LEAST_STEPS, REGULAR * within)
 
 
 def _attempts(e: Evidence) -> list[Event]:

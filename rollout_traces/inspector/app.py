@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rollout_traces.inspector.assets import bundle, katex
+from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, katex
 from rollout_traces.inspector.pages import PAGES
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -40,7 +40,7 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
 
 
 def page_head(root_path: str, dashboard: bool) -> str:
-    """What stands in the page's head: the style sheet, module preloads and the settings of the scripts.
+    """What stands in the page's head: the style sheet, the scripts' preload and their settings.
 
     Args:
         root_path: the prefix under which a proxy serves the app.
@@ -49,21 +49,18 @@ def page_head(root_path: str, dashboard: bool) -> str:
     Returns:
         HTML.
     """
-    files = bundle()
-    base = f"{root_path.rstrip('/')}/inspector/{files.digest}"
+    base = f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
     settings = {
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
         "katex": katex(),
         "trackio": f"{root_path.rstrip('/')}/trackio/" if dashboard else None,
     }
-    preloads = "\n".join(
-        f'<link rel="modulepreload" href="{base}/{name}">' for name in files.files if name.endswith(".js")
-    )
     inline = json.dumps(settings).replace("<", "\\u003c")
     return (
-        f'<link rel="stylesheet" href="{base}/{files.style}">\n'
-        f'<link rel="icon" type="image/svg+xml" href="{base}/icon.svg">\n{preloads}\n'
+        f'<link rel="stylesheet" href="{base}/{STYLE}">\n'
+        f'<link rel="icon" type="image/svg+xml" href="{base}/icon.svg">\n'
+        f'<link rel="modulepreload" href="{base}/{SCRIPTS}">\n'
         f"<script>window.rolloutTraces = {inline};</script>\n{_EARLY_THEME}"
     )
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rollout_traces.inspector.inliner import joined
+
 _HERE = Path(__file__).parent
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -20,6 +22,9 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
+
+SCRIPTS = "scripts.js"
+STYLE = "style.css"
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,14 @@ class Bundle:
     """All files of the page.
 
     Attributes:
-        files: path under the package's `inspector` folder, with `/`, to the file.
+        files: what is served, by name: `SCRIPTS`, `STYLE` and the icon.
+        modules: source of the script modules, by path under the package's `inspector` folder, with `/`.
         digest: changes whenever a file does; part of the address, so that caches never serve stale code.
-        style: the address of the joined style sheet, a key of `files`.
     """
 
     files: Mapping[str, Asset]
+    modules: Mapping[str, str]
     digest: str
-    style: str = "style.css"
 
 
 @cache
@@ -55,21 +60,24 @@ def bundle() -> Bundle:
     """Reads the scripts and styles of the package.
 
     Returns:
-        The files; styles are joined into one sheet, `lib` first, then the components by name.
+        The files. Scripts are joined into one module that exports those of the components as `entries`; styles into
+        one sheet, `lib` first, then the components by name.
     """
-    scripts = {
-        path.relative_to(_HERE).as_posix(): Asset(path.read_bytes(), _TYPES[".js"])
+    modules = {
+        path.relative_to(_HERE).as_posix(): path.read_text("utf-8")
         for folder in ("lib", "components")
         for path in sorted((_HERE / folder).rglob("*.js"))
     }
+    components = sorted(path.parent.name for path in (_HERE / "components").glob("*/template.html"))
+    script = joined(modules, {name: f"components/{name}/script.js" for name in components})
     sheets = [*sorted((_HERE / "lib").glob("*.css")), *sorted((_HERE / "components").rglob("*.css"))]
     files = {
-        **scripts,
-        "style.css": Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
+        SCRIPTS: Asset(script.encode(), _TYPES[".js"]),
+        STYLE: Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
         "icon.svg": Asset((_HERE / "lib" / "icon.svg").read_bytes(), _TYPES[".svg"]),
     }
     digest = hashlib.blake2b(b"".join(asset.body for asset in files.values()), digest_size=6).hexdigest()
-    return Bundle(files, digest)
+    return Bundle(files, modules, digest)
 
 
 @cache

@@ -1,7 +1,7 @@
 """A custom view as a `gr.HTML` component whose template, style and script are files of its own.
 
 A folder `components/<name>/` holds `template.html` (the empty frame), `style.css` (joined into the page's
-one sheet) and `script.js` (a module that exports `mount(element, server)`). Data comes through server
+one sheet) and `script.js` (a module that exports `mount(element, server)`, joined with the others into one script). Data comes through server
 functions: plain functions `(workspace, request) -> dict` of the page's module.
 """
 
@@ -19,6 +19,7 @@ import orjson
 from starlette.responses import Response
 
 from rollout_traces.errors import RolloutTracesError
+from rollout_traces.inspector.assets import SCRIPTS
 from rollout_traces.inspector.pages.base import ServerFunction
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import QueryError
@@ -31,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _MOUNT = """
 const base = (window.gradio_config?.root || document.baseURI).replace(/\\/$/, "");
 import(base + %(script)s)
-  .then(module => module.mount(element, server))
+  .then(module => module.entries[%(name)s].mount(element, server))
   .catch(error => { element.textContent = "The inspector's script did not load: " + error; });
 """
 
@@ -55,11 +56,11 @@ def view(
     Returns:
         The component.
     """
-    script = json.dumps(f"/inspector/{digest}/components/{name}/script.js")
+    script = json.dumps(f"/inspector/{digest}/{SCRIPTS}")
     return gr.HTML(
         value="",
         html_template=(_FOLDER / name / "template.html").read_text("utf-8"),
-        js_on_load=_MOUNT % {"script": script},
+        js_on_load=_MOUNT % {"script": script, "name": json.dumps(name)},
         apply_default_css=False,
         elem_id=f"rt-{name}",
         elem_classes=["rt-view", *classes],

@@ -124,14 +124,6 @@ def shrink(project: str) -> bool:
     return True
 
 
-def project_bytes(project: str) -> int:
-    """Bytes of the project's database."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    path = Path(SQLiteStorage.get_project_db_path(project))
-    return sum(p.stat().st_size for p in path.parent.glob(f"{path.name}*"))
-
-
 def _rewrite(connection: sqlite3.Connection, trace_id: str, uids: set[str]) -> None:
     """Takes rollouts out of a step summary's ledger."""
     found = connection.execute("SELECT spans FROM traces WHERE id = ?", (trace_id,)).fetchone()

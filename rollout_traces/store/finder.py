@@ -85,6 +85,8 @@ class Finder:
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             found, n_rows = page_of(asking, asked, limit + 1, after)
+            if after is None and found.num_rows <= limit:
+                n_rows = found.num_rows
             total = self._count(asking, asked, n_rows)
             more, found = found.num_rows > limit, found.slice(0, limit)
             names = shown_columns(asking.rows, columns)
@@ -164,13 +166,14 @@ class Finder:
             listed = ", ".join(
                 f"{_uncast(column)} AS {_alias(name)}" for column, name in zip(selected, names, strict=True)
             )
-            order = "".join(
-                f"{key.text} {'DESC' if down else 'ASC'} NULLS LAST, " for key, down in asked.order
-            )
+            keys = [f"{key.text} {'DESC' if down else 'ASC'} NULLS LAST" for key, down in asked.order]
+            # without an order of the question rows come as they lie
+            keys += ["t.row"] if keys or not asking.rows.in_order else []
+            order = f" ORDER BY {', '.join(keys)}" if keys else ""
             parameters = [p for key, _ in asked.order for p in key.parameters]
             most = "" if limit is None else f" LIMIT {int(limit)}"
             reads = dict.fromkeys(read for column in selected for read in column.reads)
-            behind = f"FROM rollouts t WHERE {asked.condition.text} ORDER BY {order}t.row{most}"
+            behind = f"FROM rollouts t WHERE {asked.condition.text}{order}{most}"
             given = (*asked.condition.parameters, *parameters)
             if asked.condition != EVERY and not any(name in GROUP for name in reads):
                 found = asking.run(asked, f"SELECT t.position {behind}", given, ["row", POSITION])

@@ -289,14 +289,7 @@ def _unpack_tokens(
         name: np.unpackbits(arrays[name][1], count=n).astype(bool)
         for name in ("loss_mask", "response_mask", "special")
     }
-    ids = np.zeros(n, np.int64)
-    piece_ids = iter(arrays["piece_ids"][1].tolist())
-    first: dict[str, int] = {}
-    for position, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-        text = raw[start : start + length]
-        if text not in first:
-            first[text] = next(piece_ids)
-        ids[position] = first[text]
+    ids = _ids_of_pieces(raw, starts, starts + lengths, arrays["piece_ids"][1])
     if "odd_positions" in arrays:
         ids[arrays["odd_positions"][1].astype(np.int64)] = arrays["odd_ids"][1]
     tracks: dict[str, np.ndarray] = {}
@@ -308,6 +301,16 @@ def _unpack_tokens(
         elif stored.dtype.kind == "f":
             tracks[name] = _unpack_floats(entry, stored, masks["response_mask"])
     return TokenTrack(input_ids=ids, char_starts=starts, char_stops=starts + lengths, tracks=tracks, **masks)
+
+
+def _ids_of_pieces(raw: str, starts: np.ndarray, stops: np.ndarray, piece_ids: np.ndarray) -> np.ndarray:
+    """The id of every token, int64 [n]: ids are stored once a piece of text, in the order of their first places."""
+    texts = [raw[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    pieces = dict.fromkeys(texts)
+    if len(pieces) > len(piece_ids):
+        raise ValueError(f"{len(piece_ids)} ids for {len(pieces)} different pieces of text")
+    id_of = dict(zip(pieces, piece_ids.tolist(), strict=False))
+    return np.fromiter(map(id_of.__getitem__, texts), np.int64, len(texts))
 
 
 def _unpack_floats(entry: Mapping[str, Any], stored: np.ndarray, response_mask: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
+from rollout_traces.worker.command import worker_command
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
 
@@ -24,11 +24,6 @@ MAX_STARTS = 3
 """Workers that may fail to start before a thread takes over."""
 UNHURT = 10.0
 """Seconds after which a worker that died had started well."""
-
-
-def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
-    """The command line of a process that processes a folder."""
-    return [sys.executable, "-m", "rollout_traces.worker.main", str(folder.path), *named.as_arguments()]
 
 
 class WorkerThread:

@@ -19,6 +19,7 @@ from rollout_traces.analysis.series import RunSeries
 from rollout_traces.analysis.timeline import events
 from tests.analysis.builders import table
 from tests.stories.causes import CAUSES
+from tests.stories.held_out import CAUSES as HELD_OUT
 from tests.stories.more_causes import CAUSES as MORE_CAUSES
 from tests.stories.relations import TableRelations, of_story
 from tests.stories.world import Story, World, write_run
@@ -86,6 +87,16 @@ SLOW = {
 }
 """Diagnoses that are also made of a run which comes to them by and by, or was so from its beginning."""
 KIND = {"dead_groups": "plain"}
+FURTHER = (
+    "rewards of a source become 0",
+    "one engine stays behind",
+    "second BOS",
+    "language drifts",
+    "KL coefficient zeroed",
+    "learning rate too high",
+    "group size halved",
+)
+"""Held-out causes that rules of their own speak of."""
 
 
 class TestRun:
@@ -94,6 +105,10 @@ class TestRun:
         stories = [story_of(name) for name in CAUSES]
         stories += [
             write_run(4, KIND.get(kind, "mixed"), kind, changes, at=30) for kind, changes in SLOW.items()
+        ]
+        stories += [
+            write_run(4, HELD_OUT[name].kinds[0], name, HELD_OUT[name].changes, n_steps=60)
+            for name in FURTHER
         ]
         for story in stories:
             relations = of_story(story)
@@ -112,7 +127,7 @@ class TestRun:
                 missing += [(story.cause, kind, sentence, lost)] if lost or not all(queries) else []
         assert not missing
         assert kinds >= {
-            "mask_or_template", "group_of_several_prompts", "duplicate_prompts", "data_mix", "evaluation_set",
+            "mask_or_template", "group_of_several_prompts", "group_size", "duplicate_prompts", "data_mix", "evaluation_set",
             "tools_failing", "slower", "reward_function", "reward_changed", "component_constant", "configuration",
             "engine_off", "weights_not_synchronised", "engines", "few_rows", "collapse", "dead_groups", "truncation",
             "length_bias", "reward_and_purpose", "memorised", "reward_moved", "outcome_moved", "moved", "change",

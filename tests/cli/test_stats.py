@@ -38,6 +38,15 @@ class TestStats:
         found = json.loads(command("stats", "--json", *arguments).stdout)
         assert {entry["value"]: entry["count"] for entry in found} == expected
 
+    def test_figures_by_the_values_of_a_column_never_mix_splits(self, command: Command) -> None:
+        asked = ("stats", "--by", "group", "--mean", "reward", "--p95", "n_sampled", "--json")
+        lines = {(line["split"], line["group"]): line for line in json.loads(command(*asked).stdout)}
+        assert set(lines) == {("rollout", 0), ("rollout", 1), ("eval-rollout", 0)}
+        assert lines["rollout", 0]["mean(reward)"] == pytest.approx(0.5)
+        assert lines["eval-rollout", 0]["mean(reward)"] == 1.0
+        assert lines["rollout", 1]["p95(n_sampled)"] == pytest.approx(75.0)
+        assert lines["rollout", 1]["rollouts"] == 12
+
 
 class TestSummary:
     def test_figures_are_those_of_all_rollouts(self, store: Store) -> None:

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from rollout_traces.inspector.assets import bundle, katex, trackio_images
+from rollout_traces.inspector.assets import SCRIPTS, bundle, katex, trackio_images
 from rollout_traces.inspector.pages import PAGES
 from tests.inspector.conftest import BEARER
 
@@ -28,9 +28,11 @@ def fetch(served, path: str, data: bytes | None = None, **headers: str) -> tuple
 
 
 class TestAssets:
-    def test_scripts_and_the_one_style_sheet_are_served_by_name(self, served):
+    def test_the_one_script_and_the_one_style_sheet_are_served_by_name(self, served):
         base = f"/inspector/{bundle().digest}"
-        assert fetch(served, f"{base}/lib/state.js")[0] == 200
+        status, script = fetch(served, f"{base}/scripts.js")
+        assert status == 200
+        assert all(f"// {name}".encode() in script for name in bundle().modules if name.startswith("lib/"))
         status, sheet = fetch(served, f"{base}/style.css")
         assert status == 200
         assert b".rt-turn" in sheet
@@ -51,9 +53,9 @@ class TestAssets:
         assert fetch(served, f"/{where[0]}")[0] == 200
 
     def test_every_page_has_its_component(self):
-        files = bundle().files
+        named = bundle().files[SCRIPTS].body.decode().rpartition("export const entries")[2]
         for page in PAGES:
-            assert f"components/{page.name}/script.js" in files
+            assert f'"{page.name}": module' in named
 
 
 class TestTrackioBeside:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.store import places
+from tests.other_user import give_away
 
 
 class TestTrackiosFolder:
@@ -57,3 +58,15 @@ class TestIndexFile:
         path = places.local_index_path(tmp_path / "p.db")
         assert path.parent == tmp_path / "cache" / "rollout-traces"
         assert path != places.local_index_path(tmp_path / "q.db")
+
+    @pytest.mark.parametrize("which", ["index", "folder of indexes"])
+    def test_one_that_another_user_may_have_put_there_is_not_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        beside = tmp_path / "rollout-index" / "p"
+        beside.mkdir(parents=True, mode=0o700)
+        beside.parent.chmod(0o700)
+        assert places.local_index_path(tmp_path / "p.db") == beside
+        give_away(beside if which == "index" else beside.parent)
+        assert places.local_index_path(tmp_path / "p.db").is_relative_to(tmp_path / "cache")

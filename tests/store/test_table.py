@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import QueryError, Store, open_store
+from rollout_traces.store import QueryError, Store, index, open_store
 from rollout_traces.store.aggregate import Measure
 from rollout_traces.store.columns.engine import Engine
 from tests.store.projects import PROJECT, RUN, make_ledger, write_step
@@ -153,6 +153,24 @@ class TestSegments:
         assert store.rollouts(columns=["step"])["step"].to_pylist() == [
             s for s in range(20) for _ in range(2)
         ]
+
+    def test_many_rows_that_come_at_once_lie_in_one_file(
+        self, trackio_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(index, "MANY", 6)
+        for step in range(3):
+            write_step(make_ledger([[0.5, 1.0]], step=step), (0, 1))
+            store = open_store(PROJECT)
+        files = store.index_path / "segments"
+        assert len(list(files.glob("*.parquet"))) == 3
+        for step in range(3, 8):
+            write_step(make_ledger([[0.5, 1.0]], step=step), (0, 1))
+        store.refresh()
+        assert len(list(files.glob("*.parquet"))) == 1
+        assert [row.step for row in store.query(rows="all", order_by="step").rows] == [
+            step for step in range(8) for _ in range(2)
+        ]
+        assert store.rollouts(columns=["step"])["step"].to_pylist() == sorted([*range(8)] * 2)
 
     def test_files_are_for_their_owner_alone(self, store: Store) -> None:
         for path in [store.index_path, *store.index_path.rglob("*")]:

@@ -17,7 +17,7 @@ class Cause:
     Attributes:
         changes: stage -> what changes after it.
         said_by: kinds of diagnosis that name it.
-        words: what the sentence has to hold, each of them.
+        words: what the sentence has to hold, each of them; `a|b` is one of two.
         kinds: runs it makes sense in.
     """
 

@@ -327,7 +327,7 @@ def _policy(w: World) -> None:
     c["selected"] = np.full(w.n, None, object)
 
 
-def _groups(w: World) -> tuple[np.ndarray, int]:
+def groups_of(w: World) -> tuple[np.ndarray, int]:
     """Group of every row over the whole run, and how many."""
     c = w.c
     code = c["step"].astype(np.int64) * 1000 + c["group"]
@@ -338,7 +338,7 @@ def _groups(w: World) -> tuple[np.ndarray, int]:
 
 def _flags(w: World) -> None:
     c = w.c
-    index, n_groups = _groups(w)
+    index, n_groups = groups_of(w)
     reward = c["reward"]
     known = np.isfinite(reward)
     size = np.bincount(index, minlength=n_groups)
@@ -397,6 +397,9 @@ TEXT_FLAGS = (
     "template_drift",
     "mask_shifted",
     "eos_untrained",
+    "tool_call_unparsed",
+    "gibberish",
+    "bos_anomaly",
 )
 """Flags that only a decoded rollout can carry."""
 

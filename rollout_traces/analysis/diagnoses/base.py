@@ -9,7 +9,7 @@ from typing import Literal
 
 from rollout_traces.analysis.length_bias import LengthBias, length_bias
 from rollout_traces.analysis.logged import logged_series
-from rollout_traces.analysis.moved import Movements, movements
+from rollout_traces.analysis.moved import LEVEL, Movements, movements
 from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.phrases import PhraseTrend, phrase_trends
 from rollout_traces.analysis.seen import FirstSeen, first_seen
@@ -60,11 +60,11 @@ class Evidence:
 
     Attributes:
         run: the run's series.
-        level: chance of any false change over the run.
+        level: nominal chance of any false change over the run.
     """
 
     run: RunSeries
-    level: float = 0.03
+    level: float = LEVEL
 
     @cached_property
     def movements(self) -> Movements:

@@ -34,10 +34,10 @@ MASK_FLAGS = [
     "prefix_broken",
     "ends_unsampled",
     "no_end_marker",
-    "user_turn_written",
-    "bos_doubled",
+    "sampled_foreign_turn",
+    "bos_anomaly",
     "pad_attended",
-    "header_newline",
+    "header_drift",
     "gibberish",
     "nonfinite",
 ]
@@ -121,6 +121,18 @@ def group_of_several_prompts(e: Evidence) -> list[Diagnosis]:
     ]
 
 
+def group_size(e: Evidence) -> list[Diagnosis]:
+    """Groups of more or fewer rollouts than before."""
+    return [
+        Diagnosis(
+            "group_size", f"Groups changed their size (group/size), in rollouts: {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
+            figures(m), filter_of(m, "group is not null"), (level_query(e.run, m),),
+            "Compare how many generations a prompt gets in the configuration, and what is dropped before logging.",
+        )
+        for m in e.of("group/size")
+    ]  # fmt: skip
+
+
 def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
     """The same prompt in several groups of one step."""
     return [
@@ -156,7 +168,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
     if not found:
         found += [
             Diagnosis(
-                "data_mix", f"Prompts changed their length: {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
+                "data_mix", f"Prompts changed their length (n_prompt): {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
                 figures(m), filter_of(m, "n_prompt is not null"), (level_query(e.run, m),),
                 "Compare prompts before and after: another data set, or another system prompt.",
             )
@@ -215,4 +227,11 @@ def severity_of(flag: str | None) -> Severity | None:
     return REGISTRY[flag].severity if flag in REGISTRY else None
 
 
-RULES: Sequence = (mask_or_template, group_of_several_prompts, duplicate_prompts, data_mix, evaluation_set)
+RULES: Sequence = (
+    mask_or_template,
+    group_of_several_prompts,
+    group_size,
+    duplicate_prompts,
+    data_mix,
+    evaluation_set,
+)

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rollout_traces.analysis.diagnoses import data, environment, outcomes, policy, update
+from rollout_traces.analysis.diagnoses import (
+    creeping,
+    data,
+    environment,
+    outcomes,
+    policy,
+    reward_values,
+    update,
+)
 from rollout_traces.analysis.diagnoses.base import (
     OTHER,
     Diagnosis,
     Evidence,
+    Severity,
     change_text,
     figures,
     filter_of,
 )
+from rollout_traces.analysis.diagnoses.data import severity_of
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
+from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 
-RULES = (*data.RULES, *environment.RULES, *policy.RULES, *update.RULES, *outcomes.RULES)
+RULES = (
+    *data.RULES,
+    *environment.RULES,
+    *reward_values.RULES,
+    *policy.RULES,
+    *update.RULES,
+    *outcomes.RULES,
+    *creeping.RULES,
+)
 """Every rule, in the order of the tiers. A new one is a function of a tier's file and an entry in its `RULES`."""
 FEWEST_STEPS = 10
+SURE = 0.01
+"""An error has at most this chance over all series of the run; what is less sure is a warning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +87,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         remarks.append(f"{n_steps} steps are too few to look for changes; {FEWEST_STEPS} are needed.")
     found = [diagnosis for rule in RULES for diagnosis in rule(e)]
     found += _rest(e, found)
-    diagnoses = tuple(in_causal_order(_once(found)))
+    diagnoses = tuple(in_causal_order([_as_sure(d, e) for d in _once(found)]))
     return RunReport(run, split, diagnoses, tuple(unobserved(e)), tuple(remarks), n_steps, n_rows, e)
 
 
@@ -74,13 +95,31 @@ def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
     """What moved and no rule speaks of."""
     spoken = " ".join(d.sentence for d in told_of)
     return [
-        Diagnosis("moved", f"{m.name} moved: {change_text(m)}.", "info" if m.column in ("flags", "engine") else "warn", OTHER, m.step, m.last, m.part,
+        Diagnosis("moved", f"{m.name} moved: {change_text(m)}.", _severity(m), OTHER, m.step, m.last, m.part,
                   figures(m), filter_of(m), (level_query(e.run, m),), "")
         for m in e.moved
-        if m.name not in spoken and m.column not in ("source", "engine", "reward_status", "stop_reason")
+        if not _spoken_of(m, spoken) and m.column not in ("source", "engine", "reward_status", "stop_reason")
         and not (m.value is not None and not m.rises)
-        and not m.column.startswith(("group/", "reward/", "component/", "prompts/", "update/"))
+        and not m.column.startswith(("group/", "reward/", "component/", "prompts/", "update/", "advantage/"))
     ]  # fmt: skip
+
+
+def _spoken_of(m: Moved, spoken: str) -> bool:
+    """Whether a sentence names a movement: by column and value, or a flag by its name."""
+    return m.name in spoken or (m.column == "flags" and m.value is not None and m.value in spoken)
+
+
+def _severity(m: Moved) -> Severity:
+    """A flag that is only told of is no warning, nor are engines that share the work otherwise."""
+    if m.column == "flags":
+        return "info" if severity_of(m.value) in (None, "info") else "warn"
+    return "info" if m.column == "engine" else "warn"
+
+
+def _as_sure(d: Diagnosis, e: Evidence) -> Diagnosis:
+    """A diagnosis whose severity is no graver than its evidence is sure."""
+    unsure = d.figures.get("p", 0.0) * e.movements.n_series > SURE
+    return replace(d, severity="warn") if d.severity == "error" and unsure else d
 
 
 def _once(found: list[Diagnosis]) -> list[Diagnosis]:

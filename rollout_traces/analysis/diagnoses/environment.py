@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
     since,
 )
+from rollout_traces.analysis.moved import first_there
 from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.recomputed import (
     before_and_after,
@@ -87,7 +89,7 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
 
 
 def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagnosis:
-    m = incident[0]
+    m = _from_its_first(e, incident[0])
     signatures = [s for s in new if abs(s.first - m.step) <= 8]
     step = min([m.step, *(s.first for s in signatures if s.first >= m.step - 2)])
     largest = max(incident, key=lambda each: abs(each.after - each.before))
@@ -110,6 +112,15 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
         "tools_failing", text + ".", severity, ENVIRONMENT, step, m.last, m.part, figures(m),
         filter_of(m, "n_tool_errors > 0"), (level_query(e.run, m), *(seen_query(e.run, s) for s in signatures[:1])), ADVICE_TOOL,
     )  # fmt: skip
+
+
+def _from_its_first(e: Evidence, m: Moved) -> Moved:
+    """A flag that nobody had before and that grew step by step, from the first rollout that has it."""
+    series = e.movements.get("flags", m.value) if m.column == "flags" else None
+    if series is None:
+        return m
+    at = first_there(series, int(np.searchsorted(series.steps, m.step)))
+    return replace(m, step=int(series.steps[at])) if at < len(series.steps) else m
 
 
 def _tool_of(e: Evidence, signatures: Sequence[str], step: int) -> str:

@@ -41,6 +41,7 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
     Args:
         found: in any order.
     """
+    found = [_of_the_update(one, found) for one in found]
     heads: list[Diagnosis] = []
     below: list[list[Diagnosis]] = []
     for one in sorted(found, key=_place):
@@ -63,6 +64,17 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
     )
 
 
+def _of_the_update(one: Diagnosis, found: Sequence[Diagnosis]) -> Diagnosis:
+    """A mismatch everywhere that begins with a collapse or another gradient comes from the policy, not from engines."""
+    if one.kind != "sampler_mismatch" or one.part is not None or one.step is None:
+        return one
+    causes = ("collapse", "update_moved")
+    with_it = any(
+        d.kind in causes and d.step is not None and abs(d.step - one.step) <= AT_ONCE for d in found
+    )
+    return replace(one, tier=OUTCOME) if with_it else one
+
+
 def _place(d: Diagnosis) -> tuple[bool, int, int, int, float]:
     return (
         d.severity == "info",
@@ -80,6 +92,8 @@ def _follows(one: Diagnosis, head: Diagnosis) -> bool:
         return False
     if one.tier == head.tier and one.kind != head.kind and not _same_tier(one, head):
         return False
+    if _ages_with(one, head):
+        return True
     if not head.step - AT_ONCE <= one.step <= head.step + FOLLOWS[one.tier] and not _ends_with(one, head):
         return False
     return not _elsewhere(one, head)
@@ -88,6 +102,13 @@ def _follows(one: Diagnosis, head: Diagnosis) -> bool:
 def _ends_with(one: Diagnosis, head: Diagnosis) -> bool:
     """Whether it begins where the cause ended: the way back."""
     return head.last is not None and one.step is not None and abs(one.step - head.last - 1) <= AT_ONCE + 2
+
+
+def _ages_with(one: Diagnosis, head: Diagnosis) -> bool:
+    """Whether it speaks of an engine that got no newer weights: it departs further with every step."""
+    if head.kind != "weights_not_synchronised" or head.part is None or one.part != head.part:
+        return False
+    return one.step is not None and head.step is not None and head.step <= one.step <= (head.last or one.step)
 
 
 def _same_tier(one: Diagnosis, head: Diagnosis) -> bool:

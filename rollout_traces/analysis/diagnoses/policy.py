@@ -17,8 +17,9 @@ from rollout_traces.analysis.diagnoses.base import (
     literal,
     percent,
 )
-from rollout_traces.analysis.movement import Moved
+from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.recomputed import level_query
+from rollout_traces.analysis.relations import as_arrays, sql_text
 from rollout_traces.analysis.seen import FirstSeen, seen_query
 
 MISMATCH = ("mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum")
@@ -78,6 +79,7 @@ def weights_not_synchronised(e: Evidence) -> list[Diagnosis]:
     found = []
     if newest is not None and len(newest.steps) >= 2 * LEAST_PLATEAU and len(np.unique(newest.values)) > 3:
         found = _plateaus(e, newest.steps, np.maximum.accumulate(newest.values))
+        found += [] if found else _engines_left_behind(e)
     covered = [(d.step or 0, d.last if d.last is not None else 10**18) for d in found]
     for m in e.moved:
         stale = m.column == "staleness_max" or (m.column == "flags" and m.value == "stale")
@@ -92,7 +94,27 @@ def weights_not_synchronised(e: Evidence) -> list[Diagnosis]:
     return found
 
 
-def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diagnosis]:
+def _engines_left_behind(e: Evidence) -> list[Diagnosis]:
+    """Engines that kept one version while the others got newer ones."""
+    if not e.run.columns.has("engine"):
+        return []
+    query = (
+        f"select engine, step, max(version_max) as v from rollouts where {e.run.scope} and engine is not null "
+        "and version_max is not null group by engine, step order by engine, step"
+    )
+    rows = as_arrays(e.run.relations.sql(query, e.run.params))
+    found = []
+    for engine in dict.fromkeys(rows["engine"].tolist()):
+        here = rows["engine"] == engine
+        steps, versions = rows["step"][here].astype(np.int64), rows["v"][here].astype(float)
+        if len(steps) >= 2 * LEAST_PLATEAU and len(np.unique(versions)) > 3:
+            found += _plateaus(e, steps, np.maximum.accumulate(versions), str(engine))
+    return found
+
+
+def _plateaus(
+    e: Evidence, steps: np.ndarray, versions: np.ndarray, engine: str | None = None
+) -> list[Diagnosis]:
     starts = np.flatnonzero(np.r_[True, np.diff(versions) > 0])
     lengths = np.diff(np.r_[starts, len(versions)])
     usual = float(np.median(lengths))
@@ -104,12 +126,16 @@ def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diag
         ends = start + length
         last = int(steps[ends - 1]) if ends < len(steps) else None
         version = int(versions[start])
+        on = f" on engine {engine}" if engine is not None else ""
         text = (
-            f"No newer weights than version {version} were sampled with "
+            f"No newer weights than version {version} were sampled with{on} "
             + (f"from step {first} to {last}" if last is not None else f"since step {first}")
             + f": {length} steps with one version, where {usual:.0f} is usual."
         )
-        by_step = e.run.by_step("max(version_max) as v", "version_max is not null")
+        whose = "version_max is not null" + (
+            f" and engine = {sql_text(engine)}" if engine is not None else ""
+        )
+        by_step = e.run.by_step("max(version_max) as v", whose)
         query = (
             f"select version, steps, first, last, usual, {first} as since from (select version, count(*) as steps, min(step) as first, max(step) as last, "
             "median(count(*)) over () as usual from (select step, max(v) over (order by step) as version "
@@ -117,8 +143,11 @@ def _plateaus(e: Evidence, steps: np.ndarray, versions: np.ndarray) -> list[Diag
         )
         numbers = {"version": version, "steps": float(length), "usual": usual}
         where = f"step >= {first}" + (f" and step <= {last}" if last is not None else "")
+        part = Part("engine", (engine,)) if engine is not None else None
+        if engine is not None:
+            where += f" and engine = {literal(engine)}"
         found.append(
-            Diagnosis("weights_not_synchronised", text, "error", SAMPLER, first, last, None, numbers, where, (query,),
+            Diagnosis("weights_not_synchronised", text, "error", SAMPLER, first, last, part, numbers, where, (query,),
                       "Look at the weight push of these steps: the trainer learned from a policy that stood still.")
         )  # fmt: skip
     return found

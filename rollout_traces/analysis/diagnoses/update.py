@@ -131,4 +131,16 @@ def optimiser(e: Evidence) -> list[Diagnosis]:
     return found
 
 
-RULES: Sequence = (few_rows, collapse, optimiser)
+def advantage_scale(e: Evidence) -> list[Diagnosis]:
+    """Advantages that are larger or smaller than before, as a whole."""
+    return [
+        Diagnosis(
+            "update_moved", f"Advantages changed their scale (advantage/scale): {change_text(m)}.", "warn", UPDATE, m.step, m.last,
+            m.part, figures(m), f"advantage != 0 and step >= {m.step}", (level_query(e.run, m),),
+            "Compare how advantages are normalised, and the reward's scale, before and after: the learning rate acts on both.",
+        )
+        for m in e.of("advantage/scale")
+    ]  # fmt: skip
+
+
+RULES: Sequence = (advantage_scale, few_rows, collapse, optimiser)

@@ -15,7 +15,7 @@ export function clamp(value, low, high) {
 
 // The value below which a share of the finite values lies.
 export function quantile(values, share) {
-  const finite = Array.from(values).filter(Number.isFinite).sort((a, b) => a - b);
+  const finite = Float64Array.from(values).filter(Number.isFinite).sort();
   if (!finite.length) return NaN;
   const at = share * (finite.length - 1);
   const low = Math.floor(at);

@@ -176,15 +176,20 @@ def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarm
         "tied": group.tied and group.from_ledger,
         "zero_advantage": group.zero_advantage,
         "rewards": _dots(group.rewards, group.traces),
-        "flags": _of_group(group, alarms),
+        **_of_group(group, alarms),
         "samples": [sample_card(row, alarms.worn_by(row)) for row in traces],
     }
 
 
-def _of_group(group: Group, alarms: RunAlarms) -> list[str]:
-    """Flags of the group that its rows do not wear; a tie is told by `tied`."""
+def _of_group(group: Group, alarms: RunAlarms) -> dict[str, list[str]]:
+    """Flags of the group that its rows do not wear: `flags`, and those that are usual in this run.
+
+    A tie is told by `tied`; it is among the usual ones where it is usual.
+    """
     names = {name for row in group.traces for name in alarms.worn_by(row).of_group}
-    return sorted(names - {"tied_group"})
+    places = {(row.step, row.get("source")) for row in group.traces}
+    usual = names.intersection(*(alarms.usual_at(*place) for place in places))
+    return {"flags": sorted(names - usual - {"tied_group"}), "usual_flags": sorted(usual)}
 
 
 def _told_size(group: Group) -> int:

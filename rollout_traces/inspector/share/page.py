@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.inspector.assets import bundle
-from rollout_traces.inspector.share.inliner import InlineError, inlined
+from rollout_traces.inspector.assets import STYLE, bundle
+from rollout_traces.inspector.inliner import InlineError, inlined
 
 ENTRY = "components/shared/script.js"
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -49,9 +49,7 @@ def _code() -> tuple[str, str]:
     Raises:
         InlineError: they cannot stand inside HTML.
     """
-    files = bundle().files
-    modules = {name: asset.body.decode() for name, asset in files.items() if name.endswith(".js")}
-    script, style = inlined(modules, ENTRY), files[bundle().style].body.decode()
+    script, style = inlined(bundle().modules, ENTRY), bundle().files[STYLE].body.decode()
     for name, text, ends in (("script", script, "</script"), ("style sheet", style, "</style")):
         if ends in text.lower() or "<!--" in text:
             raise InlineError(f"the {name} holds {ends} or <!--, which would end it early inside HTML.")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -50,3 +51,16 @@ class TestNothingIsReached:
         endless = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = -1"
         with pytest.raises(StoreError, match=r"took longer than 0.2 seconds"):
             Engine().run(endless, timeout=0.2)
+
+
+class TestOrder:
+    @pytest.mark.parametrize("most", ["", " LIMIT 200000"])
+    def test_rows_come_as_they_lie_whatever_the_threads(self, most: str) -> None:
+        engine = Engine(threads=4)
+        numbers = pa.chunked_array([pa.array(np.arange(n, n + 100_000)) for n in range(0, 800_000, 100_000)])
+        rows = pa.table({"position": numbers, "text": pa.array([str(n % 7) for n in range(800_000)])})
+        found = engine.run(
+            f"SELECT position, text FROM rollouts WHERE position % 3 = 0{most}", (), {"rollouts": rows}
+        )
+        seen = found["position"].to_numpy()
+        assert (np.diff(seen) == 3).all() and len(seen) == (200_000 if most else 266_667)

@@ -72,8 +72,8 @@ function update(now, changed) {
   if (wish && !steps.includes(Number(now.step))) return state.set({ step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null }, { fill: true });
   const wanted = keyOf(now, LIST_KEYS);
   if (wanted !== listFor) {
-    loadList(now, wanted);
     if (now.id !== undefined || now.sample !== undefined) openNamed(now);
+    loadList(now, wanted);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
   else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();

@@ -52,8 +52,8 @@ async function refresh(changed) {
   drawPickers();
   drawTabs();
   if (changed.has("project")) drawTools();
-  updateIncidents(root, call, now);
   await showPage(changed);
+  updateIncidents(root, call, state.get());
 }
 
 async function loadCatalog(project) {

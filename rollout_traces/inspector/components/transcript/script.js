@@ -94,7 +94,7 @@ export class TranscriptView {
     Object.assign(this.look, patch);
     if (this.tokenText) this.tokenText.restyle(this.tokenLook());
     if (before !== this.mode()) {
-      if (this.tokenText) this.tokenText.chunks = [];
+      this.tokenText?.startOver();
       for (const card of this.turnCards) card.setMode();
     } else if (rendered !== this.look.rendered) for (const card of this.turnCards) card.draw();
     this.drawTools();

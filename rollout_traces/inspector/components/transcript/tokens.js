@@ -6,16 +6,24 @@ import { inert, showWhitespace } from "../../lib/text.js";
 
 const CHUNK = 256;
 const NEAR = "900px 0px";
+// Tokens that are elements from the start: what is seen first is painted once, with its overlay.
+const SEEN_FIRST = 1024;
 
 export class TokenText {
   // look: {painted, flagged: Uint8Array (0, or 1 + severity), whitespace, divergence: first token that differs}
   constructor(tokens, scroller) {
     this.tokens = tokens;
     this.look = { painted: null, flagged: null, whitespace: false };
-    this.chunks = [];
+    this.startOver();
     this.observer = new IntersectionObserver(entries => {
       for (const entry of entries) if (entry.isIntersecting) this.upgrade(entry.target);
     }, { root: scroller, rootMargin: NEAR });
+  }
+
+  // Other nodes will be made.
+  startOver() {
+    this.chunks = [];
+    this.first = SEEN_FIRST;
   }
 
   // A node for tokens [start, stop).
@@ -24,7 +32,9 @@ export class TokenText {
     for (let at = start; at < stop; at += CHUNK) {
       const chunk = h("span", { class: "rt-chunk" });
       chunk.rtRange = [at, Math.min(at + CHUNK, stop)];
-      this.downgrade(chunk);
+      if (this.first > 0) this.upgrade(chunk);
+      else this.downgrade(chunk);
+      this.first -= CHUNK;
       this.chunks.push(chunk);
       this.observer.observe(chunk);
       node.append(chunk);
@@ -34,7 +44,7 @@ export class TokenText {
 
   forget() {
     this.observer.disconnect();
-    this.chunks = [];
+    this.startOver();
   }
 
   glyphs(text) {

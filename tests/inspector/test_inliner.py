@@ -8,7 +8,21 @@ import subprocess
 import pytest
 
 from rollout_traces.inspector.assets import bundle
-from rollout_traces.inspector.share.inliner import InlineError, inlined
+from rollout_traces.inspector.inliner import InlineError, inlined, joined
+
+
+class TestJoined:
+    @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+    def test_each_module_is_run_once_and_found_by_its_entry(self, tmp_path):
+        modules = {
+            "a/script.js": 'import { count } from "../lib/x.js";\nexport function mount() { return count(); }\n',
+            "b/script.js": 'import { count } from "../lib/x.js";\nexport function mount() { return count(); }\n',
+            "lib/x.js": "let n = 0;\nexport function count() { n += 1; return n; }\n",
+        }
+        (tmp_path / "all.mjs").write_text(joined(modules, {"a": "a/script.js", "b": "b/script.js"}))
+        said = 'import("./all.mjs").then(({entries: e}) => console.log(Object.keys(e).join(), e.a.mount(), e.b.mount()))'
+        done = subprocess.run(["node", "-e", said], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.split() == ["a,b", "1", "2"], done.stderr
 
 
 class TestInlined:
@@ -24,7 +38,7 @@ class TestInlined:
         assert done.stdout.split() == ["1", "2", "Three", "undefined"], done.stderr
 
     def test_every_module_of_the_inspector_can_be_joined(self):
-        modules = {n: a.body.decode() for n, a in bundle().files.items() if n.endswith(".js")}
+        modules = bundle().modules
         for entry in modules:
             if entry.endswith("/script.js"):
                 assert inlined(modules, entry)

@@ -1,4 +1,4 @@
-"""Joins the inspector's script modules into one classic script.
+"""Joins the inspector's script modules into one script.
 
 The modules import by relative path and export declarations by name; nothing else is needed, so nothing else is
 read: each module becomes a function that returns its exports, in the order of its imports.
@@ -6,9 +6,10 @@ read: each module becomes a function that returns its exports, in the order of i
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rollout_traces.errors import RolloutTracesError
 
@@ -37,11 +38,35 @@ def inlined(modules: Mapping[str, str], entry: str) -> str:
         InlineError: an import leads nowhere or around in a circle, or a form of import or export is used that
             this does not read.
     """
+    text, _ = _functions(modules, [entry])
+    return f'(() => {{\n"use strict";\n{text}\n}})();\n'
+
+
+def joined(modules: Mapping[str, str], entries: Mapping[str, str]) -> str:
+    """One module of several and all that they import, each once: a browser asks once instead of dozens of times.
+
+    Args:
+        modules: source by path, with `/`.
+        entries: path of a module by the name under which it is found.
+
+    Returns:
+        A module that exports `entries`, an object: the exports of each entry by its name.
+
+    Raises:
+        InlineError: as of `inlined`.
+    """
+    text, numbers = _functions(modules, entries.values())
+    named = ", ".join(f"{json.dumps(name)}: module{numbers[path]}" for name, path in entries.items())
+    return f"{text}\nexport const entries = {{ {named} }};\n"
+
+
+def _functions(modules: Mapping[str, str], entries: Iterable[str]) -> tuple[str, dict[str, int]]:
+    """The modules that entries need as functions, in the order of their imports, and each one's number."""
     order: list[str] = []
-    _visit(modules, entry, order, ())
+    for entry in entries:
+        _visit(modules, entry, order, ())
     numbers = {path: number for number, path in enumerate(order)}
-    parts = [_as_function(path, modules[path], numbers) for path in order]
-    return '(() => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
+    return "\n".join(_as_function(path, modules[path], numbers) for path in order), numbers
 
 
 def _visit(modules: Mapping[str, str], path: str, order: list[str], way: tuple[str, ...]) -> None:

@@ -1,0 +1,13 @@
+"""How a worker process is started, for those who start one and need nothing of what it does."""
+
+from __future__ import annotations
+
+import sys
+
+from rollout_traces.spool.run_folder import RunFolder
+from rollout_traces.worker.named_targets import NamedTargets
+
+
+def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
+    """The command line of a process that processes a folder."""
+    return [sys.executable, "-m", "rollout_traces.worker.main", str(folder.path), *named.as_arguments()]
