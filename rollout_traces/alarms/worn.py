@@ -102,12 +102,7 @@ def worn(
     """
     children = nested(flags)
     explained = {child for names in children.values() for child in names}
-    risen = {
-        name
-        for incident in incidents
-        if incident.covers(step) and incident.source in (EVERYWHERE, source)
-        for name in (incident.signal, *incident.children)
-    }
+    risen = risen_at(step, source, incidents)
     wearing, as_usual, of_group = [], [], []
     for name in dict.fromkeys(flags):
         spec = REGISTRY.get(name)
@@ -121,6 +116,16 @@ def worn(
             wearing.append(name)
     wearing.sort(key=_rank)
     return Worn(tuple((name, children.get(name, ())) for name in wearing), tuple(as_usual), tuple(of_group))
+
+
+def risen_at(step: int, source: str | None, incidents: Collection[Incident]) -> set[str]:
+    """The flags of incidents that are open at a step, everywhere or for a source: what is usual rose there."""
+    return {
+        name
+        for incident in incidents
+        if incident.covers(step) and incident.source in (EVERYWHERE, source)
+        for name in (incident.signal, *incident.children)
+    }
 
 
 def nested(flags: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -142,17 +142,17 @@ def list_prompts(
         raise StoreError(f"prompts: no order {order!r}. Orders: {', '.join(ORDERS)}.")
     scope, params = which.condition(c)
     query = f"""
-        with groups as (
+        with groups as materialized (
             select prompt_key, step, "group", count(*) as n, count(r) as known, sum(failed) as failed, count(success) as tried_s,
                 sum(success) as solved, sum(r) as total, sum(r*r) as square, min(r) as low, max(r) as high,
-                sum(tokens) as tokens, any_value(source) as source, any_value(prompt) as prompt
+                sum(tokens) as tokens
             from (select prompt_key, step, {c.expression("group")} as "group",
                     {known_reward(c)} as r, {failed(c)} as failed, {c.expression("success")} as success,
-                    {c.expression("n_sampled")} as tokens, {c.expression("source")} as source, {c.expression("prompt")} as prompt
+                    {c.expression("n_sampled")} as tokens
                  from rollouts where {scope})
-            where prompt_key is not null group by 1, 2, 3),
+            group by 1, 2, 3),
         of_prompt as (
-            select prompt_key, any_value(prompt) as prompt, any_value(source) as source, count(distinct step) as visits,
+            select prompt_key, count(distinct step) as visits,
                 sum(n) as tried, sum(solved) as solved, sum(solved) / nullif(sum(tried_s), 0) as solve_rate,
                 sum(total) / nullif(sum(known), 0) as mean_reward,
                 sqrt(greatest(sum(square) / nullif(sum(known), 0) - power(sum(total) / nullif(sum(known), 0), 2), 0)) as spread,
@@ -160,17 +160,30 @@ def list_prompts(
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
                 sum(case when {TIED_SQL} then tokens else 0 end) as wasted
-            from groups group by prompt_key)
-        select prompt_key, prompt, source, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
-            first_step, last_step, tokens, wasted, count(*) over () as total
+            from groups where prompt_key is not null group by prompt_key)
+        select prompt_key, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
+            first_step, last_step, tokens, wasted, count(*) over () as total,
+            (select sum(n) from groups where prompt_key is null) as keyless
         from of_prompt
         order by {ORDERS[order]}, prompt_key limit {int(limit)} offset {int(offset)}"""
     rows = relations.sql(query, params).to_pylist()
-    keyless = relations.sql(
-        f"select count(*) as n from rollouts where {scope} and prompt_key is null", params
-    )
-    total = int(rows[0]["total"]) if rows else 0
-    return PromptList(tuple(_summary(row) for row in rows), total, int(keyless.to_pydict()["n"][0]))
+    if not rows:
+        keyless = f"select count(*) as n from rollouts where {scope} and prompt_key is null"
+        return PromptList((), 0, int(relations.sql(keyless, params).to_pydict()["n"][0]))
+    texts = _texts(relations, c, which, [row["prompt_key"] for row in rows])
+    prompts = tuple(_summary(row | texts[row["prompt_key"]]) for row in rows)
+    return PromptList(prompts, int(rows[0]["total"]), int(rows[0]["keyless"] or 0))
+
+
+def _texts(
+    relations: Relations, columns: RolloutColumns, which: Selection, keys: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Prompt key -> `source`, and `prompt`, the preview, of a rollout that knows it."""
+    scope, params = which.condition(columns)
+    query = f"""
+        select prompt_key, any_value({columns.expression("source")}) as source, any_value({columns.expression("prompt")}) as prompt
+        from rollouts where {scope} and prompt_key in ({", ".join("?" * len(keys))}) group by prompt_key"""
+    return {row["prompt_key"]: row for row in relations.sql(query, [*params, *keys]).to_pylist()}
 
 
 def prompt_over_time(

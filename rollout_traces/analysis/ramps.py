@@ -48,14 +48,16 @@ def ramp(values: np.ndarray, longest: int = 20, weights: np.ndarray | None = Non
     total = float((w * (values - mean) ** 2).sum())
     if total == 0:
         return None
-    x = np.arange(n)
+    starts = np.arange(3, n - 2)
+    weight, moved = _from_here_on(w), _from_here_on(w * (values - mean))
     best: tuple[float, Ramp] | None = None
     for length in (each for each in LENGTHS if each <= longest):
-        shapes = np.clip((x[None, :] - np.arange(3, n - 2)[:, None] + 1) / length, 0, 1)
-        level = shapes @ w / n
-        centred = shapes - level[:, None]
-        power = centred**2 @ w
-        slope = centred @ (w * (values - mean)) / np.maximum(power, 1e-12)
+        # a ramp is the mean of `length` jumps, one a step: sums over it are means of the sums after each
+        places = np.minimum(starts[:, None] + np.arange(length), n)
+        level = weight[places].mean(axis=1) / n
+        square = weight[places] @ (2 * np.arange(length) + 1) / length**2
+        power = square - n * level**2
+        slope = (moved[places].mean(axis=1) - level * moved[0]) / np.maximum(power, 1e-12)
         gain = slope**2 * power
         i = int(np.argmax(gain))
         if best is None or gain[i] > best[0] * BETTER:
@@ -65,3 +67,8 @@ def ramp(values: np.ndarray, longest: int = 20, weights: np.ndarray | None = Non
                 Ramp(i + 3, length, before, before + float(slope[i]), float(gain[i]) / total),
             )
     return best[1] if best else None
+
+
+def _from_here_on(values: np.ndarray) -> np.ndarray:
+    """float [n + 1]: the sum from each place to the end; 0 after it."""
+    return np.r_[np.cumsum(values[::-1])[::-1], 0.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,7 @@ class Groups:
         totals: column -> (mean over rollouts of A, of B).
         known: text column -> float [U], rollouts that know it.
         hits: text column -> value -> float [U], rollouts with it; for columns of few values.
+        many: text columns of more values.
     """
 
     side: np.ndarray
@@ -54,33 +55,21 @@ class Groups:
     totals: dict[str, tuple[float, float]]
     known: dict[str, np.ndarray]
     hits: dict[str, dict[str, np.ndarray]]
+    many: tuple[str, ...]
 
 
 def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> Groups:
     """Every number of both sides by group, and the values of the text columns that have few, in one reading."""
     numbers = columns.numbers
-    values = _few_values(relations, columns, a, b)
-    key = unit_over_steps(columns, one_run=_one_run(a, b))
-    what = ", ".join(
-        [
-            f"step, {key} as unit, hash({columns.expression('prompt_key')}) as prompt, {columns.expression('prompt_key')} is null as keyless"
-        ]
-        + [
-            f"{known_number(name) if name in columns.floats else quoted(name)} as c{i}"
-            for i, name in enumerate(numbers)
-        ]
-        + [f"{quoted(name)} as t{i}" for i, name in enumerate(values)]
+    values, many = _few_values(relations, columns, a, b)
+    found = _sums_of_groups(relations, columns, a, b, values, frozenset())
+    odd = frozenset(
+        name
+        for i, name in enumerate(numbers)
+        if name in columns.floats and (~np.isfinite(found[f"m{i}"]) & (found[f"k{i}"] > 0)).any()
     )
-    union, params = sql_union(columns, [(0, a), (1, b)], what)
-    parts = [f"count(c{i}) as k{i}, avg(c{i}) as m{i}" for i in range(len(numbers))]
-    for i, found_values in enumerate(values.values()):
-        parts.append(f"count(t{i}) as of{i}")
-        parts += [f"count(*) filter (t{i} = {sql_text(v)}) as h{i}_{j}" for j, v in enumerate(found_values)]
-    query = (
-        f"select side, step, unit, any_value(prompt) as prompt, bool_or(keyless) as keyless, count(*) as n"
-        f"{''.join(', ' + part for part in parts)} from ({union}) group by side, step, unit"
-    )
-    found = as_arrays(relations.sql(query, params))
+    if odd:
+        found = _sums_of_groups(relations, columns, a, b, values, odd)
     side, n = found["side"].astype(int), found["n"].astype(float)
     means, counts, totals = {}, {}, {}
     for i, name in enumerate(numbers):
@@ -93,19 +82,57 @@ def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: 
     prompt = np.where(found["keyless"].astype(bool), 0, found["prompt"])
     step = np.nan_to_num(found["step"].astype(float), nan=-1).astype(np.int64)
     known_texts = {name: found[f"of{i}"].astype(float) for i, name in enumerate(values)}
-    hits = {
-        name: {v: found[f"h{i}_{j}"].astype(float) for j, v in enumerate(of_column)}
-        for i, (name, of_column) in enumerate(values.items())
-    }
-    return Groups(side, step, found["unit"], prompt, n, means, counts, totals, known_texts, hits)
+    hits = {name: _hits(found, i, of_column) for i, (name, of_column) in enumerate(values.items())}
+    return Groups(side, step, found["unit"], prompt, n, means, counts, totals, known_texts, hits, many)
+
+
+def _sums_of_groups(
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    values: Mapping[str, Sequence[str]],
+    odd: Collection[str],
+) -> dict[str, np.ndarray]:
+    """A row a group of each side: `k` rollouts that know a number and `m` their mean; of texts `of` and `h` by value.
+
+    Args:
+        relations: where to read.
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        values: text column -> its values; all but the first are counted.
+        odd: numbers that are NaN or infinite somewhere, which reads as unknown.
+    """
+    key, prompt = unit_over_steps(columns, one_run=_one_run(a, b)), columns.expression("prompt_key")
+    what = [f"step, {key} as unit, hash({prompt}) as prompt, {prompt} is null as keyless"]
+    what += [f"{known_number(n) if n in odd else quoted(n)} as c{i}" for i, n in enumerate(columns.numbers)]
+    what += [f"{quoted(name)} as t{i}" for i, name in enumerate(values)]
+    union, params = sql_union(columns, [(0, a), (1, b)], ", ".join(what))
+    parts = [f"count(c{i}) as k{i}, avg(c{i}) as m{i}" for i in range(len(columns.numbers))]
+    for i, of_column in enumerate(values.values()):
+        parts.append(f"count(t{i}) as of{i}")
+        parts += [f"countif(t{i} = {sql_text(v)}) as h{i}_{j}" for j, v in enumerate(of_column) if j]
+    query = (
+        f"select side, step, unit, any_value(prompt) as prompt, bool_or(keyless) as keyless, count(*) as n"
+        f"{''.join(', ' + part for part in parts)} from ({union}) group by side, step, unit"
+    )
+    return as_arrays(relations.sql(query, params))
+
+
+def _hits(found: Mapping[str, np.ndarray], i: int, values: Sequence[str]) -> dict[str, np.ndarray]:
+    """Value -> float [U], rollouts with it; the first one's are those of no other."""
+    rest = {v: found[f"h{i}_{j}"].astype(float) for j, v in enumerate(values) if j}
+    first = found[f"of{i}"].astype(float) - sum(rest.values(), np.zeros(len(found["n"])))
+    return {values[0]: first, **rest}
 
 
 def _few_values(
     relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
-) -> dict[str, list[str]]:
-    """Text column -> its values, the most frequent first, of those columns that have at most `FEW_VALUES`."""
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Text column -> its values, the most frequent first, where they are at most `FEW_VALUES`; the columns of more."""
     if not columns.texts:
-        return {}
+        return {}, ()
     parts = []
     for i, name in enumerate(columns.texts):
         union, params = sql_union(columns, [(0, a), (1, b)], f"cast({quoted(name)} as varchar) as v")
@@ -115,7 +142,26 @@ def _few_values(
     found: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row["which"], -row["n"], row["v"])):
         found.setdefault(columns.texts[row["which"]], []).append(row["v"])
-    return {name: values for name, values in found.items() if len(values) <= FEW_VALUES}
+    many = tuple(name for name in columns.texts if len(found.get(name, ())) > FEW_VALUES)
+    return {name: values for name, values in found.items() if name not in many}, many
+
+
+def _known_tags(
+    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
+) -> set[tuple[str, bool]]:
+    """The columns of several values that some rollout of either side knows; with True, one traced at random."""
+    random = f"{columns.expression('traced')} and {columns.expression('selected_by')} = 'random'"
+    asked = [(name, read) for name in columns.tags for read in (False, True)]
+    parts, given = [], []
+    for at, (name, read) in enumerate(asked):
+        union, params = sql_union(columns, [(0, a), (1, b)], f"{quoted(name)} as t, {random} as random")
+        known = f"t is not null{' and random' if read else ''}"
+        parts.append(f"exists(select 1 from ({union}) where {known}) as x{at}")
+        given += params
+    if not asked:
+        return set()
+    [row] = relations.sql(f"select {', '.join(parts)}", given).to_pylist()
+    return {pair for at, pair in enumerate(asked) if row[f"x{at}"]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,13 +209,19 @@ def read_shares(
     """
     for name in groups.hits:
         yield from _of_groups(groups, name)
-    for name in (*(name for name in columns.texts if name not in groups.hits), *columns.tags):
-        if name == "flags" and columns.has("traced", "selected_by"):
-            yield from (s for s in _of(relations, columns, a, b, name, False) if not needs_text(s.value))
-            yield from (s for s in _of(relations, columns, a, b, name, True) if needs_text(s.value))
+    for name in groups.many:
+        yield from _of(relations, columns, a, b, name, False)
+    known = _known_tags(relations, columns, a, b)
+    drawn = columns.has("traced", "selected_by")
+    for name in columns.tags:
+        if name == "flags" and drawn:
+            bases = [False, True]
         else:
-            texted = name in ("tool_names", "error_signatures") and columns.has("traced", "selected_by")
-            yield from _of(relations, columns, a, b, name, texted)
+            bases = [drawn and name in ("tool_names", "error_signatures")]
+        for texted in bases:
+            if (name, texted) in known:
+                found = _of(relations, columns, a, b, name, texted)
+                yield from (s for s in found if len(bases) == 1 or needs_text(s.value) is texted)
 
 
 def _of_groups(groups: Groups, name: str) -> Iterator[ShareSums]:

@@ -22,11 +22,10 @@ from rollout_traces.capture.images import plain_images
 from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.spool.batch_record import (
-    NARROW_INTS,
     ROLLOUTS,
     batch_from_record,
     float16_overflows,
-    ints_fit,
+    narrowest_int,
     record_meta,
 )
 from rollout_traces.spool.record import RecordBuffer, decode
@@ -117,7 +116,7 @@ class Capture:
         parts = [CapturedPart(batch) for batch in batches]
         lengths = np.array([length for part in parts for length in part.rows.lengths], np.int64)
         group_ids = _group_ids(batches, groups or GroupNumbers())
-        per_token = _bytes_per_token(batches)
+        per_token = _bytes_per_token(parts)
         budget = self.max_bytes if room is None else min(self.max_bytes, room)
         kept = _rows_within(budget // per_token, lengths, group_ids, step)
         _keep(parts, kept)
@@ -134,7 +133,7 @@ class Capture:
         for name, column in columns.items():
             self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
-        row_lists = _merge_lists(batches)
+        row_lists = _merge_lists(parts)
         n_unknown = 0
         if not kept.all():
             row_lists["prompt_keys"] = keys = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
@@ -172,7 +171,7 @@ class Capture:
         elif sources and sources[0] == "given":
             self._mask(parts, "response_mask", N)
         for key in INT_TRACKS:
-            if any(getattr(part.batch, key) is not None for part in parts):
+            if any(key in part.given for part in parts):
                 self._int_track(parts, key, N)
         for key in FLOAT_TRACKS:
             if any(part.has_track(key) for part in parts):
@@ -202,34 +201,15 @@ class Capture:
         self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
 
     def _int_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
-        """In the narrowest type that holds all its values; one that does not shows in the first parts."""
-        for kind in NARROW_INTS:
-            if self._narrowed(parts, key, self._buffer.reserve(f"track/{key}", kind, N)):
-                return
-            self._buffer.take_back()
-        _gather(parts, key, self._buffer.reserve(f"track/{key}", np.int32, N), fill=-1)
-
-    def _narrowed(self, parts: Sequence[CapturedPart], key: str, narrow: np.ndarray) -> bool:
-        """Copies a key of all parts; False where a value does not fit. A part is narrowed while it is in the cache."""
-        at = 0
-        for part in parts:
-            wide = self._ints[: part.n_kept]
-            part.gather(key, wide, -1)
-            if not ints_fit(wide, narrow.dtype):
-                return False
-            narrow[at : at + part.n_kept] = wide
-            at += part.n_kept
-        return True
+        wide = self._ints[:N]
+        _gather(parts, key, wide, fill=-1)
+        self._buffer.reserve(f"track/{key}", narrowest_int(wide), N)[:] = wide
 
     def _float_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._floats[:N]
+        _gather(parts, key, wide, fill=np.nan)
         narrow = self._buffer.reserve(f"track/{key}", np.float16, N)
-        at = 0
-        for part in parts:
-            place = slice(at, at + part.n_kept)
-            part.gather(key, wide[place], np.nan)
-            _to_float16(wide[place], narrow[place])
-            at = place.stop
+        _to_float16(wide, narrow)
         if float16_overflows(narrow, wide):
             self._buffer.take_back()
             self._buffer.reserve(f"track/{key}", np.float32, N)[:] = wide
@@ -275,9 +255,9 @@ def _to_float16(wide: np.ndarray, narrow: np.ndarray) -> None:
         torch.from_numpy(narrow.view(np.int16)).view(torch.float16).copy_(torch.from_numpy(wide))
 
 
-def _bytes_per_token(batches: Sequence[RolloutBatch]) -> int:
+def _bytes_per_token(parts: Sequence[CapturedPart]) -> int:
     """At most, masks rounded up."""
-    present = {key for b in batches for key in (*INT_TRACKS, *FLOAT_TRACKS) if getattr(b, key) is not None}
+    present = {key for key in (*INT_TRACKS, *FLOAT_TRACKS) if any(key in part.given for part in parts)}
     return 4 + 2 + sum(4 if key in INT_TRACKS else 6 for key in present)
 
 
@@ -395,10 +375,10 @@ def _float_columns(parts: Sequence[CapturedPart]) -> dict[str, np.ndarray]:
 def _not_given(parts: Sequence[CapturedPart]) -> dict[str, list[int]]:
     """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
     given = {
-        "tracks": [{k: getattr(p.batch, k) for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
+        "tracks": [{k: p.given[k] for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
         "row_floats": [part.row_values for part in parts],
         **{kind: [getattr(part.batch, kind) for part in parts] for kind in NAMED_FLOATS},
-        "row_lists": [_lists_partly_given(part.batch) for part in parts],
+        "row_lists": [{k: p.given[k] for k in PARTLY_GIVEN if k in p.given} for p in parts],
     }
     found = {}
     for kind, of_parts in given.items():
@@ -414,11 +394,6 @@ def _not_given(parts: Sequence[CapturedPart]) -> dict[str, list[int]]:
         ]
         found[ASSUMED_MASK] = np.flatnonzero(np.concatenate(assumed)).tolist()
     return {key: rows for key, rows in found.items() if rows}
-
-
-def _lists_partly_given(batch: RolloutBatch) -> dict[str, Any]:
-    named = {key: getattr(batch, key) for key in PARTLY_GIVEN}
-    return {key: value for key, value in named.items() if value is not None}
 
 
 def _without(value: Any, n_rows: int) -> np.ndarray:
@@ -449,14 +424,15 @@ def _floats(value: Any) -> np.ndarray:
     return host_array(value).astype(np.float64)
 
 
-def _merge_lists(batches: Sequence[RolloutBatch]) -> dict[str, list[Any]]:
+def _merge_lists(parts: Sequence[CapturedPart]) -> dict[str, list[Any]]:
     merged: dict[str, list[Any]] = {}
+    present = {key for part in parts for key in part.given.keys() & ROW_LISTS} - {"group_ids"}
     for key in ROW_LISTS:
-        if key == "group_ids" or all(getattr(batch, key) is None for batch in batches):
+        if key not in present:
             continue
         column: list[Any] = []
-        for batch in batches:
-            value = getattr(batch, key)
-            column.extend([None] * batch.n_rows if value is None else plain_list(value))
+        for part in parts:
+            value = part.given.get(key)
+            column.extend([None] * part.batch.n_rows if value is None else plain_list(value))
         merged[key] = plain_images(column) if key == "images" else column
     return merged

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.batch import ROW_FLOATS, RolloutBatch
+from rollout_traces.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
 
 MaskSource = Literal["given", "versions", "loss_mask"]
 """What tells which tokens the policy sampled."""
@@ -52,10 +52,15 @@ class PaddedRows:
 
 
 class CapturedPart:
-    """One part of a hand-over and the positions of its tokens."""
+    """One part of a hand-over and the positions of its tokens.
+
+    Attributes:
+        given: what the part came with, by key.
+    """
 
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
+        self.given: dict[str, Any] = {key: value for key, value in vars(batch).items() if value is not None}
         self.rows = find_rows(host_array(batch.attention_mask, hidden=0))
         self.places: list[tuple[Any, slice]] = []
         self.n_kept = 0
@@ -87,8 +92,12 @@ class CapturedPart:
 
     def has_track(self, key: str) -> bool:
         """True when the part has a value of `key` for each token."""
-        value = getattr(self.batch, key)
-        return value is not None and len(value.shape) == 2
+        return key in self._per_token
+
+    @cached_property
+    def _per_token(self) -> frozenset[str]:
+        keys = ("input_ids", "loss_mask", *TOKEN_KEYS)
+        return frozenset(key for key in keys if key in self.given and len(self.given[key].shape) == 2)
 
     @cached_property
     def mask_source(self) -> MaskSource:
@@ -116,8 +125,8 @@ class CapturedPart:
     @cached_property
     def row_values(self) -> dict[str, Any]:
         """The [B] values by name; where token rewards alone are given their sums are the rewards."""
-        named = {key: getattr(self.batch, key) for key in (*ROW_FLOATS, "advantages")}
-        found = {key: value for key, value in named.items() if value is not None and len(value.shape) == 1}
+        named = {key: self.given[key] for key in (*ROW_FLOATS, "advantages") if key in self.given}
+        found = {key: value for key, value in named.items() if len(value.shape) == 1}
         if "rewards" not in found and self.batch.token_rewards is not None:
             found["rewards"] = _token_reward_sums(self)
         return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.inspector.turns import Turns
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
 from rollout_traces.store.time_limit import QUERY_SECONDS, current_limit
@@ -199,6 +200,7 @@ class Workspace:
         self._asked: dict[Any, _Asked] = {}
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.turns = Turns()
 
     def ask_to_open(self, state: Mapping[str, str]) -> None:
         """Asks the pages to show a state; those whose reader allows it do.

@@ -16,10 +16,9 @@ from rollout_traces.packed_batch import SCHEMA_VERSION, PackedBatch
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.transcript import INT_TRACKS
 
-NARROW_INTS = (np.int8, np.int16)
-"""What integer tracks are stored in where all their values fit, else int32."""
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""
+_INTS = ((np.int8, 1 << 7), (np.int16, 1 << 15))
 _ROW_GROUPS = ("row_floats", "reward_components", "sample_metrics")
 _PLAIN_FIELDS = (
     "batch_id",
@@ -120,7 +119,9 @@ def batch_to_record(batch: PackedBatch) -> Record:
         arrays["response_mask"] = np.packbits(batch.response_mask)
     for name, values in batch.tracks.items():
         arrays[f"track/{name}"] = (
-            _narrow_ints(values) if name in INT_TRACKS else _narrow_floats(np.asarray(values, np.float32))
+            values.astype(narrowest_int(values))
+            if name in INT_TRACKS
+            else _narrow_floats(np.asarray(values, np.float32))
         )
     for group in _ROW_GROUPS:
         arrays |= {f"{group}/{name}": column for name, column in getattr(batch, group).items()}
@@ -134,10 +135,12 @@ def record_meta(row_lists: Mapping[str, Sequence[Any]], **fields: Any) -> dict[s
     return {"schema": SCHEMA_VERSION, "row_lists": row_lists, **fields}
 
 
-def ints_fit(values: np.ndarray, kind: Any) -> bool:
-    """True when an integer dtype holds all values."""
-    limits = np.iinfo(kind)
-    return not len(values) or bool(values.min() >= limits.min and values.max() <= limits.max)
+def narrowest_int(values: np.ndarray) -> Any:
+    """int8, int16 or int32: the narrowest that holds all values."""
+    if not len(values):
+        return np.int8
+    low, high = int(values.min()), int(values.max())
+    return next((kind for kind, limit in _INTS if -limit <= low and high < limit), np.int32)
 
 
 def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
@@ -152,10 +155,6 @@ def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
         return False
     infinite = (bits & 0x7FFF) == 0x7C00
     return bool(infinite.any()) and bool(np.isfinite(wide[infinite]).any())
-
-
-def _narrow_ints(values: np.ndarray) -> np.ndarray:
-    return values.astype(next((kind for kind in NARROW_INTS if ints_fit(values, kind)), np.int32))
 
 
 def _narrow_floats(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from rollout_traces.steps.judge import Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.redact import Redact, Redaction
-from rollout_traces.steps.row_reader import RowReader
+from rollout_traces.steps.row_reader import Decoder, RowReader
 from rollout_traces.steps.run_state import RunState
 from rollout_traces.steps.step_files import write_all_rows
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
@@ -72,7 +72,7 @@ class StepProcessor:
     def __init__(
         self,
         sink: Sink,
-        decoder: Any,
+        decoder: Decoder | None,
         options: StepOptions,
         counters: Counter[str] | None = None,
         redact: Redact | None = None,

@@ -39,8 +39,10 @@ class RowReader:
         redaction: hides text, or None.
     """
 
-    def __init__(self, decoder: Any, counters: Counter[str], redaction: Redaction | None = None) -> None:
-        self.decoder: Decoder | None = decoder
+    def __init__(
+        self, decoder: Decoder | None, counters: Counter[str], redaction: Redaction | None = None
+    ) -> None:
+        self.decoder = decoder
         self.tokenizer = getattr(decoder, "tokenizer", None)
         self._counters = counters
         self._warnings = Warnings(counters)

@@ -36,6 +36,10 @@ class RunInfo:
         """The steps at which it was resumed: the first step of every attempt but the first."""
         return tuple(step for _, step in self.attempts[1:])
 
+    def is_superseded(self, attempt: str | None, step: int) -> bool:
+        """Whether a later attempt trained a step, or one before it; what knows no attempt is older than all."""
+        return any(first <= step for name, first in self.attempts if name > (attempt or ""))
+
 
 @dataclass(frozen=True)
 class StepInfo:

@@ -152,6 +152,7 @@ class TestServer:
         assert_stored_once(server.folder, 4)
 
     def test_that_is_down_at_the_end_gets_the_rest_from_a_recovery(self, trackio_dir, server, monkeypatch):
+        from rollout_traces.worker.named_targets import NamedTargets
         from rollout_traces.worker.recovery import find_left, recover
 
         server.start()
@@ -164,7 +165,8 @@ class TestServer:
         server.start()
         monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "right")
         [left] = [left for left in find_left("p") if left.n_records]
-        assert recover(left) == 0
+        assert recover(left) == left.n_records, "nobody named the server"
+        assert recover(left, NamedTargets((str(left.manifest.remote),))) == 0
         assert_stored_once(server.folder, 3)
 
     def test_that_refuses_the_token_leaves_everything_spooled(self, trackio_dir, server):

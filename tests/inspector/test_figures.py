@@ -7,6 +7,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.inspector.pages.figures import split_series
 from rollout_traces.inspector.pages.projects import project
+from rollout_traces.inspector.pages.rollouts import rollout, samples
 from rollout_traces.inspector.pages.runs import two_runs
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
@@ -61,3 +62,32 @@ class TestAResumedRun:
         found = logged([[1, 2], [3, 4]])
         assert found["resumed_at"] == [3]
         assert "superseded" not in found["series"][REWARD]
+
+
+@pytest.mark.usefixtures("trackio_dir")
+def test_rows_that_came_late_and_rows_of_a_superseded_attempt_are_marked():
+    batch = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2))
+    logger = rt.RolloutLogger(
+        "p", "run", tiny_tokenizer(), worker="thread", selection="all", max_rollout_traces_per_step=9
+    )
+    for step in (1, 2, 3):
+        logger.log_rollouts(batch, step=step)
+        logger.close_step(step)
+    logger.log_rollouts(batch, step=3)
+    logger.begin_attempt()
+    logger.log_rollouts(batch, step=2)
+    assert logger.finish(60)
+    workspace = Workspace()
+    [run] = workspace.store("p").runs()
+    marks = {}
+    for step in (1, 2, 3):
+        asked = {"project": "p", "run": run.id, "split": "rollout", "step": step}
+        cards = [card for group in samples(workspace, Request(asked))["groups"] for card in group["samples"]]
+        marks[step] = sorted((card["late"], card["superseded"]) for card in cards)
+        opened = rollout(workspace, Request({**asked, "id": cards[0]["id"]}))
+        assert opened["superseded"] == cards[0]["superseded"]
+    assert marks == {
+        1: [(False, False)] * 2,
+        2: [(False, False)] * 2,
+        3: [(False, True)] * 2 + [(True, True)] * 2,
+    }

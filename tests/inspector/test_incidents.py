@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.alarms.incidents import Incident
+from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector import payload
 from rollout_traces.inspector.pages.compare import compare
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
-from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident, run_alarms
+from rollout_traces.inspector.pages.incidents import RunAlarms, incident_bar, mark_incident, run_alarms
 from rollout_traces.inspector.pages.projects import project
-from rollout_traces.inspector.pages.rollouts import rollout, samples
+from rollout_traces.inspector.pages.rollouts import _of_group, rollout, samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.store import Group, TraceRow
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 
@@ -49,6 +52,24 @@ def log_run(project: str, **thresholds: object) -> None:
         logger.log_rollouts(arrays, step=step)
     assert logger.flush(120)
     logger.finish()
+
+
+def test_a_group_flag_that_is_usual_for_the_run_is_told_apart_except_where_it_rose() -> None:
+    usual = {name: Usual(name, 0.4, 100, 20) for name in ("duplicate_completions", "tied_group")}
+    rose = Incident("duplicate_completions", "", "warn", 40, 60, 0.9, 0.9, 0.5, closed=65)
+    alarms = RunAlarms(usual=usual, incidents=[rose])
+
+    def told(step: int, *flags: str) -> dict[str, list[str]]:
+        row = TraceRow("id", "run", "run", "rollout", step, {"flags": flags})
+        return _of_group(Group(0, None, "", (row,), (1.0,), 1, True, False, True), alarms)
+
+    every = ("duplicate_completions", "noise_amplified_group", "tied_group")
+    assert told(30, *every) == {
+        "flags": ["noise_amplified_group"],
+        "usual_flags": ["duplicate_completions", "tied_group"],
+    }
+    assert told(50, *every)["flags"] == ["duplicate_completions", "noise_amplified_group"]
+    assert told(30) == {"flags": [], "usual_flags": []}
 
 
 @pytest.fixture(scope="module")

@@ -135,6 +135,14 @@ class TestTheRunState:
         assert [alert.title for alert in first.alerts if "mask_leak" in alert.title]
         assert not [alert.title for alert in second.alerts if "mask_leak" in alert.title]
 
+    def test_the_curve_of_a_flag_goes_on_at_zero_once_it_was_raised(self):
+        unhurt = hand_over("y", [1.0, 0.0], [0, 0])
+        first = judge(self.leaking())
+        second = judge(unhurt, key=KEY._replace(step=2), state=first.state)
+        leaks = "rollout/flags/mask_leak_share"
+        assert first.scalars[leaks] > 0 and second.scalars[leaks] == 0
+        assert leaks not in judge(unhurt).scalars
+
     def test_is_carried_by_the_summary_and_read_back_after_a_restart(self):
         first = judge(self.leaking())
         assert first.summary is not None

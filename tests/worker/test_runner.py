@@ -78,6 +78,24 @@ class TestStoring:
         assert counters["scalars_stored"] == 1
         assert counters["spooled"] == 0
 
+    def test_a_flush_that_closes_nothing_waits_for_the_disk_alone(self, make_logger, trackio_dir):
+        logger = make_logger()
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.flush(60, close=False)
+        assert logger.counters["steps_closed"] == 0 and logger.counters["spooled"] == 1
+        logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        assert [ledger.n_rows for _, ledger in ledgers(trackio_dir)] == [12]
+
+    def test_of_all_calls_of_a_step_every_row_is_kept_where_all_were_asked_for(
+        self, make_logger, trackio_dir
+    ):
+        logger = make_logger(selection="all", max_rollout_traces_per_step=1)
+        for _ in range(3):
+            logger.log_rollouts(make_batch(), step=1)
+        assert logger.finish(60)
+        assert len(trace_uids(trackio_dir)) == 18 and logger.counters["traces_stored"] == 18
+
     def test_a_flush_in_the_middle_of_a_step_makes_a_second_digest_of_the_rest(
         self, make_logger, trackio_dir
     ):
@@ -253,11 +271,26 @@ class TestJoins:
         handle = logger.log_rollouts(batch, step=1, await_join=("advantages",))
         handle.join(advantages=advantages)
         assert logger.finish(60)
+        assert logger.counters["traces_stored"] == 4
         found = rows(
             trackio_dir,
             "select json_extract(metadata, '$.advantage') from traces where key = 'rollout/trajectories'",
         )
         assert len(found) == 4 and all(value is not None for (value,) in found)
+
+    def test_that_nothing_awaits_are_in_the_steps_metrics_when_they_come_before_its_close(
+        self, make_logger, trackio_dir
+    ):
+        batch = make_batch()
+        batch.pop("prox_logprobs", None)
+        logger = make_logger()
+        for step, joined in ((1, False), (2, True)):
+            handle = logger.log_rollouts(batch, step=step)
+            if joined:
+                handle.join(prox_logprobs=np.asarray(batch["logprobs"]) - 0.5)
+            logger.close_step(step)
+        assert logger.finish(60)
+        assert scalar_steps(trackio_dir, "rollout/mismatch/k3") == {2: 1}
 
     def test_that_no_key_stands_for_are_said_and_not_awaited(self, make_logger, trackio_dir):
         logger = make_logger()

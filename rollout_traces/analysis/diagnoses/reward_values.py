@@ -29,6 +29,8 @@ LEAST_GAIN = 25.0
 """Gain in log-likelihood of two shares over one; chance gives this to one series in some billions."""
 FEWEST_STEPS = 5
 FEWEST_ROWS = 20
+LOOKED_THROUGH = 125_000
+"""Rollouts in which frequent values are looked for; of a longer run a part of the steps, then counted in all."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,12 @@ def reward_values(e: Evidence) -> list[Diagnosis]:
 def _new_values(e: Evidence) -> Iterator[NewValue]:
     source, reward = e.run.columns.expression("source"), known_reward(e.run.columns)
     known = f"select step, {source} as source, {reward} as v from rollouts where {e.run.scope}"
+    every_so_many = 1 + int(e.run.row_counts.sum()) // LOOKED_THROUGH
     counted = as_arrays(
         e.run.relations.sql(
-            f"with known as materialized (select * from ({known}) where v is not null), few as (select v from known group by v "
-            f"having count(*) >= {FEWEST_ROWS} order by count(*) desc limit {2 * DISCRETE}) "
+            f"with known as (select * from ({known}) where v is not null), few as (select v from known "
+            f"where hash(step) % {every_so_many} = 0 group by v having count(*) >= {max(FEWEST_ROWS // every_so_many, 3)} "
+            f"order by count(*) desc, v limit {2 * DISCRETE}) "
             "select step, source, v, count(*) as n from known where v in (select v from few) group by all "
             "union all select step, source, null, count(*) from known group by all",
             e.run.params,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollout_traces.inspector.turns import GivingWay
 from rollout_traces.inspector.workspace import Request, Workspace
 
 if TYPE_CHECKING:
@@ -11,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def run_diagnosed(workspace: Workspace, request: Request) -> RunReport:
-    """What is wrong with the run of a request, since when and for whom."""
+    """What is wrong with the run of a request, since when and for whom; gives way to answers that go first."""
     from rollout_traces.analysis import diagnose
 
     store = workspace.store(request.project)
-    relations, name = store.table(), store.run(request.run).name
+    relations, name = GivingWay(store.table(), workspace.turns), store.run(request.run).name
     key = ("run report", name, request.split)
     return workspace.remembered(key, request.project, lambda: diagnose(relations, name, request.split))

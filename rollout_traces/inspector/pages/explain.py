@@ -81,8 +81,9 @@ def _explained(workspace: Workspace, request: Request, asked: Sides) -> Explanat
     whole = workspace.store(request.project).table()
 
     def compute() -> Explanation:
-        part = relations_of(workspace, request.project, asked)
-        return explain_selections(part, asked.a, asked.b, whole=whole)
+        with workspace.turns.first():
+            part = relations_of(workspace, request.project, asked)
+            return explain_selections(part, asked.a, asked.b, whole=whole)
 
     return workspace.remembered(("explain", *asked.key), request.project, compute)
 

@@ -17,7 +17,7 @@ from rollout_traces.alarms.signals import (
     StepSignals,
     watched,
 )
-from rollout_traces.alarms.worn import Usual, Worn, usual_flags, worn
+from rollout_traces.alarms.worn import Usual, Worn, risen_at, usual_flags, worn
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.incident_marks import IncidentMarks
@@ -58,6 +58,10 @@ class RunAlarms:
         flags = values.get("flags")
         names = [name for name in flags if isinstance(name, str)] if isinstance(flags, list | tuple) else []
         return worn(names, step, values.get("source"), self.usual, self.incidents)
+
+    def usual_at(self, step: int, source: str | None) -> set[str]:
+        """The flags that are properties of the run and did not rise at a step."""
+        return set(self.usual) - risen_at(step, source, self.incidents)
 
 
 def run_alarms(workspace: Workspace, request: Request) -> RunAlarms:

@@ -88,6 +88,11 @@ def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
     record = store.record(trace_id)
     payload = rollout_payload(trace_id, record, flag_severities())
     names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
+    attempt = record.metadata.get("attempt")
+    if attempt is not None:
+        payload["superseded"] = store.run(request.run).is_superseded(
+            str(attempt), int(record.metadata["step"])
+        )
     payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
     payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
     payload["flags"] = usual_marked(payload["flags"], record.metadata, run_alarms(workspace, request))
@@ -171,15 +176,20 @@ def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarm
         "tied": group.tied and group.from_ledger,
         "zero_advantage": group.zero_advantage,
         "rewards": _dots(group.rewards, group.traces),
-        "flags": _of_group(group, alarms),
+        **_of_group(group, alarms),
         "samples": [sample_card(row, alarms.worn_by(row)) for row in traces],
     }
 
 
-def _of_group(group: Group, alarms: RunAlarms) -> list[str]:
-    """Flags of the group that its rows do not wear; a tie is told by `tied`."""
+def _of_group(group: Group, alarms: RunAlarms) -> dict[str, list[str]]:
+    """Flags of the group that its rows do not wear: `flags`, and those that are usual in this run.
+
+    A tie is told by `tied`; it is among the usual ones where it is usual.
+    """
     names = {name for row in group.traces for name in alarms.worn_by(row).of_group}
-    return sorted(names - {"tied_group"})
+    places = {(row.step, row.get("source")) for row in group.traces}
+    usual = names.intersection(*(alarms.usual_at(*place) for place in places))
+    return {"flags": sorted(names - usual - {"tied_group"}), "usual_flags": sorted(usual)}
 
 
 def _told_size(group: Group) -> int:
@@ -217,6 +227,8 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
         **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         "labels": list(known.get("labels") or ()),
         "discard_reason": known.get("discard_reason"),
+        "late": bool(known.get("late")),
+        "superseded": bool(known.get("superseded")),
         "stop_reason": known.get("stop_reason"),
         "selected_by": known.get("selected_by"),
         **{name: known.get(name) for name in numbers},

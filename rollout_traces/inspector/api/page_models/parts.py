@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 Number = float | None
 Range = tuple[float, float]
@@ -45,6 +45,10 @@ class CardModel(BaseModel):
     usual_flags: list[str] = []
     labels: list[str]
     discard_reason: str | None
+    late: bool = Field(default=False, description="it came after its step was closed")
+    superseded: bool = Field(
+        default=False, description="a later attempt of the run trained its step, or one before"
+    )
     stop_reason: str | None
     selected_by: str | None
     group: int | None

@@ -27,6 +27,7 @@ class StepGroupModel(BaseModel):
     zero_advantage: bool
     rewards: list[DotModel]
     flags: list[str]
+    usual_flags: list[str]
     samples: list[CardModel]
 
 

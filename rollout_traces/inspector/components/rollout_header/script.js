@@ -75,7 +75,7 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
 function details(rollout) {
   const m = rollout.metadata;
   const node = h("details", { class: "rt-head-more", open: opened(), testid: "header-more" },
-    h("summary", { title: "All that is known of this rollout" }, h("span", { class: "rt-head-line" }, line(m), answers(m))),
+    h("summary", { title: "All that is known of this rollout" }, h("span", { class: "rt-head-line" }, line(m, rollout.superseded), answers(m))),
     h("div", { class: "rt-faint rt-selected-by" }, selectedSentence(m)),
     facts(rollout), components(m, rollout.ranges), more(m));
   node.addEventListener("toggle", () => remember(node.open));
@@ -90,8 +90,16 @@ function remember(open) {
   try { localStorage.setItem(OPENED, open ? "1" : "0"); } catch { /* a private window keeps it for this page alone */ }
 }
 
+// That a rollout came after its step was closed, and that its attempt was given up behind the step.
+export function lateChips(late, superseded) {
+  return [
+    late ? h("span", { class: "rt-chip rt-chip-warn", testid: "late", title: "It came after its step was closed; the step's metrics leave it out" }, "late") : null,
+    superseded ? h("span", { class: "rt-chip rt-chip-warn", testid: "superseded", title: "A later attempt of the run went on from before this step" }, "superseded") : null,
+  ];
+}
+
 // The facts that one looks for first, as one line that gives way.
-function line(m) {
+function line(m, superseded) {
   const told = [
     m.n_sampled === undefined ? null : `${number(m.n_sampled)} sampled of ${number(m.n_tokens)} tokens`,
     m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
@@ -103,6 +111,7 @@ function line(m) {
   ].filter(Boolean);
   return [
     m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`) : null,
+    lateChips(m.late, superseded),
     m.n_tool_errors ? h("span", { class: "rt-chip rt-chip-error" }, `${plural(m.n_tool_errors, "tool error")}`) : null,
     told.map(each => h("span", null, each)),
     Object.keys(m).filter(key => key.startsWith("component/")).slice(0, 4).map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),

@@ -4,6 +4,7 @@ import { h, replace } from "../../lib/dom.js";
 import { compact, number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { firstWords, inert } from "../../lib/text.js";
+import { lateChips } from "../rollout_header/script.js";
 
 export const SORTS = [
   ["", "by group"],
@@ -31,6 +32,12 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
   ];
 }
 
+// Flags that are a property of the run, without a colour.
+function usualChip(flags) {
+  if (!flags.length) return null;
+  return h("span", { class: "rt-chip rt-flag-chip", testid: "usual-chip", title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` }, flags[0].replaceAll("_", " "), flags.length > 1 ? ` +${flags.length - 1}` : "");
+}
+
 export function dots(rewards, range) {
   const shown = rewards.slice(0, 64);
   return h("div", { class: "rt-dots", title: rewards.map(r => number(r.reward)).join("  ") },
@@ -54,6 +61,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
       card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
       card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
       card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")) : null,
+      lateChips(card.late, card.superseded),
       (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
       flagChips(card.flags, severities, 1, card.explains))));
 }
@@ -61,7 +69,8 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
 function groupCard(group, options) {
   const { range } = options;
   const lone = group.group === null;
-  const tied = group.tied && !lone ? h("span", { class: "rt-chip rt-chip-warn", title: "All rewards are equal: this group teaches nothing" }, group.tied_why ? `tied, ${group.tied_why}` : "tied") : null;
+  const usual = group.usual_flags || [];
+  const tied = group.tied && !lone ? h("span", { class: usual.includes("tied_group") ? "rt-chip" : "rt-chip rt-chip-warn", title: "All rewards are equal: this group teaches nothing" }, group.tied_why ? `tied, ${group.tied_why}` : "tied") : null;
   const reasons = new Set(group.samples.map(card => card.discard_reason));
   const discarded = reasons.size === 1 && [...reasons][0] ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " ")) : null;
   const zero = group.zero_advantage && !group.tied && !lone ? h("span", { class: "rt-chip rt-chip-warn", title: "Every advantage is zero" }, "zero advantage") : null;
@@ -71,7 +80,7 @@ function groupCard(group, options) {
         group.group === null || !options.openGroup ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
           : h("button", { type: "button", class: "rt-group-open", title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) }, `Group ${number(group.group)}`),
         group.mean === null || lone ? null : h("span", { class: "rt-soft", title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
-        tied, zero, discarded, flagChips(group.flags || [], options.severities),
+        tied, zero, discarded, flagChips(group.flags || [], options.severities), usualChip(usual.filter(flag => flag !== "tied_group")),
         h("span", { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" }, `${group.samples.length}/${group.n}`)),
       group.prompt && !lone ? h("div", { class: "rt-group-prompt rt-ellipsis" }, firstWords(group.prompt)) : null,
       group.rewards.length && !lone ? dots(group.rewards, range) : null),
