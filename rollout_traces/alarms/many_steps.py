@@ -229,10 +229,12 @@ def _count(
         if place is not None:
             nothing = of_read.nothing(at) if of_read.n[at] else None
             place[0].nothing[place[1]] = (of_all.nothing(at), nothing)
-    for name, hit in hits.items():
+    failures = np.flatnonzero(rows.reward_status == 1)
+    for name, hit in [*hits.items(), (REWARD_FAILURE, failures)]:
         for at, n in enumerate(cells.rows(hit).tolist()):
             if n and (place := places[at]) is not None:
                 place[0].n_raised[name, place[1]] = n
+    for name, hit in hits.items():
         base, seen = (of_read, hit[read[hit]]) if of_read_rows(name) else (of_all, hit)
         for at, counts in cells.hits(base, seen).items():
             if (place := places[at]) is not None:
@@ -243,9 +245,7 @@ def _count(
     failed = np.flatnonzero(read & (rows.calls >= 0) & (rows.errors != 0))
     _add_shares(TOOL_ERROR, cells, cells.base(calls, rows.calls), failed, rows.errors[failed], places)
     known = rows.reward_status >= 0
-    _add_shares(
-        REWARD_FAILURE, cells, cells.base(known), np.flatnonzero(rows.reward_status == 1), None, places
-    )
+    _add_shares(REWARD_FAILURE, cells, cells.base(known), failures, None, places)
 
 
 def _add_shares(

@@ -202,7 +202,7 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
                 carriers[name] = counts
             if name != TOOL_ERROR:
                 shares[name, source] = counts
-        _add_others(shares, seen, source, rows)
+        _add_others(shares, n_raised, seen, source, rows)
     return StepSignals(step, shares, _levels(seen), n_raised, carriers)
 
 
@@ -235,7 +235,13 @@ def _sources(ledger: Ledger) -> dict[str, np.ndarray]:
     return everywhere | ({source: column == source for source in found} if len(found) > 1 else {})
 
 
-def _add_others(shares: dict[tuple[str, str], Counts], seen: _Seen, source: str, rows: np.ndarray) -> None:
+def _add_others(
+    shares: dict[tuple[str, str], Counts],
+    n_raised: dict[tuple[str, str], int],
+    seen: _Seen,
+    source: str,
+    rows: np.ndarray,
+) -> None:
     ledger = seen.ledger
     calls, errors = ledger.get("n_tool_calls"), ledger.get("n_tool_errors")
     known = rows & seen.read & (calls != NULL_INT) & (errors != NULL_INT)
@@ -244,7 +250,9 @@ def _add_others(shares: dict[tuple[str, str], Counts], seen: _Seen, source: str,
     status = ledger.get("reward_status")
     known = rows & np.asarray([value is not None for value in status], bool)
     if known.any():
-        shares[REWARD_FAILURE, source] = Grouped(seen.groups[known]).count((status != "ok")[known])
+        failed = (status != "ok")[known]
+        shares[REWARD_FAILURE, source] = Grouped(seen.groups[known]).count(failed)
+        n_raised[REWARD_FAILURE, source] = int(failed.sum())
 
 
 def _levels(seen: _Seen) -> dict[str, Level]:

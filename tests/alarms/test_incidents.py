@@ -156,8 +156,10 @@ class TestChanges:
             failed = np.random.default_rng(step).random(GROUPS * SIZE) < (0.3 if step >= 40 else 0.01)
             return ledger(seed=step, reward_status=np.where(failed, "timeout", "ok").astype(object))
 
-        [incident] = incidents([one(step) for step in range(60)])
+        steps = [one(step) for step in range(60)]
+        [incident] = incidents(steps)
         assert (incident.signal, incident.opened) == ("reward_failure", 41)
+        assert incident.n_rows == sum((rows.get("reward_status") == "timeout").sum() for rows in steps[41:])
 
     def test_of_truncation_below_its_limit(self):
         [incident] = incidents(run(lambda step: 0.4 if step >= 40 else 0.05, 60))

@@ -1,6 +1,6 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import { along, logTicks, parted, readout, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import { along, logTicks, parted, readout, tickTexts, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
 import { asked, formatAgainst, kindOf, parseAgainst } from "../../../rollout_traces/inspector/components/explain/against.js";
 import { phraseExpression } from "../../../rollout_traces/inspector/lib/highlight.js";
@@ -21,6 +21,14 @@ test("values that differ by rounding alone are a flat line, whose ticks end", ()
   }
   assert.ok(Math.abs(valueAxis(values).y(values[1]) - 0.5) < 0.01);
   assert.deepEqual(valueAxis([0, 0]).ticks.length > 0, true);
+});
+
+test("ticks that would read the same get more digits", () => {
+  const thousandths = value => value.toFixed(3);
+  assert.deepEqual(tickTexts([0.0351, 0.0352, 0.0353], thousandths), ["0.0351", "0.0352", "0.0353"]);
+  assert.deepEqual(tickTexts([-0.0352, -0.0351], thousandths), ["\u22120.0352", "\u22120.0351"]);
+  assert.deepEqual(tickTexts([0.1, 0.2], thousandths), ["0.100", "0.200"]);
+  assert.deepEqual(tickTexts([0.1201, 0.1202], share => `${(share * 100).toFixed(0)}%`), ["12.01%", "12.02%"]);
 });
 
 test("without a value above 0 the axis stays linear", () => {

@@ -38,6 +38,16 @@ export function ticks(low, high, wanted = 3) {
   return out;
 }
 
+// The texts of ticks as show() gives them; with more digits where two of them would read the same.
+export function tickTexts(at, show) {
+  const texts = at.map(tick => show(tick));
+  if (new Set(texts).size === texts.length) return texts;
+  const unit = texts.every(text => text.endsWith("%")) ? "%" : "";
+  const scaled = unit ? at.map(tick => tick * 100) : at;
+  const places = Math.ceil(-Math.log10(Math.abs(scaled[1] - scaled[0])) - 1e-6);
+  return places > 0 && places <= 8 ? scaled.map(tick => tick.toFixed(places).replace("-", "\u2212") + unit) : texts;
+}
+
 // Powers of ten in [low, high]; with few of them also 2 and 5 times.
 export function logTicks(low, high) {
   const out = [];

@@ -3,10 +3,10 @@
 import { h, svg } from "../../lib/dom.js";
 import { compact, number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
-import { AXES, lone, parted, path, readout, smooth, valueAxis } from "./scale.js";
+import { AXES, lone, parted, path, readout, smooth, tickTexts, valueAxis } from "./scale.js";
 
 const HEIGHT = 92;
-const MARGINS = { left: 40, right: 8, top: 8, bottom: 16 };
+const MARGINS = { left: 46, right: 8, top: 8, bottom: 16 };
 const BARE = { left: 2, right: 2, top: 3, bottom: 3 };
 const MOST_READ = 4;
 
@@ -62,9 +62,10 @@ export function legend(series) {
 }
 
 function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
-  const parts = axis.ticks.flatMap(tick => [
+  const texts = tickTexts(axis.ticks, show || compact);
+  const parts = axis.ticks.flatMap((tick, i) => [
     svg("line", { x1: pad.left, x2: width - pad.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
-    svg("text", { x: pad.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, show ? show(tick) : compact(tick))]);
+    svg("text", { x: pad.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, texts[i])]);
   const said = [axis.log ? "log" : null, axis.dropped ? `${axis.dropped} not above 0` : null, xName || null].filter(Boolean).join(", ");
   const place = xName && xName !== AXES.step ? compact : number;
   return [...parts, svg("text", { x: pad.left, y: height - 3, class: "rt-axis" }, place(first)),
