@@ -320,8 +320,8 @@ def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is
     )
     passed_limit = change if not above and change is not None else (limit if limit is not None else 0.0)
     opens = passed and sum(passes) >= PASSES
-    before = total(past).share if opens and past else None
-    return _Verdict(fresh, opens, quiet == 0, judged.share, before, passed_limit)
+    before = total(past).share if signal.changes and past else usual
+    return _Verdict(fresh, opens, quiet == 0, judged.share, before if opens else None, passed_limit)
 
 
 def _judge_level(track: Track, level: Level, signal: Signal, is_open: bool) -> _Verdict:

@@ -110,6 +110,12 @@ class TestWhatIsUsual:
         assert incident.opened == 51 and incident.limit == pytest.approx(0.9, abs=0.05)
 
 
+    def test_is_what_the_runs_first_steps_had_also_where_a_rise_was_pooled(self):
+        few = run(lambda step: 0.95 if step >= 40 else 0.1, 60, name="repetition", n_groups=3, size=4)
+        [incident] = incidents(few)
+        assert incident.usual == pytest.approx(0.1, abs=0.03)
+
+
 class TestLasting:
     def test_a_fault_that_comes_and_goes_stays_one_incident(self):
         [incident] = incidents(run(lambda step: 0.9 if step >= 40 and step % 3 else 0.05))
