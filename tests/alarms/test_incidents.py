@@ -109,7 +109,6 @@ class TestWhatIsUsual:
         [incident] = incidents(run(lambda step: 0.6 if step < 50 else 0.98, 60))
         assert incident.opened == 51 and incident.limit == pytest.approx(0.9, abs=0.05)
 
-
     def test_is_what_the_runs_first_steps_had_also_where_a_rise_was_pooled(self):
         few = run(lambda step: 0.95 if step >= 40 else 0.1, 60, name="repetition", n_groups=3, size=4)
         [incident] = incidents(few)
