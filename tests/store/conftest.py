@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.store import Store, open_store
-from tests.store.projects import PROJECT, make_ledger, store_values, write_step
+from tests.store.projects import PROJECT, make_ledger, store_values, trackio_in, write_step
 
 TEXTS = {
     0: (("user", "What is 6 times 7?"), ("assistant", "It is \\boxed{42}, I cannot be wrong.")),
@@ -21,14 +21,8 @@ TEXTS = {
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Trackio folder with a project of two splits and three steps of which some rollouts are traced."""
-    import trackio.utils
-    from trackio import sqlite_storage
-
     folder = tmp_path_factory.mktemp("trackio")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
-        for module in (trackio.utils, sqlite_storage):
-            patch.setattr(module, "TRACKIO_DIR", folder)
+    with trackio_in(folder):
         for step in range(3):
             ledger = make_ledger(
                 [[1.0, 0.0, 0.5, float("nan")], [0.25, 0.25, 0.25, 0.25]],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rollout_traces.flags.base import Flag
 from rollout_traces.ledger.columns import Ledger
@@ -18,6 +20,19 @@ PROJECT = "reading"
 RUN, RUN_ID = "run-001", "1" * 32
 
 _log_ids = itertools.count()
+
+
+@contextmanager
+def trackio_in(folder: Path) -> Iterator[None]:
+    """Has Trackio write to a folder; it reads the environment only when it is imported."""
+    import trackio.utils
+    from trackio import sqlite_storage
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(folder))
+        for module in (trackio.utils, sqlite_storage):
+            patch.setattr(module, "TRACKIO_DIR", folder)
+        yield
 
 
 def make_ledger(

@@ -16,7 +16,7 @@ from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.step_metrics import by_step, of_closed_step
 from rollout_traces.store.step_signals import signals_by_step
-from tests.store.projects import PROJECT, make_ledger, write_step
+from tests.store.projects import PROJECT, make_ledger, trackio_in, write_step
 
 STEPS = 24
 FLAGS = (
@@ -64,14 +64,8 @@ def odd_ledger(step: int, seed: int) -> Ledger:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    import trackio.utils
-    from trackio import sqlite_storage
-
     folder = tmp_path_factory.mktemp("trackio")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACKIO_DIR", str(folder))
-        for module in (trackio.utils, sqlite_storage):
-            patch.setattr(module, "TRACKIO_DIR", folder)
+    with trackio_in(folder):
         for seed, run in enumerate(RUNS.items(), 1):
             for step in range(STEPS):
                 write_step(odd_ledger(step, seed), (), run=run)
