@@ -158,11 +158,11 @@ def _turns(batch: PackedBatch) -> np.ndarray:
     """int64 [N]: the number of the sampled run that a token belongs to, from 0 in each row."""
     starts = batch.response_mask.copy()
     starts[1:] &= ~batch.response_mask[:-1]
-    first = batch.offsets[:-1][np.diff(batch.offsets) > 0]
+    first = batch.offsets[:-1][batch.lengths > 0]
     starts[first] = batch.response_mask[first]
     begun = np.cumsum(starts)
     before = np.concatenate([np.zeros(1, np.int64), begun])[batch.offsets[:-1]]
-    return np.maximum(begun - np.repeat(before, np.diff(batch.offsets)) - 1, 0)
+    return np.maximum(begun - np.repeat(before, batch.lengths) - 1, 0)
 
 
 def _within_limit(

@@ -207,7 +207,7 @@ class OpenStep:
         if part.ledger is None:
             part.ledger = build_ledger(part.batch, self._settings)
             part.given_up = np.zeros(part.batch.n_rows, bool)
-        kept = ~np.repeat(rows, np.diff(part.batch.offsets))
+        kept = ~np.repeat(rows, part.batch.lengths)
         if part.token_rows is None:
             part.token_rows = kept
         else:
@@ -240,7 +240,7 @@ def _bytes(batch: PackedBatch) -> int:
 
 
 def _without_tokens(batch: PackedBatch, rows: np.ndarray, kept: np.ndarray) -> PackedBatch:
-    lengths = np.where(rows, 0, np.diff(batch.offsets))
+    lengths = np.where(rows, 0, batch.lengths)
     prompt_keys = batch.prompt_keys()
     return replace(
         batch,
