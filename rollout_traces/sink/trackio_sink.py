@@ -186,9 +186,9 @@ class TrackioSink:
             if numbers:
                 numbers |= _marked(attempt)
             shapes = {
-                name: _as_histogram(values)
+                name: shape
                 for name, values in (histograms or {}).items()
-                if _has_bins(values)
+                if (shape := _as_histogram(values)) is not None
             }
             traces = [_as_trace(record, saved_images(record.images, self.run, int(step))) for record in fresh]
             self._log({**numbers, **shapes, key: traces}, step)
@@ -287,18 +287,6 @@ def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in nested.items() if item != {}}
 
 
-def _has_bins(values: np.ndarray) -> bool:
-    wide = np.asarray(values, np.float64)
-    if not len(wide) or not np.isfinite(wide).all():
-        return False
-    low, high = float(wide.min()), float(wide.max())
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.diff(np.linspace(low, high, HISTOGRAM_BINS + 1))
-    return bool(np.isfinite(steps).all() and (steps > 0).all())
-
-
 def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
     return bool(run.project == project and name in (None, run.name))
 
@@ -317,9 +305,19 @@ def _n_bytes(value: Any) -> int:
 
 
 def _as_histogram(values: np.ndarray) -> Any:
+    """The histogram of some values; None where no bins part them."""
     import trackio
 
-    return trackio.Histogram(np.asarray(values, np.float64), num_bins=HISTOGRAM_BINS)
+    wide = np.asarray(values, np.float64)
+    if not len(wide) or not np.isfinite(wide).all():
+        return None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts, edges = np.histogram(wide, bins=HISTOGRAM_BINS)
+            parted = np.isfinite(edges).all() and (edges[1:] > edges[:-1]).all()
+    except ValueError:  # numpy itself refuses bins that have no width
+        return None
+    return trackio.Histogram(np_histogram=(counts, edges)) if parted else None
 
 
 def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:

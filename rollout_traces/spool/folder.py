@@ -196,18 +196,20 @@ class SpoolReader:
 
     def read_bytes(self, name: str) -> bytes:
         """Reads a record's file, which may be longer than the record."""
-        return (self.folder / f"{name}{RECORD}").read_bytes()
+        fd = os.open(f"{self.folder}/{name}{RECORD}", os.O_RDONLY | os.O_CLOEXEC)
+        with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  thousands of small files, without a Path for each
+            return file.readall()
 
     def remove(self, name: str) -> None:
         """Lets a stored record go; its file is kept for the next one where few are free."""
-        path = self.folder / f"{name}{RECORD}"
+        path = f"{self.folder}/{name}{RECORD}"
         free = self.folder / FREE
         with contextlib.suppress(FileNotFoundError):
-            worth_keeping = path.stat().st_size >= WORTH_KEEPING and len(_sizes(free)) < KEEP_FREE
-            if worth_keeping and not self.owner_is_gone:
-                path.rename(free / name)
+            large = os.stat(path).st_size >= WORTH_KEEPING  # noqa: PTH116  as in `read_bytes`
+            if large and len(_sizes(free)) < KEEP_FREE and not self.owner_is_gone:
+                os.rename(path, free / name)  # noqa: PTH104
             else:
-                path.unlink()
+                os.unlink(path)  # noqa: PTH108
 
     def set_aside(self, name: str) -> Path:
         """Keeps a damaged record out of the way, for whoever wants to look at it."""

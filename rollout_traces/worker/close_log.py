@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -54,8 +56,12 @@ class CloseLog:
             line = orjson.dumps(
                 {"step": [*close.key], "parts": close.parts, "why": close.why, "joins": close.n_joins}
             )
-            with self._path.open("ab") as file:
-                file.write(line + b"\n")
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.write(fd, line + b"\n") <= len(line):
+                    raise OSError(errno.ENOSPC, f"{self._path} has no room for a line")
+            finally:
+                os.close(fd)
         self._take(close)
 
     def of_part(self, batch_id: str) -> Close | None:

@@ -107,6 +107,7 @@ class SpoolConsumer:
         self.counters = counters
         self._warnings = Warnings(counters)
         self._consumed: dict[Place, Consumed] = {}
+        self._of_open_step: dict[StepKey, list[Place]] = {}
         self._replay = Replay(sink.stored, closes or CloseLog(), counters)
         self._replay.send_again(place for place, _ in self._records())
         self._settles = True
@@ -228,6 +229,8 @@ class SpoolConsumer:
             tokens = self._take_logged()
         n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
         self._consumed[place] = Consumed(source, record.kind, step, n_rows, tokens)
+        if step is not None:
+            self._of_open_step.setdefault(step, []).append(place)
 
     def _take(self, record: Record, place: Place, source: RecordSource) -> StepKey | None:
         """Processes a record.
@@ -354,7 +357,7 @@ class SpoolConsumer:
             return
         self._rules.closed(key)
         self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
-        places = [place for place, item in self._consumed.items() if item.step == key]
+        places = self._of_open_step.pop(key, [])
         again = all(self._replay.is_again(place) for place in places)
         keeps = self._processor.options.ledger
         try:
@@ -442,6 +445,7 @@ class SpoolConsumer:
         lost = RuntimeError(f"Trackio dropped {self._n_unconfirmed()} entries; they are sent again")
         self._replay.send_again(self._consumed)
         self._consumed.clear()
+        self._of_open_step.clear()
         self._settles = True
         self._back_off("sent_again", lost)
 
