@@ -124,14 +124,10 @@ def total(counts: Sequence[Counts]) -> Counts:
     """Their sum."""
     if len(counts) == 1:
         return counts[0]
-    return Counts(
-        sum(one.n for one in counts),
-        sum(one.n_groups for one in counts),
-        sum(one.hits for one in counts),
-        sum(one.hits_hits for one in counts),
-        sum(one.hits_n for one in counts),
-        sum(one.n_n for one in counts),
+    columns = zip(
+        *((one.n, one.n_groups, one.hits, one.hits_hits, one.hits_n, one.n_n) for one in counts), strict=True
     )
+    return Counts(*map(sum, columns))
 
 
 def wilson_lower(p: float, n: float) -> float:

@@ -68,6 +68,8 @@ def loss_histogram(batch: PackedBatch) -> LossHistogram | None:
     Returns:
         None where no token is in the loss, or neither new nor prox logprobs are known.
     """
+    if "logprobs" not in batch.tracks or not {"new_logprobs", "prox_logprobs"} & batch.tracks.keys():
+        return None
     in_loss = MaskedTokens.in_loss(batch)
     logprobs = in_loss.track("logprobs")
     others = {"new": in_loss.track("new_logprobs"), "prox": in_loss.track("prox_logprobs")}
@@ -76,7 +78,7 @@ def loss_histogram(batch: PackedBatch) -> LossHistogram | None:
     )
     row = np.repeat(np.arange(batch.n_rows), in_loss.segments.counts)
     used = ~discarded[row]
-    if logprobs is None or not used.any() or all(other is None for other in others.values()):
+    if logprobs is None or not used.any():
         return None
     ratios = {name: _difference(other, logprobs) for name, other in others.items()}
     advantages = in_loss.advantages

@@ -267,6 +267,8 @@ def _run(spec: Family, view: StepView) -> dict[str, float]:
 
 
 def _by_source(view: StepView) -> dict[str, float]:
+    if "source" not in view.ledger.columns:
+        return {}
     sources = view.ledger.get("source")
     names = sorted({name for name in sources.tolist() if name is not None})
     if not 2 <= len(names) <= MAX_SOURCES:
@@ -278,7 +280,9 @@ def _by_source(view: StepView) -> dict[str, float]:
 
 
 def _of_discarded(view: StepView) -> dict[str, float]:
-    left_out = np.asarray([reason is not None for reason in view.ledger.get("discard_reason")], bool)
+    if "discard_reason" not in view.ledger.columns:
+        return {}
+    left_out = np.asarray([reason is not None for reason in view.ledger.get("discard_reason").tolist()], bool)
     if not left_out.any():
         return {}
     return under("discarded", _ledger_metrics(view.take(left_out)))

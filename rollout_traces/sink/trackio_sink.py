@@ -295,6 +295,8 @@ def _n_bytes(value: Any) -> int:
     """About how many bytes a value takes in Trackio's queue."""
     if isinstance(value, str):
         return len(value)
+    if isinstance(value, (int, float)):
+        return 8
     if isinstance(value, Mapping):
         return sum(len(str(key)) + _n_bytes(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):

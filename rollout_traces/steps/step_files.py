@@ -35,7 +35,9 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     Returns:
         `{"filtered": {"summary": ..., "rollouts": [...]}}` as plain values, or nothing when none was dropped.
     """
-    dropped = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
+    if "discard_reason" not in ledger.columns:
+        return {}
+    dropped = np.asarray([reason is not None for reason in ledger.get("discard_reason").tolist()], bool)
     if not dropped.any():
         return {}
     rows = np.flatnonzero(dropped & batch.has_tokens)

@@ -117,7 +117,7 @@ def step_summary_of(
     step, rows, key = judged.step, judged.rows.ledger, judged.step.key
     off = _off_text(judged) if described else ""
     wrong = identity_checks(scalars, key.split)
-    n_traced = judged.rows.n_traced
+    n_traced, chosen = judged.rows.n_traced, _selection_counts(rows)
     notes = [*dict.fromkeys(step.batch.notes), *([OVER_DISK_LIMIT] if over_disk_limit else [])]
     metadata = {
         "status": _status(rows),
@@ -128,7 +128,7 @@ def step_summary_of(
         "population": rows.n_rows,
         "kept": n_traced,
         "groups": len(set(rows.get("group").tolist())),
-        "selection": _selection_counts(rows),
+        "selection": chosen,
         "metrics_off": off,
         "flags_off": describe_off(judged.flags_off) if described else "",
         "response_mask_from": step.batch.response_mask_source,
@@ -142,7 +142,7 @@ def step_summary_of(
         question = f"What came late for step {key.step} of {key.split}?"
     summary = [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": "\n".join([_summary_text(rows, n_traced, off), *wrong])},
+        {"role": "assistant", "content": "\n".join([_summary_text(rows, n_traced, chosen, off), *wrong])},
     ]
     known = {name: value for name, value in metadata.items() if value is not None}
     return step_summary_trace(rows, summary=summary, metadata=known, details=details)
@@ -166,7 +166,7 @@ def _selection_counts(rows: Ledger) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
-def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
+def _summary_text(rows: Ledger, n_traced: int, chosen: str, off: str) -> str:
     rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     lines = [
@@ -176,7 +176,6 @@ def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
         lines.append(
             f"Reward: mean {known.mean():.4g}, min {known.min():.4g}, median {np.median(known):.4g}, max {known.max():.4g}."
         )
-    chosen = _selection_counts(rows)
     if chosen:
         lines.append(f"Kept: {chosen}.")
     flags = Counter(name for names in rows.get("flags").tolist() for name in names)
