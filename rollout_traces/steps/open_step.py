@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -76,10 +77,14 @@ class ClosedStep:
 @dataclass(eq=False)
 class _Part:
     batch: PackedBatch
-    group_keys: list[str]
     token_rows: np.ndarray | None = None
     ledger: Ledger | None = None
     given_up: np.ndarray | None = None
+
+    @cached_property
+    def group_keys(self) -> list[str]:
+        """What each row's priority is drawn from; asked for only where the budget is exceeded."""
+        return _group_keys(replace(self.batch))  # a copy: what it keeps of the tokens goes with it
 
 
 class OpenStep:
@@ -134,7 +139,7 @@ class OpenStep:
         missing = set(await_join) - set(batch.tracks) - set(batch.row_floats)
         if missing:
             self._awaited[batch.batch_id] = missing
-        self._parts[batch.batch_id] = part = _Part(batch, _group_keys(batch))
+        self._parts[batch.batch_id] = part = _Part(batch)
         self._bytes += _bytes(batch)
         if self._threshold < 1:
             self._give_up(part, lambda key: self._priority(key) >= self._threshold)
