@@ -63,10 +63,10 @@ def _probed(relations: Relations, columns: RolloutColumns, a: Selection, b: Sele
 def _read_together(probed: Mapping[str, int]) -> list[list[str]]:
     """The columns in parts whose combinations are not too many."""
     parts: list[list[str]] = []
-    size = MOST_CELLS
+    size = 1
     for name, n in sorted(probed.items(), key=lambda item: item[1]):
         size *= n + 1
-        if size > MOST_CELLS:
+        if not parts or size > MOST_CELLS:
             parts.append([])
             size = n + 1
         parts[-1].append(name)
