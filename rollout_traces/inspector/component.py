@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,13 @@ def view(
     )
 
 
-def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Response]:
+def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:
     """A server function that answers with ready JSON: `{"ok": ...}` or `{"error": {...}}`.
 
     A Response passes through the web framework as it is; a large dict would be walked and copied first.
     """
 
-    @wraps(function)
-    def answer(request: Any) -> Response:
+    def json_of(request: Any) -> bytes:
         try:
             with time_limit(workspace.query_seconds):
                 body = {"ok": function(workspace, Request.read(request))}
@@ -84,7 +83,12 @@ def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Res
         except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace
             _LOG.exception("inspector: %s failed", function.__name__)
             body = {"error": {"message": f"{type(error).__name__}: {error}", "kind": "internal"}}
-        return Response(orjson.dumps(body, default=str, option=_OPTIONS), media_type="application/json")
+        return orjson.dumps(body, default=str, option=_OPTIONS)
+
+    @wraps(function)
+    async def answer(request: Any) -> Response:
+        body = await workspace.few_at_once.run(lambda: json_of(request))
+        return Response(body, media_type="application/json")
 
     answer.__annotations__ = {}
     del answer.__wrapped__

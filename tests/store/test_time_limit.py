@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +58,7 @@ def test_a_page_answers_with_the_sentence():
     def endless(workspace: Workspace, request: Request) -> Mapping[str, Any]:
         return {"rows": Engine().run(ENDLESS).num_rows}
 
-    answer = _bind(endless, Workspace(query_seconds=0.2))({})
+    answer = asyncio.run(_bind(endless, Workspace(query_seconds=0.2))({}))
     assert "was stopped. Ask for less" in orjson.loads(answer.body)["error"]["message"]
 
 
