@@ -29,6 +29,11 @@ def trace_uids(folder: Path, key: str = "rollout/trajectories") -> Counter[str]:
     return Counter(orjson.loads(metadata)["uid"] for (metadata,) in found)
 
 
+def trace_steps(folder: Path, key: str = "rollout/trajectories") -> Counter[int]:
+    """step -> how many traces are stored at it."""
+    return Counter(step for (step,) in rows(folder, "select step from traces where key = ?", key))
+
+
 def ledgers(folder: Path, key: str = "rollout/steps") -> list[tuple[int, Ledger]]:
     """(step, ledger) of every step summary."""
     found = rows(
