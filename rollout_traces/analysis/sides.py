@@ -236,7 +236,8 @@ def _tag_hits(
     listed = f"select side, step, unit, unnest(list_distinct(v)) as v from ({union}) where len(v) > 0"
     query = f"select side, step, unit, v, count(*) as h from ({listed}) where v is not null group by all"
     found = as_arrays(relations.sql(query, params))
-    place, rows = np.full(len(found["side"]), -1), {}
+    place = np.full(len(found["side"]), -1)
+    rows: dict[str, list[int]] = {}
     for side in (0, 1):
         here = np.flatnonzero(groups.side == side)
         order = here[np.argsort(groups.unit[here])]
