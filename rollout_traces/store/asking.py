@@ -156,7 +156,7 @@ class Asking:
         for name in (*asked.columns, *columns):
             if name not in GROUP:
                 stored[name] = None
-        table = self.rows.arrow([*stored, *(() if stored else (POSITION,))])
+        table = self.rows.coded([*stored, *(() if stored else (POSITION,))])
         for name in dict.fromkeys(name for name in (*asked.columns, *columns) if name in GROUP):
             table = table.append_column(group_column(name), self._of_groups(GROUP[name][0]))
         for name, column in asked.found.items():
@@ -171,7 +171,7 @@ class Asking:
             found = self._engine.run(
                 f"SELECT g.{figure} AS v FROM rollouts t LEFT JOIN ({GROUPS}) g ON {on} ORDER BY t.position",
                 (),
-                {"rollouts": self.rows.arrow([*GROUP_KEYS, *GROUP_READS, POSITION])},
+                {"rollouts": self.rows.coded([*GROUP_KEYS, *GROUP_READS, POSITION])},
             )
             known = self.rows.computed[figure] = found["v"]
         return known

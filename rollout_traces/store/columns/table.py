@@ -95,18 +95,22 @@ class Rows:
         ]
         self.n_rows = sum(self._sizes)
         self._columns: dict[str, pa.ChunkedArray] = {}
+        self._plain: dict[str, pa.ChunkedArray] = {}
         self.computed: dict[str, pa.ChunkedArray] = {}
         """Columns that whoever asks computed from all rows, [N] each, kept as long as this state."""
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
-        """Some columns of all rows, [N], nulls where unknown.
+        """Some columns of all rows, [N], nulls where unknown; texts may be dictionaries of them.
 
         Args:
             names: which; each must be in `kinds`.
         """
-        stored = [name for name in self._stored_for(names) if name not in self._columns]
-        for name, column in self._load(stored).items():
-            self._columns[name] = column
+        self._bring(names)
+        return pa.table({name: self._plain_column(name) for name in names})
+
+    def coded(self, names: Sequence[str]) -> pa.Table:
+        """The same for statements: numbers, too, may be dictionaries, which take less memory and time."""
+        self._bring(names)
         return pa.table({name: self._column(name) for name in names})
 
     @cached_property
@@ -218,14 +222,27 @@ class Rows:
                 parts[name] += column.chunks
         return {name: _chunked(parts[name], self.kinds[name]) for name in names}
 
+    def _bring(self, names: Sequence[str]) -> None:
+        """Reads what some columns are computed from, unless it was read before."""
+        self._columns |= self._load([n for n in self._stored_for(names) if n not in self._columns])
+
     def _column(self, name: str) -> pa.ChunkedArray:
         if name not in self._columns:
-            needed = {source: self._columns[source] for source in self._stored_for([name])}
+            needed = {source: self._plain_column(source) for source in self._stored_for([name])}
             computed = _computed(name, needed, self.state, np.arange(self.n_rows))
             self._columns[name] = (
                 computed if isinstance(computed, pa.ChunkedArray) else pa.chunked_array([computed])
             )
         return self._columns[name]
+
+    def _plain_column(self, name: str) -> pa.ChunkedArray:
+        column = self._column(name)
+        kind = type_of(self.kinds[name])
+        if column.type == kind or kind == pa.string():
+            return column
+        if name not in self._plain:
+            self._plain[name] = column.cast(kind)
+        return self._plain[name]
 
 
 _SOURCES: Mapping[str, tuple[str, ...]] = {
@@ -337,12 +354,17 @@ class Cache:
 
 
 def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:
-    """Chunks as one column; dictionaries and plain texts mix, as where one segment lacks a text."""
+    """Chunks as one column; dictionaries and plain values mix, as where one segment lacks a column."""
     wanted = type_of(kind)
     if not chunks:
         return pa.chunked_array([], wanted)
     types = {chunk.type for chunk in chunks}
-    if len(types) > 1:
+    if len(types) > 1 and all(map(pa.types.is_dictionary, types)):
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), chunk.dictionary)
+            for chunk in chunks
+        ]
+    elif len(types) > 1:
         chunks = [_plain(chunk, kind) for chunk in chunks]
     return pa.chunked_array(chunks)
 
