@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import statistics
 import tempfile
 import threading
 import time
@@ -18,6 +19,8 @@ from typing import Any
 
 GOAL_MS = 300
 """The 95th percentile of a query's milliseconds on the clock, with all readers."""
+PART = 500
+"""Requests after which time and memory are printed."""
 QUESTIONS = (
     "reward < {x}",
     "n_sampled > {n} and reward >= {x}",
@@ -42,7 +45,8 @@ def main() -> None:
 def measure(folder: Path, n_rows: int, n_readers: int, n_requests: int) -> None:
     """Writes a project, serves it and asks.
 
-    Memory is measured from where every reader has been answered ten times: threads are started and columns read.
+    Memory is measured from where every reader has been answered fifty times: threads are started, columns read and
+    remembered answers at their most.
 
     Args:
         folder: Trackio's folder.
@@ -65,26 +69,28 @@ def measure(folder: Path, n_rows: int, n_readers: int, n_requests: int) -> None:
         ask(address, PROJECT, questions[:20])
         alone = ask(address, PROJECT, questions[:200])
         print(f"{n_steps * STEP_ROWS:,} rollouts; one reader alone: {described(alone)}")
-        together(address, PROJECT, questions[: 10 * n_readers], n_readers)
-        before = memory().rss
+        together(address, PROJECT, list(drawn(50 * n_readers, n_steps, seed=1)), n_readers)
+        resident = [memory().rss / 2**20]
         every: list[float] = []
-        for part in range(5):
-            first, behind = part * n_requests // 5, (part + 1) * n_requests // 5
-            seconds = together(address, PROJECT, questions[first:behind], n_readers)
-            grown = (memory().rss - before) / 2**20
+        for first in range(0, n_requests, PART):
+            seconds = together(address, PROJECT, questions[first : first + PART], n_readers)
+            resident.append(memory().rss / 2**20)
             every += seconds
             print(
-                f"{n_readers} readers, requests {first:,} to {behind:,}: {described(seconds)}; memory {grown:+.0f} MiB"
+                f"{n_readers} readers, requests {first:,} to {first + len(seconds):,}: {described(seconds)}; memory"
+                f" {resident[-1]:.0f} MiB, {resident[-1] - resident[0]:+.0f}"
             )
         print(f"all {n_requests:,}: {described(every)}")
+        slope = statistics.linear_regression(range(len(resident)), resident).slope * 1_000 / PART
+        print(f"memory: {min(resident):.0f} to {max(resident):.0f} MiB, {slope:+.1f} MiB per 1,000 requests")
         print(f"goal: 95 % within {GOAL_MS} ms, and memory that does not grow")
     finally:
         server.stop()
 
 
-def drawn(n: int, n_steps: int) -> list[str]:
+def drawn(n: int, n_steps: int, seed: int = 0) -> list[str]:
     """Filters, most of them asked once."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
     return [
         rng.choice(QUESTIONS).format(
             x=round(rng.random(), 3), n=rng.randint(10, 900), step=rng.randrange(n_steps)

@@ -116,6 +116,11 @@ class PackedBatch:
         values = self.row_lists.get(key)
         return None if values is None else values[b]
 
+    def conversation(self, b: int) -> list[Any] | None:
+        """Row b's messages; None where none were given, or something that is no list of messages."""
+        messages = self.row_value("messages", b)
+        return messages if isinstance(messages, list) else None
+
     def joined(self, tracks: Mapping[str, np.ndarray], row_floats: Mapping[str, np.ndarray]) -> PackedBatch:
         """The batch with further columns of all its rows, or others in their place.
 

@@ -138,7 +138,7 @@ class TranscriptDecoder:
         first = 0
         for b, where in zip(rows, slices, strict=True):
             n = where.stop - where.start
-            if not packed_batch.has_tokens[b] and packed_batch.row_value("messages", int(b)):
+            if not packed_batch.has_tokens[b] and packed_batch.conversation(int(b)):
                 transcripts.append(row_from_messages(packed_batch, int(b)))
                 continue
             starts = whole.starts[first : first + n + 1]
@@ -156,7 +156,7 @@ class TranscriptDecoder:
                 self._transcript(
                     arrays,
                     text,
-                    packed_batch.row_value("messages", int(b)),
+                    packed_batch.conversation(int(b)),
                     packed_batch.row_value("tools", int(b)),
                     packed_batch.row_value("stop_reasons", int(b)),
                 )

@@ -48,10 +48,9 @@ class MessagesDecoder:
 
 def rows_with_messages(batch: PackedBatch) -> np.ndarray:
     """bool [B]: the rows that came with messages."""
-    messages = batch.row_lists.get("messages")
-    if messages is None:
+    if batch.row_lists.get("messages") is None:
         return np.zeros(batch.n_rows, bool)
-    return np.asarray([bool(given) for given in messages], bool)
+    return np.asarray([bool(batch.conversation(row)) for row in range(batch.n_rows)], bool)
 
 
 def row_from_messages(batch: PackedBatch, row: int) -> Transcript:
@@ -63,7 +62,7 @@ def row_from_messages(batch: PackedBatch, row: int) -> Transcript:
     """
     reasons = (NO_TOKENIZER,) if batch.has_tokens[row] else ()
     tools = batch.row_value("tools", row)
-    return transcript_of_messages(batch.row_value("messages", row) or (), tools or (), warnings=reasons)
+    return transcript_of_messages(batch.conversation(row) or (), tools or (), warnings=reasons)
 
 
 def transcript_of_messages(

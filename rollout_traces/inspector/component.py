@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -68,27 +68,39 @@ def view(
     )
 
 
-def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Response]:
-    """A server function that answers with ready JSON: `{"ok": ...}` or `{"error": {...}}`.
+def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:
+    """A server function that answers with ready JSON.
 
     A Response passes through the web framework as it is; a large dict would be walked and copied first.
     """
 
     @wraps(function)
-    def answer(request: Any) -> Response:
-        try:
-            with time_limit(workspace.query_seconds):
-                body = {"ok": function(workspace, Request.read(request))}
-        except RolloutTracesError as error:
-            body = {"error": error_payload(error)}
-        except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace
-            _LOG.exception("inspector: %s failed", function.__name__)
-            body = {"error": {"message": f"{type(error).__name__}: {error}", "kind": "internal"}}
-        return Response(orjson.dumps(body, default=str, option=_OPTIONS), media_type="application/json")
+    async def answer(request: Any) -> Response:
+        body = await workspace.few_at_once.run(lambda: answered(function, workspace, request))
+        return Response(body, media_type="application/json")
 
     answer.__annotations__ = {}
     del answer.__wrapped__
     return answer
+
+
+def answered(function: ServerFunction, workspace: Workspace, request: Any) -> bytes:
+    """What a server function answers, as JSON: `{"ok": ...}` or `{"error": {...}}`.
+
+    Args:
+        function: the function.
+        workspace: its first argument.
+        request: what the page sent.
+    """
+    try:
+        with time_limit(workspace.query_seconds):
+            body = {"ok": function(workspace, Request.read(request))}
+    except RolloutTracesError as error:
+        body = {"error": error_payload(error)}
+    except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace
+        _LOG.exception("inspector: %s failed", function.__name__)
+        body = {"error": {"message": f"{type(error).__name__}: {error}", "kind": "internal"}}
+    return orjson.dumps(body, default=str, option=_OPTIONS)
 
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.inspector.few_at_once import FewAtOnce
 from rollout_traces.inspector.turns import Turns
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
@@ -201,6 +202,7 @@ class Workspace:
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.turns = Turns()
+        self.few_at_once = FewAtOnce()
 
     def ask_to_open(self, state: Mapping[str, str]) -> None:
         """Asks the pages to show a state; those whose reader allows it do.

@@ -239,7 +239,7 @@ def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]
         return lengths
     known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
     for row in np.flatnonzero(~batch.has_tokens).tolist():
-        messages = batch.row_value("messages", row)
+        messages = [m for m in batch.conversation(row) or () if isinstance(m, Mapping)]
         if messages:
             known["n_turns"][row] = sum(message.get("role") == "assistant" for message in messages)
     return known

@@ -66,22 +66,23 @@ class _Groups:
 
     def __init__(self, request: SelectionRequest) -> None:
         ledger = request.ledger
-        self._reward = known_rewards(ledger)
+        rewards = known_rewards(ledger)
+        self._reward = np.where(np.isfinite(rewards), rewards, np.nan)
         self._rows = _rows_by_group(ledger.get("group"))
         keys = ledger.get("prompt_key").tolist()
         self._traced = {g: request.traced_prompts.get(keys[rows[0]], 0) for g, rows in self._rows.items()}
         known = self._reward[np.isfinite(self._reward)]
         self._low = float(known.min()) if len(known) else 0.0
-        self._range = float(np.ptp(known)) if len(known) else 0.0
+        self._range = (float(np.ptp(known)) if len(known) else 0.0) or 1.0
         self.mixed: list[int] = []
         self.tied: list[int] = []
         index = GroupIndex.of(ledger.get("group"))
         failed = reward_failed(ledger)
-        tied = tied_groups(index, self._reward, failed)
-        decided = tie_decided(index, self._reward, failed)
+        tied = tied_groups(index, rewards, failed)
+        decided = tie_decided(index, rewards, failed)
         for group, rows in self._rows.items():
             code = index.codes[rows[0]]
-            if decided[code]:
+            if decided[code] and np.isfinite(self._reward[rows]).any():
                 (self.tied if tied[code] else self.mixed).append(group)
 
     def split_whole(self) -> tuple[int | None, list[int]]:

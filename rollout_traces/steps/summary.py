@@ -25,7 +25,7 @@ OVER_DISK_LIMIT = "The project is above its max_disk_gb: no traces, the ledger o
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """What was found out about the rows of a closed step.
+    """The results for the rows of a closed step.
 
     Attributes:
         ledger: every row, with its flags and with what was selected.
@@ -69,7 +69,7 @@ class JudgedStep:
 
     @cached_property
     def flags_off(self) -> Mapping[str, tuple[str, ...]]:
-        """The flags that cannot be looked for, and what each lacks."""
+        """The flags that cannot be computed, and the inputs that each lacks."""
         parameters = self.options.flag_parameters
         return off_flags(self.step.batch, parameters=parameters, tokenizer=self.rows.tokenizer)
 
@@ -149,7 +149,7 @@ def step_summary_of(
 
 
 def _off_text(judged: JudgedStep) -> str:
-    """The metrics that were asked for and are off, each with what it lacks."""
+    """The metrics that were asked for and are off, each with the inputs that it lacks."""
     missing = missing_of(judged.view, judged.options.metric_keys)
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 

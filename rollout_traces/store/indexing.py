@@ -143,9 +143,9 @@ class IndexWriter:
         made = assemble(places)
         if not made.table.num_rows:
             return
-        path = write_segment(self._folder, made.table)
+        written = write_segment(self._folder, made.table)
         manifest.add_segment(
-            self._connection, path, made.table.num_rows, dict(made.kinds), parts_of(made.table)
+            self._connection, written, made.table.num_rows, dict(made.kinds), parts_of(made.table)
         )
         remember_attempts(self._connection, made.table)
 

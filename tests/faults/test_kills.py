@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import CAP, VICTIMS, judge
+from tests.faults.kills import CAP, MANY, VICTIMS, Outcome, judge, never_hit, running_workers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ class TestTheJudge:
         said = trackio_dir / "said"
         lines = []
         for step in range(2):
-            lines.append(f"rows {logger.log_rollouts(arrays, step=step).batch_id} 4")
+            lines.append(f"rows {logger.log_rollouts(arrays, step=step).batch_id} 4 {step}")
             logger.log_scalars({"train/loss": 0.5}, step=step)
             lines.append(f"scalars {step}")
         logger.finish()
@@ -85,3 +85,26 @@ class TestTheJudge:
                 "where key like '%trajectories' limit 1"
             )
         assert judge(folder, said, "nobody", 0.0).doubled == 1
+
+    @pytest.mark.parametrize("victim", VICTIMS)
+    def test_rounds_that_met_no_running_process_are_seen(self, victim):
+        missed = [Outcome(victim, 0, 0, 4, 0, 0, 0, 1.0)] * MANY
+        assert never_hit(missed) == {victim}
+        assert never_hit([*missed, Outcome(victim, 1, 1, 4, 0, 0, 0, 1.0)]) == set()
+
+
+class TestTheVictim:
+    def test_worker_is_the_one_the_trainer_named_last_while_it_runs(self, tmp_path):
+        said = tmp_path / "said"
+        code = "import sys; print('rollout_traces', flush=True); sys.stdin.read()"
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, "rollout_traces.worker.main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert running.stdout is not None
+        running.stdout.readline()
+        said.write_text(f"rows aa 4 0\nworker None\nworker {running.pid}\n")
+        assert running_workers(said) == [running.pid]
+        running.communicate()
+        assert running_workers(said) == []

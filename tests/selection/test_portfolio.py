@@ -52,6 +52,19 @@ class TestShares:
         ledger = make_ledger(reward=np.full(512, np.nan))
         assert set(rows_by_kind(portfolio(make_request(ledger)))) <= {"random", "fill", "alarm"}
 
+    @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+    def test_a_reward_that_is_no_finite_number_spoils_no_choice(self, odd):
+        ledger = make_ledger()
+        rewards = ledger.get("reward").copy()
+        rewards[9], rewards[16:24] = odd, [odd, 1, 0, 1, 0, 1, 0, 1]
+        rewards[24:32] = [odd] * 7 + [1]
+        rewards[32:40] = np.inf
+        chosen = portfolio(make_request(make_ledger(reward=rewards)))
+        assert len(chosen) == 32
+        assert {item.row for item in chosen if item.selected_by in ("best", "worst")}.isdisjoint(
+            np.flatnonzero(~np.isfinite(rewards)).tolist()
+        )
+
 
 class TestRandomPart:
     def test_is_a_fair_sample(self):

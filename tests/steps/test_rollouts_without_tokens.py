@@ -10,6 +10,7 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.flags import off_flags
 from rollout_traces.ledger.build import build_ledger
+from tests.worker.readback import ledger_uids, trace_uids
 
 CALL = '<think>hm</think>Let me see.\n<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
 BROKEN = "<tool_call>\n{not json\n</tool_call>"
@@ -50,6 +51,18 @@ class TestLedger:
         assert off["mask_leak"] == ("tokens", "response_mask")
         assert off["repetition"] == ("tokens",)
         assert "tool_error" not in off and "tool_call_unparsed" not in off
+
+
+class TestMessagesThatAreNone:
+    @pytest.mark.parametrize("odd", [[1, 2], 3, "text", {"role": "user"}, [None, {"role": "assistant"}]])
+    def test_spoil_neither_their_row_nor_the_step(self, odd, trackio_dir):
+        logger = rt.RolloutLogger("p", "run", max_rollout_traces_per_step=8, selection="all", worker="thread")
+        logger.log_rollouts(RolloutBatch.from_messages([conversation(CALL), odd], rewards=[1.0, 0.0]), step=1)
+        assert logger.finish(60)
+        assert logger.counters["rollouts_stored"] == 2
+        assert logger.counters["process_errors"] == logger.counters["selection_errors"] == 0
+        assert set(trace_uids(trackio_dir)) <= set(ledger_uids(trackio_dir))
+        assert len(trace_uids(trackio_dir)) == 1 + isinstance(odd, list)
 
 
 class TestTranscript:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.component import _bind
+from rollout_traces.inspector.component import answered
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store
 from rollout_traces.store.columns.engine import Engine
@@ -57,8 +57,8 @@ def test_a_page_answers_with_the_sentence():
     def endless(workspace: Workspace, request: Request) -> Mapping[str, Any]:
         return {"rows": Engine().run(ENDLESS).num_rows}
 
-    answer = _bind(endless, Workspace(query_seconds=0.2))({})
-    assert "was stopped. Ask for less" in orjson.loads(answer.body)["error"]["message"]
+    answer = answered(endless, Workspace(query_seconds=0.2), {})
+    assert "was stopped. Ask for less" in orjson.loads(answer)["error"]["message"]
 
 
 def test_a_time_that_is_none_is_refused():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -125,10 +125,13 @@ def _bound(answer: Callable[..., Any], workspace: Workspace) -> Callable[..., An
     signature = inspect.signature(answer)
     taken = [p.replace(annotation=hints[p.name]) for p in list(signature.parameters.values())[1:]]
 
-    def bound(**given: Any) -> Response:
+    def json_of(given: Mapping[str, Any]) -> str:
         with time_limit(workspace.query_seconds):
-            found = answer(workspace, **given)
-        return Response(found.model_dump_json(), media_type="application/json")
+            return answer(workspace, **given).model_dump_json()
+
+    async def bound(**given: Any) -> Response:
+        body = await workspace.few_at_once.run(lambda: json_of(given))
+        return Response(body, media_type="application/json")
 
     bound.__name__, bound.__doc__ = answer.__name__, (answer.__doc__ or "").partition("\n\n")[0]
     bound.__signature__ = signature.replace(  # type: ignore[attr-defined]
