@@ -23,8 +23,8 @@ INTRODUCTION = """# Statistics of a training loop
 
 Generated from the code by `python -m tests.test_stats_logger_page`.
 
-`stats_tracker` stands in for AReaL's `areal.utils.stats_tracker`; `StatsLogger` has the calls and the config of
-AReaL's, and traces beside the scalars.
+`stats_tracker` replaces AReaL's `areal.utils.stats_tracker`; `StatsLogger` has the calls and the config of
+AReaL's, and logs traces as well as scalars.
 
 ```python
 import rollout_traces as rt
@@ -42,7 +42,7 @@ logger.close()
 - **Counts** (`<key>__count`) are left out; values that are not finite are left out and counted in
   `logger.counters`.
 - **Windows.** `logger.add(values)` between two commits averages; so do commits that the cadence passes over. Of
-  minima, maxima, quantiles, counts and step counters the latest value stands.
+  minima, maxima, quantiles, counts and step counters the latest value is kept.
 - **Cadence.** The first commit and every `every_n_steps`-th after it are logged.
 - **Which keys.** `full`; `slim` (without {slim}); or patterns to keep, those with `!` in front to leave out.
 - **Ranks.** Only rank 0 writes, as in AReaL: give it the rollouts of all ranks. Elsewhere no call does anything;
@@ -74,7 +74,7 @@ written as JSON.
 TRACKER = """
 ## The stats tracker
 
-`get(name)` gives named trackers, whose name stands before their keys; `scope(name)` nests names; `record_timing(key)`
+`get(name)` gives named trackers, whose name prefixes their keys; `scope(name)` nests names; `record_timing(key)`
 records seconds under `timeperf/<key>` whatever the scope. `scalar(**numbers)`, `denominator(**bool_tensors)`,
 `stat(denominator, reduce_type, **float_tensors)`. Tensors are reduced when they are recorded and not kept.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rollout_traces.analysis.cells import Cells
 from rollout_traces.analysis.relations import (
     Relations,
     RolloutColumns,
@@ -178,7 +179,12 @@ def _recovered(found: Mapping[str, np.ndarray], k: int) -> list[float] | None:
 
 
 def by_column(
-    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, column: str
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    column: str,
+    cells: Cells | None = None,
 ) -> Decomposition | None:
     """The change of the mean reward by the values of a text column: mix, and within (Kitagawa 1955).
 
@@ -190,6 +196,7 @@ def by_column(
         a: one side.
         b: the other.
         column: a text column.
+        cells: both sides by its values, where they were read already.
 
     Returns:
         None where there is no reward, no such column, or a side without known rewards.
@@ -202,10 +209,13 @@ def by_column(
     query = (
         f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
     )
-    found = as_arrays(relations.sql(query, params))
-    parts = kitagawa(
-        column, found["side"], found["v"].tolist(), found["n"].astype(float), found["total"].astype(float)
-    )
+    if cells is None:
+        found = as_arrays(relations.sql(query, params))
+        side, value, n, total = (found[name] for name in ("side", "v", "n", "total"))
+    else:
+        known = cells.known > 0
+        side, value, n, total = (each[known] for each in (cells.side, cells.value, cells.known, cells.total))
+    parts = kitagawa(column, side, value.tolist(), n.astype(float), total.astype(float))
     return None if parts is None else replace(parts, query=written(_parts_query(query), params))
 
 

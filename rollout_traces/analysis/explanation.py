@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rollout_traces.analysis.carried import Carried, who_carried
+from rollout_traces.analysis.cells import Cells
 from rollout_traces.analysis.compare import (
     LEAST_DELTA,
     LEAST_SHARE,
@@ -134,7 +135,7 @@ def explain(
     return replace(
         empty,
         findings=tuple(found),
-        decompositions=tuple(_decomposed(relations, known, a, b, weights)),
+        decompositions=tuple(_decomposed(relations, known, a, b, weights, groups.cells)),
         carried=tuple(who_carried(relations, known, a, b, found)),
         phrases=tuple(compare_texts(relations, known, a, b)),
         winners=tuple(winners_against_losers(relations, known, a)),
@@ -358,12 +359,13 @@ def _decomposed(
     a: Selection,
     b: Selection,
     weights: Mapping[str, float] | None,
+    cells: Mapping[str, Cells],
 ) -> list[Decomposition]:
     if not columns.has("reward"):
         return []
     parts = [by_component(relations, columns, a, b, weights)]
     parts += [
-        by_column(relations, columns, a, b, name)
+        by_column(relations, columns, a, b, name, cells.get(name))
         for name in ("source", "engine", "stop_reason")
         if name in columns.texts
     ]

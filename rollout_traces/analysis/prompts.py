@@ -24,7 +24,7 @@ ORDERS: dict[str, str] = {
     "trend": "trend asc nulls last",
     "variance": "spread desc nulls last",
     "waste": "wasted desc nulls last",
-    "visits": "visits desc",
+    "visits": "steps desc",
     "tokens": "tokens desc nulls last",
 }
 """Order -> SQL; ties by the prompt's key."""
@@ -141,6 +141,7 @@ def list_prompts(
     if order not in ORDERS:
         raise StoreError(f"prompts: no order {order!r}. Orders: {', '.join(ORDERS)}.")
     scope, params = which.condition(c)
+    steps = "count(distinct step)" if order == "visits" else "null"
     query = f"""
         with groups as materialized (
             select prompt_key, step, "group", count(*) as n, count(r) as known, sum(failed) as failed, count(success) as tried_s,
@@ -152,16 +153,16 @@ def list_prompts(
                  from rollouts where {scope})
             group by 1, 2, 3),
         of_prompt as (
-            select prompt_key, count(distinct step) as visits,
+            select prompt_key, {steps} as steps,
                 sum(n) as tried, sum(solved) as solved, sum(solved) / nullif(sum(tried_s), 0) as solve_rate,
                 sum(total) / nullif(sum(known), 0) as mean_reward,
                 sqrt(greatest(sum(square) / nullif(sum(known), 0) - power(sum(total) / nullif(sum(known), 0), 2), 0)) as spread,
-                case when count(distinct step) > 1 then regr_slope(total / nullif(known, 0), step) end as trend,
+                case when min(step) < max(step) then regr_slope(total / nullif(known, 0), step) end as trend,
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
                 sum(case when {TIED_SQL} then tokens else 0 end) as wasted
             from groups where prompt_key is not null group by prompt_key)
-        select prompt_key, visits, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
+        select prompt_key, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
             first_step, last_step, tokens, wasted, count(*) over () as total,
             (select sum(n) from groups where prompt_key is null) as keyless
         from of_prompt
@@ -170,20 +171,21 @@ def list_prompts(
     if not rows:
         keyless = f"select count(*) as n from rollouts where {scope} and prompt_key is null"
         return PromptList((), 0, int(relations.sql(keyless, params).to_pydict()["n"][0]))
-    texts = _texts(relations, c, which, [row["prompt_key"] for row in rows])
-    prompts = tuple(_summary(row | texts[row["prompt_key"]]) for row in rows)
+    shown = _shown(relations, c, which, [row["prompt_key"] for row in rows])
+    prompts = tuple(_summary(row | shown[row["prompt_key"]]) for row in rows)
     return PromptList(prompts, int(rows[0]["total"]), int(rows[0]["keyless"] or 0))
 
 
-def _texts(
+def _shown(
     relations: Relations, columns: RolloutColumns, which: Selection, keys: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Prompt key -> `source`, and `prompt`, the preview, of a rollout that knows it."""
+    """Prompt key -> `visits`, `source`, and `prompt`, the preview, of a rollout that knows it."""
     scope, params = which.condition(columns)
     query = f"""
-        select prompt_key, any_value({columns.expression("source")}) as source, any_value({columns.expression("prompt")}) as prompt
-        from rollouts where {scope} and prompt_key in ({", ".join("?" * len(keys))}) group by prompt_key"""
-    return {row["prompt_key"]: row for row in relations.sql(query, [*params, *keys]).to_pylist()}
+        select prompt_key, count(distinct step) as visits, any_value({columns.expression("source")}) as source,
+            any_value({columns.expression("prompt")}) as prompt
+        from rollouts where {scope} and prompt_key in (select unnest(?)) group by prompt_key"""
+    return {row["prompt_key"]: row for row in relations.sql(query, [*params, list(keys)]).to_pylist()}
 
 
 def prompt_over_time(

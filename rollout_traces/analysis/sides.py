@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.cells import Cells, read_cells
 from rollout_traces.analysis.compare import ClusterSums
 from rollout_traces.analysis.relations import (
     Relations,
@@ -16,13 +17,10 @@ from rollout_traces.analysis.relations import (
     quoted,
     sql_text,
     unit_over_steps,
-    written,
 )
 from rollout_traces.analysis.selections import Selection, sql_union
 from rollout_traces.flags import needs_text
 
-FEW_VALUES = 16
-"""A text column of at most so many values on both sides is counted in the same reading as the numbers."""
 MOST_VALUES = 200
 """Values of a text column that are compared, the most frequent of both sides."""
 
@@ -42,6 +40,8 @@ class Groups:
         totals: column -> (mean over rollouts of A, of B).
         known: text column -> float [U], rollouts that know it.
         hits: text column -> value -> float [U], rollouts with it; for columns of few values.
+        tagged: column of several values -> float [U], rollouts that know it.
+        cells: text column -> both sides by its values; for columns of few values.
         many: text columns of more values.
     """
 
@@ -55,13 +55,16 @@ class Groups:
     totals: dict[str, tuple[float, float]]
     known: dict[str, np.ndarray]
     hits: dict[str, dict[str, np.ndarray]]
+    tagged: dict[str, np.ndarray]
+    cells: dict[str, Cells]
     many: tuple[str, ...]
 
 
 def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> Groups:
     """Every number of both sides by group, and the values of the text columns that have few, in one reading."""
     numbers = columns.numbers
-    values, many = _few_values(relations, columns, a, b)
+    cells = read_cells(relations, columns, a, b)
+    values = {name: _by_frequency(each) for name, each in cells.items()}
     found = _sums_of_groups(relations, columns, a, b, values, frozenset())
     odd = frozenset(
         name
@@ -83,7 +86,11 @@ def read_groups(relations: Relations, columns: RolloutColumns, a: Selection, b: 
     step = np.nan_to_num(found["step"].astype(float), nan=-1).astype(np.int64)
     known_texts = {name: found[f"of{i}"].astype(float) for i, name in enumerate(values)}
     hits = {name: _hits(found, i, of_column) for i, (name, of_column) in enumerate(values.items())}
-    return Groups(side, step, found["unit"], prompt, n, means, counts, totals, known_texts, hits, many)
+    tagged = {name: found[f"tag{i}"].astype(float) for i, name in enumerate(columns.tags)}
+    many = tuple(name for name in columns.texts if name not in cells)
+    return Groups(
+        side, step, found["unit"], prompt, n, means, counts, totals, known_texts, hits, tagged, cells, many
+    )
 
 
 def _sums_of_groups(
@@ -94,7 +101,8 @@ def _sums_of_groups(
     values: Mapping[str, Sequence[str]],
     odd: Collection[str],
 ) -> dict[str, np.ndarray]:
-    """A row a group of each side: `k` rollouts that know a number and `m` their mean; of texts `of` and `h` by value.
+    """A row a group of each side: `k` rollouts that know a number and `m` their mean; of texts `of` and `h` by value;
+    `tag` that know a column of several values.
 
     Args:
         relations: where to read.
@@ -105,16 +113,18 @@ def _sums_of_groups(
         odd: numbers that are NaN or infinite somewhere, which reads as unknown.
     """
     key, prompt = unit_over_steps(columns, one_run=_one_run(a, b)), columns.expression("prompt_key")
-    what = [f"step, {key} as unit, hash({prompt}) as prompt, {prompt} is null as keyless"]
+    what = [f"step, {key} as unit, {prompt} as prompt"]
     what += [f"{known_number(n) if n in odd else quoted(n)} as c{i}" for i, n in enumerate(columns.numbers)]
     what += [f"{quoted(name)} as t{i}" for i, name in enumerate(values)]
+    what += [f"{quoted(name)} is not null as g{i}" for i, name in enumerate(columns.tags)]
     union, params = sql_union(columns, [(0, a), (1, b)], ", ".join(what))
     parts = [f"count(c{i}) as k{i}, avg(c{i}) as m{i}" for i in range(len(columns.numbers))]
     for i, of_column in enumerate(values.values()):
         parts.append(f"count(t{i}) as of{i}")
         parts += [f"countif(t{i} = {sql_text(v)}) as h{i}_{j}" for j, v in enumerate(of_column) if j]
+    parts += [f"countif(g{i}) as tag{i}" for i in range(len(columns.tags))]
     query = (
-        f"select side, step, unit, any_value(prompt) as prompt, bool_or(keyless) as keyless, count(*) as n"
+        f"select side, step, unit, hash(any_value(prompt)) as prompt, any_value(prompt) is null as keyless, count(*) as n"
         f"{''.join(', ' + part for part in parts)} from ({union}) group by side, step, unit"
     )
     return as_arrays(relations.sql(query, params))
@@ -127,41 +137,28 @@ def _hits(found: Mapping[str, np.ndarray], i: int, values: Sequence[str]) -> dic
     return {values[0]: first, **rest}
 
 
-def _few_values(
-    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
-) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Text column -> its values, the most frequent first, where they are at most `FEW_VALUES`; the columns of more."""
-    if not columns.texts:
-        return {}, ()
-    parts = []
-    for i, name in enumerate(columns.texts):
-        union, params = sql_union(columns, [(0, a), (1, b)], f"cast({quoted(name)} as varchar) as v")
-        counted = f"select {i} as which, v, count(*) as n from ({union}) where v is not null group by v order by n desc, v limit {FEW_VALUES + 1}"
-        parts.append(f"select which, v, n from ({written(counted, params)})")
-    rows = relations.sql(" union all ".join(parts)).to_pylist()
-    found: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: (row["which"], -row["n"], row["v"])):
-        found.setdefault(columns.texts[row["which"]], []).append(row["v"])
-    many = tuple(name for name in columns.texts if len(found.get(name, ())) > FEW_VALUES)
-    return {name: values for name, values in found.items() if name not in many}, many
+def _by_frequency(cells: Cells) -> list[str]:
+    """The values of a text column, the most frequent first."""
+    n: dict[str, float] = {}
+    for value, count in zip(cells.value.tolist(), cells.n.tolist(), strict=True):
+        if value is not None:
+            n[value] = n.get(value, 0.0) + count
+    return sorted(n, key=lambda value: (-n[value], value))
 
 
-def _known_tags(
+def _read_at_random(
     relations: Relations, columns: RolloutColumns, a: Selection, b: Selection
-) -> set[tuple[str, bool]]:
-    """The columns of several values that some rollout of either side knows; with True, one traced at random."""
-    random = f"{columns.expression('traced')} and {columns.expression('selected_by')} = 'random'"
-    asked = [(name, read) for name in columns.tags for read in (False, True)]
-    parts, given = [], []
-    for at, (name, read) in enumerate(asked):
-        union, params = sql_union(columns, [(0, a), (1, b)], f"{quoted(name)} as t, {random} as random")
-        known = f"t is not null{' and random' if read else ''}"
-        parts.append(f"exists(select 1 from ({union}) where {known}) as x{at}")
-        given += params
-    if not asked:
-        return set()
-    [row] = relations.sql(f"select {', '.join(parts)}", given).to_pylist()
-    return {pair for at, pair in enumerate(asked) if row[f"x{at}"]}
+) -> frozenset[str]:
+    """The columns of several values that some rollout of either side, traced at random, knows."""
+    if not columns.tags or not columns.has("traced", "selected_by"):
+        return frozenset()
+    what = ", ".join(f"{quoted(name)} is not null as t{i}" for i, name in enumerate(columns.tags))
+    union, params = sql_union(
+        columns, [(0, a), (1, b)], f"traced and selected_by = 'random' as random, {what}"
+    )
+    known = ", ".join(f"bool_or(t{i}) as x{i}" for i in range(len(columns.tags)))
+    [row] = relations.sql(f"select {known} from ({union}) where random", params).to_pylist()
+    return frozenset(name for i, name in enumerate(columns.tags) if row[f"x{i}"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,35 +204,72 @@ def read_shares(
         b: the other.
         groups: what was read of them by group.
     """
-    for name in groups.hits:
-        yield from _of_groups(groups, name)
+    for name, values in groups.hits.items():
+        everyone = slice(None)
+        yield from _of_groups(groups, name, groups.known[name], {v: (everyone, h) for v, h in values.items()})
     for name in groups.many:
         yield from _of(relations, columns, a, b, name, False)
-    known = _known_tags(relations, columns, a, b)
     drawn = columns.has("traced", "selected_by")
+    at_random = _read_at_random(relations, columns, a, b)
     for name in columns.tags:
-        if name == "flags" and drawn:
-            bases = [False, True]
-        else:
-            bases = [drawn and name in ("tool_names", "error_signatures")]
-        for texted in bases:
-            if (name, texted) in known:
-                found = _of(relations, columns, a, b, name, texted)
-                yield from (s for s in found if len(bases) == 1 or needs_text(s.value) is texted)
+        texted = drawn and name in ("flags", "tool_names", "error_signatures")
+        if (not texted or name == "flags") and groups.tagged[name].any():
+            hits = _tag_hits(relations, columns, a, b, groups, name)
+            counted = {v: each for v, each in hits.items() if not (texted and needs_text(v))}
+            yield from _of_groups(groups, name, groups.tagged[name], counted)
+        if texted and name in at_random:
+            found = _of(relations, columns, a, b, name, True)
+            yield from (s for s in found if name != "flags" or needs_text(s.value))
 
 
-def _of_groups(groups: Groups, name: str) -> Iterator[ShareSums]:
-    """The values of a column of few, from its counts in the groups."""
-    n = groups.known[name]
+def _tag_hits(
+    relations: Relations,
+    columns: RolloutColumns,
+    a: Selection,
+    b: Selection,
+    groups: Groups,
+    name: str,
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Value of a column of several values -> (int [H], groups that have it, float [H], rollouts with it)."""
+    what = f"step, {unit_over_steps(columns, one_run=_one_run(a, b))} as unit, {quoted(name)} as v"
+    union, params = sql_union(columns, [(0, a), (1, b)], what)
+    listed = f"select side, step, unit, unnest(list_distinct(v)) as v from ({union}) where len(v) > 0"
+    query = f"select side, step, unit, v, count(*) as h from ({listed}) where v is not null group by all"
+    found = as_arrays(relations.sql(query, params))
+    place = np.full(len(found["side"]), -1)
+    rows: dict[str, list[int]] = {}
+    for side in (0, 1):
+        here = np.flatnonzero(groups.side == side)
+        order = here[np.argsort(groups.unit[here])]
+        of_side = found["side"] == side
+        place[of_side] = order[np.searchsorted(groups.unit[order], found["unit"][of_side])]
+    for i, value in enumerate(found["v"]):
+        rows.setdefault(value, []).append(i)
+    hits = {value: (place[at], found["h"][at].astype(float)) for value, at in rows.items()}
+    frequent = sorted(hits, key=lambda value: -float(hits[value][1].sum()))[:MOST_VALUES]
+    return {value: hits[value] for value in frequent}
+
+
+def _of_groups(
+    groups: Groups, name: str, n: np.ndarray, found: Mapping[str, tuple[slice | np.ndarray, np.ndarray]]
+) -> Iterator[ShareSums]:
+    """The values of a column from its counts in the groups.
+
+    Args:
+        groups: both sides.
+        name: the column.
+        n: float [U], rollouts that know it.
+        found: value -> (which groups, rollouts with it there).
+    """
     code = groups.step * 2 + groups.side
     places, index = np.unique(code, return_inverse=True)
     size = len(places)
     t_side, t_step = places % 2, places // 2
     rows, squares, of = (np.bincount(index, weight, size) for weight in (n, n * n, n > 0))
     there = rows > 0
-    for value, h in groups.hits[name].items():
+    for value, (at, h) in found.items():
         hits, hits2, cross, with_hits = (
-            np.bincount(index, weight, size) for weight in (h, h * h, h * n, h > 0)
+            np.bincount(index[at], weight, size) for weight in (h, h * h, h * n[at], h > 0)
         )
         a, b = (
             ClusterSums(
@@ -247,7 +281,7 @@ def _of_groups(groups: Groups, name: str) -> Iterator[ShareSums]:
             for s in (0, 1)
         )
         yield ShareSums(
-            name, value, a, b, int(a.hits), int(b.hits), int(a.rows), int(b.rows),
+            name, str(value), a, b, int(a.hits), int(b.hits), int(a.rows), int(b.rows),
             t_step[there], t_side[there], hits[there] / rows[there], of[there],
         )  # fmt: skip
 

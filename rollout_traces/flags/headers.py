@@ -88,7 +88,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
     "bos_anomaly",
     family="policy",
     severity="warn",
-    meaning="the token that begins a text stands twice at its start, or is missing where the template writes it",
+    meaning="the token that begins a text occurs twice at its start, or is missing where the template writes it",
     needs=("tokenizer",),
     alert_above=0.0,
     explained_by=("pad_attended",),

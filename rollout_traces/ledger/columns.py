@@ -99,7 +99,7 @@ COLUMNS = (
     Column(
         "extra/*",
         "text",
-        "a value that the trainer put beside the row; `float` where all of a step are numbers",
+        "a value that the trainer gave with the row; `float` where all of a step are numbers",
     ),
 )
 

@@ -79,8 +79,8 @@ class TrackioSink:
     ) -> TrackioSink:
         """Joins the given or the current Trackio run, and creates one only when there is none.
 
-        A second `trackio.init` in a process would finish the trainer's own run. One that was created here goes
-        on beside a second one of another name.
+        A second `trackio.init` in a process would finish the trainer's own run. A run that was created here stays
+        open when a second run of another name is created.
 
         Args:
             project: project name.
@@ -194,7 +194,7 @@ class TrackioSink:
             self._log({**numbers, **shapes, key: traces}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
-        """Raises an alert in the run, and has it sent to the webhook."""
+        """Raises an alert in the run, and sends it to the webhook."""
         from trackio import AlertLevel
 
         level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
@@ -216,7 +216,7 @@ class TrackioSink:
         return not self._waiting() and not self._kept_for_later()
 
     def settle(self) -> bool:
-        """Has Trackio send what an earlier process left in its buffer for a server.
+        """Makes Trackio send the records that an earlier process left in its buffer for a server.
 
         Trackio does not do that by itself for a self-hosted server; until it is done, sending records
         again would double them.
@@ -277,12 +277,12 @@ def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _marked(attempt: str) -> dict[str, Any]:
-    """What marks scalars with their attempt; nothing where it is unknown."""
+    """The entry that marks scalars with their attempt; empty where it is unknown."""
     return {ATTEMPT_KEY: attempt} if attempt else {}
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what holds nothing: Trackio's parquet files refuse a mapping without keys."""
+    """Leaves out empty mappings: Trackio's parquet files refuse them."""
     nested = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in values.items()}
     return {key: item for key, item in nested.items() if item != {}}
 

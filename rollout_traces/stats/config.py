@@ -93,7 +93,7 @@ class SwanlabConfig:
         mode: `cloud`, `local`, `offline` or `disabled`.
         project: the experiment's name when None.
         name: `<trial>_train` when None.
-        logdir: where local and offline runs lie; the experiment's log folder when None.
+        logdir: where local and offline runs are kept; the experiment's log folder when None.
         api_key: for `cloud`; `SWANLAB_API_KEY` when None.
     """
 

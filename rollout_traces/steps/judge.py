@@ -64,7 +64,7 @@ class Judgement:
         summary: the step summary; None where none is kept, or an earlier one is stored.
         scalars: the step's metrics by key; none for a late part.
         histograms: key -> the values behind a histogram.
-        alerts: what has just gone wrong.
+        alerts: raised by this step.
         state: the run's state after the step.
         rows: the step's ledger, complete.
     """
@@ -262,7 +262,7 @@ class Judge:
     def _contained(
         self, counter: str, otherwise: Callable[[], T], compute: Callable[..., T], *arguments: Any
     ) -> T:
-        """What `compute` gives; `otherwise` where it fails, which is counted."""
+        """Returns `compute()`; where it fails, counts the failure and returns `otherwise`."""
         try:
             return compute(*arguments)
         except Exception as error:  # noqa: BLE001  counted and warned

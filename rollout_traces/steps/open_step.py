@@ -40,7 +40,7 @@ FROM_TOKENS = (
     "advantage_abs_max",
     "clip_share",
 )
-"""Columns that a row's own tokens tell; they are computed before the tokens are given up."""
+"""Columns computed from a row's tokens alone; they are computed before the tokens are given up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class ClosedStep:
     Attributes:
         key: which step.
         batch: its B rollouts.
-        rows: their ledger; what speaks of groups and of the whole step is taken over all of them.
+        rows: their ledger; columns about groups and about the whole step are computed over all rows.
         parts: ids of its hand-overs, in order.
         given_up: bool [B]; rows whose tokens the memory budget did not allow to be kept.
         kept_probability: the other rows' chance of having been kept; 1 where the budget was enough.
@@ -224,7 +224,7 @@ class OpenStep:
 
 
 def _group_keys(batch: PackedBatch) -> list[str]:
-    """What a row's priority is drawn from: its group; the prompt where the group is unknown."""
+    """The keys that rows' priorities are drawn from: the group, or the prompt where the group is unknown."""
     if (batch.group_ids >= 0).all():
         return [str(group) for group in batch.group_ids.tolist()]
     keys = batch.prompt_keys()
@@ -255,7 +255,7 @@ def _without_tokens(batch: PackedBatch, rows: np.ndarray, kept: np.ndarray) -> P
 
 
 def _with_known(rows: Ledger, parts: Sequence[_Part]) -> Ledger:
-    """The ledger with what the tokens told of rows before they were given up."""
+    """The ledger with the columns that were computed from tokens before these were given up."""
     filled = {}
     for name in FROM_TOKENS:
         column = rows.get(name).copy()

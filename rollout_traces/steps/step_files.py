@@ -1,4 +1,4 @@
-"""What a closed step stores in addition to its traces: dropped rollouts, and on request a file of all its rows."""
+"""Further files and details of a closed step: dropped rollouts, and on request a file of all its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECODED = 32
 
 
 def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) -> dict[str, Any]:
-    """What was dropped before training, for a step summary.
+    """The rollouts dropped before training, for a step summary.
 
     Args:
         batch: all rollouts of the step.

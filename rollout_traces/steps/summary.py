@@ -23,7 +23,7 @@ OVER_DISK_LIMIT = "The project is above its max_disk_gb: no traces, the ledger o
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """What was found out about the rows of a closed step.
+    """The results for the rows of a closed step.
 
     Attributes:
         ledger: every row, with its flags and with what was selected.
@@ -130,12 +130,12 @@ def _metric_inputs(judged: JudgedRows, options: StepOptions) -> dict[str, Any]:
 
 
 def _flags_off(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> dict[str, tuple[str, ...]]:
-    """The flags that cannot be looked for, and what each lacks."""
+    """The flags that cannot be computed, and the inputs that each lacks."""
     return off_flags(step.batch, parameters=options.flag_parameters, tokenizer=judged.tokenizer)
 
 
 def _off_text(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> str:
-    """The metrics that were asked for and are off, each with what it lacks."""
+    """The metrics that were asked for and are off, each with the inputs that it lacks."""
     missing = missing_inputs(step.batch, judged.ledger, **_metric_inputs(judged, options))
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 

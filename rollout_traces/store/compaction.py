@@ -92,8 +92,8 @@ def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFil
     manifest.drop_segments(connection, [segment.number for segment in run])
     if not joined.num_rows:
         return
-    path = write_segment(folder, joined)
-    number = manifest.add_segment(connection, path, joined.num_rows, kinds, parts_of(joined))
+    written = write_segment(folder, joined)
+    number = manifest.add_segment(connection, written, joined.num_rows, kinds, parts_of(joined))
     # the rows stay where they were in the order of arrival
     connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
     connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))

@@ -15,11 +15,11 @@ import orjson
 
 from rollout_traces.store.columns.attempts import superseded_from
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
-from rollout_traces.store.columns.segments import SegmentFile
+from rollout_traces.store.columns.segments import Few, SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
-INDEX_VERSION = 8
+INDEX_VERSION = 10
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""
@@ -30,7 +30,7 @@ _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT UNIQUE, name TEXT, started TEXT, last_step INTEGER);
 CREATE TABLE places (place INTEGER PRIMARY KEY, run INTEGER, split TEXT, step INTEGER, UNIQUE (run, split, step));
-CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT);
+CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT, few TEXT);
 CREATE TABLE parts (
     segment INTEGER, place INTEGER, n_rows INTEGER, n_ledger INTEGER, n_traces INTEGER, dead INTEGER,
     PRIMARY KEY (segment, place)) WITHOUT ROWID;
@@ -43,6 +43,7 @@ CREATE TABLE docs (
 CREATE INDEX docs_id ON docs (id);
 CREATE INDEX docs_uid ON docs (uid);
 CREATE INDEX docs_place ON docs (place);
+CREATE INDEX docs_digest ON docs (place, doc) WHERE kind = 'digest';
 CREATE TABLE files (file INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE, size INTEGER, stamp TEXT);
 """
 _SIGNS = SIGNS.replace("'", "''")
@@ -120,9 +121,16 @@ def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
     for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
         dead.setdefault(number, []).append(place)
     return [
-        SegmentFile(number, folder / file, n_rows, orjson.loads(kinds), frozenset(dead.get(number, ())))
-        for number, file, n_rows, kinds in connection.execute(
-            "SELECT segment, file, n_rows, kinds FROM segments ORDER BY segment"
+        SegmentFile(
+            number,
+            folder / file,
+            n_rows,
+            orjson.loads(kinds),
+            frozenset(dead.get(number, ())),
+            orjson.loads(few),
+        )
+        for number, file, n_rows, kinds, few in connection.execute(
+            "SELECT segment, file, n_rows, kinds, few FROM segments ORDER BY segment"
         ).fetchall()
     ]
 
@@ -140,7 +148,7 @@ def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) ->
 
 def add_segment(
     connection: sqlite3.Connection,
-    path: Path,
+    written: tuple[Path, Few],
     n_rows: int,
     kinds: Mapping[str, str],
     parts: Iterable[Sequence[int]],
@@ -149,14 +157,15 @@ def add_segment(
 
     Args:
         connection: a connection whose transaction the caller holds.
-        path: the file.
+        written: the file, and the values of its columns of few.
         n_rows: rows in it.
         kinds: the kind of each column.
         parts: place, rows, rows of ledgers and traced rows of each place in it.
     """
+    path, few = written
     cursor = connection.execute(
-        "INSERT INTO segments (file, n_rows, kinds) VALUES (?, ?, ?)",
-        (path.name, n_rows, orjson.dumps(dict(kinds)).decode()),
+        "INSERT INTO segments (file, n_rows, kinds, few) VALUES (?, ?, ?, ?)",
+        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), orjson.dumps(few).decode()),
     )
     number = int(cursor.lastrowid or 0)
     connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in parts])

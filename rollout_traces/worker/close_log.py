@@ -1,4 +1,4 @@
-"""Which steps were closed with which hand-overs: written before a step is judged, so that no restart decides anew."""
+"""Which steps were closed with which hand-overs: written before a step is judged, so that a restart never decides again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Close(NamedTuple):
     Attributes:
         key: the step, or the late part of one.
         parts: ids of the hand-overs that it was closed with.
-        why: `announced`, `next step`, `attempt`, `flush`, `quiet`, `gone`, `rank silent`, or `stored` for one that
-            its stored summary tells of.
+        why: `announced`, `next step`, `attempt`, `flush`, `quiet`, `gone`, `rank silent`, or `stored` when
+            only its stored summary shows the close.
         n_joins: joins that it was closed with; None where that is not known.
     """
 
@@ -63,7 +63,7 @@ class CloseLog:
         return self._of_part.get(batch_id)
 
     def n_closed(self, key: StepKey) -> int:
-        """How often a step was closed: once, and once for each late part."""
+        """How often a step was closed: once, plus once for each late part."""
         return self._n_closed.get(key._replace(late=0), 0)
 
     def _take(self, close: Close) -> None:
@@ -73,7 +73,7 @@ class CloseLog:
 
 
 def _read(line: bytes) -> Close | None:
-    """A line; None for one that its writer was killed in the middle of."""
+    """Parses a line; None for a line that was cut off because its writer was killed."""
     try:
         values = orjson.loads(line)
         attempt, step, split, late = values["step"]

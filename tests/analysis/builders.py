@@ -9,7 +9,13 @@ import pyarrow as pa
 
 from tests.stories.relations import TableRelations
 
-KINDS = {"flags": pa.list_(pa.string()), "success": pa.int64(), "reward": pa.float64(), "reply": pa.string()}
+KINDS = {
+    "flags": pa.list_(pa.string()),
+    "success": pa.int64(),
+    "reward": pa.float64(),
+    "reply": pa.string(),
+    "discard_reason": pa.string(),
+}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> TableRelations:

@@ -22,7 +22,7 @@ INTRODUCTION = """# Flags
 The tables are generated from the registry by `python -m tests.flags.test_flags_page`.
 
 A flag is a named observation about one rollout: a severity (`error`: a bug in training; `warn`: worth a look;
-`info`), the turn and the token range it speaks of, and one sentence with its numbers. Flags lie in the ledger (names),
+`info`), the turn and the token range it speaks of, and one sentence with its numbers. Flags are kept in the ledger (names),
 in a trace's metadata (names) and in its details (sentences).
 
 - **All rows**: found from masks and scalars on every rollout of the step, counted as `<split>/flags/<name>_share`.
@@ -111,7 +111,7 @@ def very_short(
 ```
 
 `row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags. Flags of one's own are
-looked for where they were registered: give the logger `worker="thread"`, the process beside the trainer knows the built-in
+looked for where they were registered: give the logger `worker="thread"`, the worker process knows the built-in
 ones only.
 
 ## What to know about some of them
@@ -125,7 +125,7 @@ ones only.
 - `logprob_mismatch` looks at tokens of staleness 0; where staleness is unknown it looks at all tokens.
 - `prefix_broken` compares rows of one group with equal `extras["trajectory"]`, in the order of `extras["call"]`, else in
   the order handed over. Nothing is guessed from sample ids, which may repeat over the samples of a prompt.
-- `template_drift` compares what stands before and after the assistant's turns with a rendering of sentinel contents.
+- `template_drift` compares what comes before and after the assistant's turns with a rendering of sentinel contents.
   Keeping the thinking of earlier turns, where the template would leave it out, counts as drift.
 - `no_end_marker` is off where no turn of the row ends in a special token: the template may write no end marker.
 - `duplicate_completions` measures Jaccard distance on sets of token bigrams, not tokens: small vocabularies share their

@@ -3,6 +3,7 @@
 Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
 beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead, with
 `--project imports` those of `make_imports`.
+With `--file page.html`, only that file of `rollout-traces share`, opened from disk without a network.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ def main() -> None:
     parser.add_argument("--agents", default="", help="a project with episodes of several rows")
     parser.add_argument("--step", default="")
     parser.add_argument("--group", default="")
+    parser.add_argument("--file", type=Path, help="a file of `rollout-traces share`")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    if options.file:
+        with sync_playwright() as playwright:
+            take_of_file(playwright, options.file)
+        return
     if options.project == "stories":
         with sync_playwright() as playwright:
             take_of_stories(playwright, options.address)
@@ -119,6 +125,18 @@ def take_each(playwright: object, address: str, shots: dict[str, tuple[dict[str,
         page.screenshot(path=str(FOLDER / f"{name}.png"))
         shrink(FOLDER / f"{name}.png")
         page.close()
+    browser.close()
+
+
+def take_of_file(playwright: object, path: Path) -> None:
+    """A shared file, as a browser without a network shows it."""
+    browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])  # type: ignore[attr-defined]
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto(path.resolve().as_uri())
+    page.locator("[data-testid=turn]:visible").first.wait_for()
+    page.screenshot(path=str(FOLDER / "shared-file.png"))
+    shrink(FOLDER / "shared-file.png")
     browser.close()
 
 

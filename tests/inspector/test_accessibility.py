@@ -67,6 +67,14 @@ class TestWidth:
             assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
         visit.close()
 
+    def test_the_tab_of_the_open_page_is_in_sight_on_a_phone(self, chromium, served):
+        visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
+        open_page(visit, "runs")
+        box = visit.get("tab-runs").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        visit.close()
+
     def test_a_link_can_be_read_on_a_phone(self, chromium, served):
         visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
         open_page(visit, "rollouts")

@@ -71,7 +71,7 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
   measured against the reward range of the whole step there too.
 - Names from the data are cleaned for keys (letters, digits, `_ . @ ^ + = -`, 48 characters). Where two names
   become equal, the one that is not that name itself ends in four hex digits, and the step's summary says so.
-- A metric that was renamed keeps its former key beside the new one for one release.
+- A metric that was renamed keeps its former key as well for one release.
 - `pass@k` and `pass^k` are over groups with k or more known successes; where a k leaves groups out,
   `group/pass_<k>_n` says how many are behind it.
 - `group/reward_corr_<what>` pools the deviations from each group's mean. Values of a group that are equal by the

@@ -80,7 +80,7 @@ class World:
         c: columns of all rows, training and evaluation, name -> array [N].
         flags: sets of flags, one a row.
         logged: metric key -> (steps, values).
-        config: what each attempt declared.
+        columns: further columns of the ledger, name -> [N] text, None where unknown.
     """
 
     rng: np.random.Generator
@@ -90,6 +90,7 @@ class World:
     c: dict[str, Any] = field(default_factory=dict)
     flags: list[set[str]] = field(default_factory=list)
     logged: dict[tuple[str, str], tuple[list[int], list[float]]] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -494,6 +495,7 @@ def _rollouts(w: World, run: str) -> pa.Table:
         "reply": known(c["reply"], traced, pa.string()),
         "answer": pa.array(c["answer"]),
     }
+    columns.update({name: pa.array(values, pa.string()) for name, values in w.columns.items()})
     if w.kind.components:
         columns["component/correct"] = pa.array(c["success"])
         columns["component/format"] = pa.array(0.2 * c["format"])

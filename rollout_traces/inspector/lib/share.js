@@ -8,9 +8,12 @@ export function download(text, name, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
+// Whether this is a shared file: it has no server, and no rows but those that are shown.
+export const inFile = () => Boolean(document.getElementById("rt-held"));
+
 // call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null in a shared file.
 export function shareButton(call, asked) {
-  if (document.getElementById("rt-held")) return null;
+  if (inFile()) return null;
   return button("share", () => openDialog(call, asked()), { class: "rt-ghost", title: "As one HTML file that opens from disk", testid: "share" });
 }
 

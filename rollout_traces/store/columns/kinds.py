@@ -48,9 +48,11 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.ChunkedArray:
-    """A column as another kind that holds it."""
+    """A column as another kind that holds it; a dictionary of values of that kind stays one."""
     wanted = type_of(kind)
-    if column.type == wanted or (pa.types.is_dictionary(column.type) and wanted == pa.string()):
+    if pa.types.is_dictionary(column.type) and column.type.value_type != wanted:
+        column = column.cast(column.type.value_type)
+    if column.type == wanted or pa.types.is_dictionary(column.type):
         return column
     if pa.types.is_list(column.type):
         return pc.binary_join(column, ", ")

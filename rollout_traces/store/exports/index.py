@@ -197,9 +197,9 @@ class _Writer:
         if blocks:
             columns = stacked(blocks)
             table = pa.table({name: column for name, (_, column) in columns.items()})
-            path = write_segment(self._folder, table)
+            written = write_segment(self._folder, table)
             kinds = {name: kind for name, (kind, _) in columns.items()}
-            manifest.add_segment(self._connection, path, table.num_rows, kinds, parts_of(table))
+            manifest.add_segment(self._connection, written, table.num_rows, kinds, parts_of(table))
             if not self._source.attempts():
                 remember_attempts(self._connection, table)
         return self._next_doc - first
@@ -254,7 +254,7 @@ class _Writer:
             docs.append(doc)
             noted.append((doc, int(numbers[row]), trace_id, uids[row], places[row], kinds[row]))
             said = None if rows.messages is None else rows.messages[row].as_py()
-            words.append((doc, "" if said is None else spaced(conversation_text(said))))
+            words.append((doc, b"" if said is None else spaced(conversation_text(said))))
         self._connection.executemany(
             "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)", noted
         )

@@ -97,7 +97,7 @@ function memberRow(member, letters, row, width, longest) {
   const figure = (value, show = number) => h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
   const name = `#${number(member.sample)}`;
   return h("tr", { class: member.id ? "" : "rt-not-traced", dataset: { sample: String(member.sample) } },
-    h("td", null, member.id ? h("button", { type: "button", class: "rt-ghost", title: "Open under Rollouts", onclick: () => open(member) }, name) : h("span", { title: "Not kept as a trace" }, name)),
+    h("td", null, member.id ? h("button", { type: "button", class: "rt-ghost", title: "Open under Rollouts", onclick: () => open(member) }, name) : h("span", { class: "rt-bench-lone", title: "Not kept as a trace" }, name)),
     h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward))),
     data.components.map(key => figure(v[key])), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns),
     h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),

@@ -5,7 +5,7 @@ import { usualLine } from "../../lib/flags.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
-import { shareButton } from "../../lib/share.js";
+import { inFile, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
@@ -55,7 +55,12 @@ function load(now) {
 }
 
 const ask = step => state.set({ explain: 1, step });
-const rollouts = where => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null });
+
+// Leads to the rows of a filter; a shared file has none.
+function rolloutsButton(where, testid) {
+  if (!where || inFile()) return null;
+  return button("rollouts", () => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null }), { class: "rt-ghost", title: where, testid });
+}
 
 function draw() {
   const now = state.get();
@@ -67,7 +72,7 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   replace(main, verdict(), diagnoses(), incidents(), strip(width - 66, step),
-    h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), h("span", { class: "rt-faint" }, "a click explains the step")),
+    h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
     events(), settings(), unobserved());
   main.scrollTop = keep;
@@ -92,7 +97,7 @@ function incidents() {
   return h("section", { class: "rt-run-block rt-run-incidents", testid: "incidents" }, h("h2", null, "Incidents", h("span", { class: "rt-faint" }, ` ${number(open)} open of ${number(data.incidents.length)}`)), data.incidents.map(each => h("div", { class: "rt-incident", testid: "incident", dataset: { signal: each.signal } },
     h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("details", null, h("summary", { class: "rt-ellipsis", title: inert(each.sentence) }, inert(each.sentence)), h("p", { class: "rt-soft" }, inert(each.sentence))),
     h("span", { class: "rt-faint rt-nowrap" }, each.n_rows === null ? null : `${plural(each.n_rows, "rollout")}, `, each.closed === null ? "open" : `over since step ${number(each.closed)}`),
-    button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "incident-rollouts" }))));
+    rolloutsButton(each.where, "incident-rollouts"))));
 }
 
 function diagnoses() {
@@ -106,7 +111,7 @@ function diagnosis(each, at) {
     h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.tier),
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
-      each.where ? button("rollouts", () => rollouts(each.where), { class: "rt-ghost", title: each.where, testid: "diagnosis-rollouts" }) : null,
+      rolloutsButton(each.where, "diagnosis-rollouts"),
       queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at }))), slot,
     each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
 }

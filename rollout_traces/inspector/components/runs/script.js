@@ -3,7 +3,7 @@
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
-import { number, plural } from "../../lib/format.js";
+import { number } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
@@ -74,9 +74,9 @@ function head(now) {
 }
 
 function more() {
-  const others = data.names.filter(name => !data.shown.includes(name)).slice(0, MOST_OFFERED);
+  const others = data.names.filter(name => !data.shown.includes(name));
   return h("select", { class: "rt-by", "aria-label": "Another chart", testid: "runs-more", onchange: event => event.target.value && state.set({ charts: [...data.shown, event.target.value].join(",") }, { fill: true }) },
-    h("option", { value: "" }, `another of ${plural(data.names.length, "number")}`), others.map(name => h("option", { value: name }, name)));
+    h("option", { value: "" }, "another chart"), others.slice(0, MOST_OFFERED).map(name => h("option", { value: name }, name)));
 }
 
 function card(name, now, wide) {

@@ -156,7 +156,15 @@ function drawTabs() {
     href: state.href({ page: page.name }), title: `${page.title} (${page.key})`, "data-testid": `tab-${page.name}`,
     "aria-current": page.name === now.page ? "page" : null, onclick: follow,
   }, page.title));
-  replace(root.querySelector(".rt-tabs"), tabs);
+  const bar = root.querySelector(".rt-tabs");
+  replace(bar, tabs);
+  showCurrent(bar);
+}
+
+// Where the tabs are wider than the window (a phone), the page that is open is among those in sight.
+function showCurrent(bar) {
+  const current = bar.querySelector("[aria-current]");
+  if (current) bar.scrollLeft = current.offsetLeft - bar.offsetLeft - (bar.clientWidth - current.offsetWidth) / 2;
 }
 
 function drawTools() {
