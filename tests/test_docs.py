@@ -58,16 +58,21 @@ class TestPages:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
 
 
-class TestWhatStoodInTheWay:
+class TestFindings:
     def test_every_line_names_tests_that_there_are(self):
-        lines = (ROOT / "docs" / "what-stood-in-the-way.md").read_text().splitlines()
+        lines = (ROOT / "docs" / "findings.md").read_text().splitlines()
         rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-        named = [re.findall(r"`(test_\w+)`", row[-1]) for row in rows if row[-1] not in ("test", "---")]
+        named = [
+            re.findall(r"`(test_\w+|\w+\.test\.mjs)`", row[-1])
+            for row in rows
+            if row[-1] not in ("test", "---")
+        ]
         there = {
             name
             for file in (ROOT / "tests").rglob("test_*.py")
             for name in re.findall(r"def (test_\w+)", file.read_text())
         }
+        there |= {file.name for file in (ROOT / "tests").rglob("*.test.mjs")}
         assert len(named) > 40 and all(named)
         assert {name for names in named for name in names} <= there
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "context": "white"}
 
 
+SYSTEM_CHARACTERS = 600
+"""Of a system prompt, unless everything was asked for: the conversation begins on the first screen."""
+
+
 class RenderedTurn(NamedTuple):
     """One turn, ready to print.
 
@@ -41,6 +45,18 @@ def turns_of(transcript: Transcript, raw: bool) -> Iterator[RenderedTurn]:
         heading = f"{turn.role}{' ' + turn.name if turn.name else ''} · {counts}"
         heading += f" · version {versions}" if versions else ""
         yield RenderedTurn(turn.role, heading, _masked(transcript, turn, raw))
+
+
+def folded(turns: Iterable[RenderedTurn]) -> Iterator[RenderedTurn]:
+    """Turns with the first characters of a long system prompt, and how many are left out."""
+    from rich.text import Text
+
+    for turn in turns:
+        left_out = len(turn.body) - SYSTEM_CHARACTERS
+        if turn.role == "system" and left_out > SYSTEM_CHARACTERS:
+            note = Text(f"\n… {left_out:,} more characters; --raw shows all", style="italic dim")
+            turn = turn._replace(body=turn.body[:SYSTEM_CHARACTERS] + note)
+        yield turn
 
 
 def print_turns(console: Console, turns: Iterable[RenderedTurn]) -> None:

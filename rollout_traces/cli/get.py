@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.conversation import RenderedTurn, print_turns, turns_of
+from rollout_traces.cli.conversation import RenderedTurn, folded, print_turns, turns_of
 from rollout_traces.cli.tables import cell, print_json
 from rollout_traces.terminal_text import harmless
 
@@ -92,7 +92,8 @@ def _print(
                 style="bold red",
             )
         )
-    print_turns(console, turns_of(transcript, raw) if transcript is not None else _messages(record))
+    turns = turns_of(transcript, raw) if transcript is not None else _messages(record)
+    print_turns(console, turns if raw else folded(turns))
 
 
 def _messages(record: TraceRecord) -> Iterator[RenderedTurn]:

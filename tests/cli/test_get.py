@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
 
-from rollout_traces.cli import get
-from rollout_traces.cli.conversation import turns_of
+from rollout_traces.cli import build_app, get
+from rollout_traces.cli.conversation import RenderedTurn, folded, turns_of
 from rollout_traces.store import open_store
 from rollout_traces.terminal_text import harmless, one_line
 from tests.cli.conftest import Command
@@ -40,6 +42,29 @@ class TestGet:
         assert "".join(assistant.plain[span.start : span.end] for span in bright) == (
             "I am sorry, I cannot help with that.<|end|>\n"
         )
+
+
+class TestFolding:
+    def test_of_a_long_system_prompt_the_beginning_is_shown_and_the_rest_counted(self) -> None:
+        system = RenderedTurn("system", "system", Text("Tools.\n" * 1000, style="dim"))
+        question = RenderedTurn("user", "user", Text("why? " * 1000))
+        shown, asked = folded([system, question])
+        assert shown.body.plain == ("Tools.\n" * 86)[:600] + "\n… 6,400 more characters; --raw shows all"
+        assert asked is question
+
+    def test_a_short_system_prompt_is_shown_whole(self) -> None:
+        system = RenderedTurn("system", "system", Text("You are helpful. " * 60))
+        assert list(folded([system])) == [system]
+
+    def test_raw_shows_all_of_it(self, trackio_dir: Path) -> None:
+        tools = "a tool of many words " * 200
+        write_step(make_ledger([[0.0]], step=0), (0,), {0: (("system", tools), ("assistant", "yes"))})
+        shown, whole = (
+            CliRunner().invoke(build_app(["get"]), ["get", "b0-0", *raw]).output for raw in ([], ["--raw"])
+        )
+        assert "more characters; --raw shows all" in shown and "yes" in shown
+        assert "more characters" not in whole
+        assert whole.count("many") == 200 > shown.count("many")
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202egnp.exe \u200b [bold]not markup[/bold] \x9b31m \r\x00 \ud800"
