@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis import diagnose
@@ -59,3 +62,11 @@ def test_a_run_with_ranks_and_no_cause_is_silent():
     for seed in (3, 4):
         heads = diagnose(of_story(write_run(seed, "mixed", changes={"layout": ranks})), "run").diagnoses
         assert [d.sentence for d in heads if d.severity != "info"] == []
+
+
+def test_an_answer_that_nobody_logged_is_no_fault():
+    story = write_run(3, "plain", n_steps=30)
+    at = story.rollouts.column_names.index("answer")
+    none = pa.array([None] * story.rollouts.num_rows, pa.string())
+    story = replace(story, rollouts=story.rollouts.set_column(at, "answer", none))
+    assert diagnose(of_story(story), "run").n_steps == 30

@@ -182,10 +182,10 @@ def frequent_values(e: Evidence) -> list[Diagnosis]:
         )
         at = np.searchsorted(e.run.steps, counted["step"].astype(np.int64))
         size, n = len(e.run.steps), counted["n"].astype(float)
-        whole = np.asarray([v is None for v in counted["v"].tolist()])
+        whole = np.asarray([v is None for v in counted["v"].tolist()], bool)
         of = np.bincount(at[whole], n[whole], size)
         for value in dict.fromkeys(counted["v"][~whole].tolist()):
-            here = np.asarray([v == value for v in counted["v"].tolist()])
+            here = np.asarray([v == value for v in counted["v"].tolist()], bool)
             place, _ = begins(np.bincount(at[here], n[here], size), of)
             if place is not None:
                 found.append(_frequent(e, name, value, place))
