@@ -35,7 +35,7 @@ unit: .venv/.test browser ## the tests, in parallel
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 \
 	|| timeout 300 $(BIN)/playwright install chromium >/dev/null 2>&1 \
-	|| echo "No Chromium: the browser tests are skipped. Get it with: apt-get install chromium"
+	|| true # pytest says in one line what it skips, and how to get it
 
 slow: .venv/.test ## the slow tests: learning on three seeds, whole vocabularies, long fuzzing
 	$(PYTEST) -m slow

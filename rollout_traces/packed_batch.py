@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -135,9 +136,14 @@ class PackedBatch:
             not_given={key: rows for key, rows in self.not_given.items() if key not in given},
         )
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64 [B]: tokens of each row that are at hand."""
+        return self.offsets[1:] - self.offsets[:-1]
+
     def row_of_token(self) -> np.ndarray:
         """int64 [N]: the row every token belongs to."""
-        return np.repeat(np.arange(self.n_rows), np.diff(self.offsets))
+        return np.repeat(np.arange(self.n_rows), self.lengths)
 
     def sum_rows(self, values_N: np.ndarray) -> np.ndarray:
         """Sums a per-token array over each row.
@@ -156,12 +162,43 @@ class PackedBatch:
         sums = np.concatenate([np.zeros(1, dtype), np.cumsum(values_N, dtype=dtype)])
         return sums[self.offsets[1:]] - sums[self.offsets[:-1]]
 
+    @cached_property
+    def sampled_positions(self) -> np.ndarray:
+        """int64 [M]: flat positions of the sampled tokens."""
+        return self.response_mask.nonzero()[0]
+
+    @cached_property
+    def sampled_counts(self) -> np.ndarray:
+        """int64 [B]: sampled tokens of each row."""
+        return self._counts(self.sampled_positions)
+
+    @cached_property
+    def loss_is_sampled(self) -> bool:
+        """True when exactly the sampled tokens are in the loss."""
+        return np.array_equal(self.loss_mask, self.response_mask)
+
+    @cached_property
+    def loss_positions(self) -> np.ndarray:
+        """int64 [M]: flat positions of the tokens in the loss."""
+        return self.sampled_positions if self.loss_is_sampled else self.loss_mask.nonzero()[0]
+
+    @cached_property
+    def loss_counts(self) -> np.ndarray:
+        """int64 [B]: tokens of each row in the loss."""
+        return self.sampled_counts if self.loss_is_sampled else self._counts(self.loss_positions)
+
+    def _counts(self, positions: np.ndarray) -> np.ndarray:
+        """int64 [B]: how many of some ascending flat positions lie in each row."""
+        edges = positions.searchsorted(self.offsets)
+        return edges[1:] - edges[:-1]
+
+    @cached_property
     def prompt_stops(self) -> np.ndarray:
         """int64 [B]: flat position of each row's first sampled token; the row's end when it has none."""
-        stops = self.offsets[1:].copy()
-        sampled = np.flatnonzero(self.response_mask)
+        stops = self.offsets[1:]
+        sampled = self.sampled_positions
         if len(sampled):
-            at = np.searchsorted(sampled, self.offsets[:-1])
+            at = sampled.searchsorted(self.offsets[:-1])
             first = sampled[np.minimum(at, len(sampled) - 1)]
             inside = (at < len(sampled)) & (first < self.offsets[1:])
             stops = np.where(inside, first, stops)
@@ -170,15 +207,13 @@ class PackedBatch:
     def prompt_keys(self) -> list[str]:
         """B prompt keys: the caller's, else a hash of the ids before the first sampled token."""
         given = self.row_lists.get("prompt_keys")
-        stops = self.prompt_stops()
-        keys = []
-        for b in range(self.n_rows):
-            if given is not None and given[b] is not None:
-                keys.append(str(given[b]))
-            else:
-                ids = self.input_ids[int(self.offsets[b]) : int(stops[b])]
-                keys.append(hash_ids(ids))
-        return keys
+        starts, stops = self.offsets.tolist(), self.prompt_stops.tolist()
+        return [
+            str(given[b])
+            if given is not None and given[b] is not None
+            else hash_ids(self.input_ids[starts[b] : stops[b]])
+            for b in range(self.n_rows)
+        ]
 
 
 def hash_ids(ids: np.ndarray) -> str:
@@ -198,7 +233,7 @@ def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
-    lengths = np.concatenate([np.diff(batch.offsets) for batch in batches])
+    lengths = np.concatenate([batch.lengths for batch in batches])
     sources = {batch.response_mask_source for batch in batches}
     return replace(
         first,

@@ -32,6 +32,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     """
     if isinstance(value, str):
         return encodable(value)
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, np.integer)):

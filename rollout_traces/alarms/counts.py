@@ -9,6 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
+SPARSE = 4
+"""Numbers that there could be, for each row, above which only those that occur are counted."""
 Z = 1.959964
 """Standard normal quantile of a 95 % interval."""
 
@@ -85,7 +87,7 @@ class Grouped:
     """
 
     def __init__(self, groups: np.ndarray, n: np.ndarray | None = None) -> None:
-        _, self._members = np.unique(groups, return_inverse=True)
+        self._members = from_zero(groups)
         self._units = np.bincount(self._members, n).astype(np.float64)
         has_units = self._units > 0
         self.nothing = Counts(
@@ -109,18 +111,23 @@ class Grouped:
         )
 
 
+def from_zero(group: np.ndarray) -> np.ndarray:
+    """Groups' numbers, int64 [B], from 0 on and not far above the number of rows."""
+    if len(group):
+        low = group.min()
+        if int(group.max()) - int(low) <= SPARSE * len(group):
+            return group - low
+    return np.unique(group, return_inverse=True)[1]
+
+
 def total(counts: Sequence[Counts]) -> Counts:
     """Their sum."""
     if len(counts) == 1:
         return counts[0]
-    return Counts(
-        sum(one.n for one in counts),
-        sum(one.n_groups for one in counts),
-        sum(one.hits for one in counts),
-        sum(one.hits_hits for one in counts),
-        sum(one.hits_n for one in counts),
-        sum(one.n_n for one in counts),
+    columns = zip(
+        *((one.n, one.n_groups, one.hits, one.hits_hits, one.hits_n, one.n_n) for one in counts), strict=True
     )
+    return Counts(*map(sum, columns))
 
 
 def wilson_lower(p: float, n: float) -> float:

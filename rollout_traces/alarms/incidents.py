@@ -119,6 +119,11 @@ class Track:
     passes: tuple[bool, ...] = ()
     quiet: int = 0
 
+    @cached_property
+    def is_empty(self) -> bool:
+        """True when none of the steps before had a hit."""
+        return not any(known.hits for known in self.recent if isinstance(known, Counts))
+
     def as_plain(self) -> list[Any]:
         """JSON-safe values; a run's state is stored with every step, so they are short."""
         return self._plain
@@ -278,13 +283,15 @@ def _judge(
     """What a step says of a signal.
 
     Most signals of most steps are flags that no row has, with the same past: they are judged once, and their
-    tracks stay the same object.
+    tracks stay the same object. Where nothing was hit no limit is passed, whatever it is.
     """
     track = state.tracks.get(key, _NO_TRACK)
     if key in seen.shares:
         counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
-        is_error = signal.severity == "error"
-        likeness = (id(track), id(counts), is_error, signal.limit, signal.changes, n_raised, is_open)
+        rule: Hashable = signal.changes
+        if n_raised or counts.hits or not track.is_empty:
+            rule = (signal.changes, signal.limit, signal.settles, n_raised)
+        likeness = (id(track), id(counts), signal.severity == "error", rule, is_open)
         if likeness not in alike:
             alike[likeness] = _judge_share(track, counts, signal, n_raised, is_open)
         return alike[likeness]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rollout_traces.alarms.counts import Counts
+from rollout_traces.alarms.counts import SPARSE, Counts, from_zero
 from rollout_traces.alarms.signals import (
     EVERYWHERE,
     REWARD_FAILURE,
@@ -23,8 +23,6 @@ from rollout_traces.alarms.signals import (
 )
 from rollout_traces.flags import REGISTRY
 
-SPARSE = 4
-"""Numbers that there could be, for each row, above which only those that occur are counted."""
 Key = tuple[str, str]
 """A signal and a source."""
 
@@ -116,7 +114,7 @@ def signals_of_steps(rows: StepRows) -> dict[int, RaisedSignals]:
     found = [_Found() for _ in steps]
     hits = _unexplained(rows)
     read = rows.kept & (rows.drawn | (np.bincount(at, ~rows.kept, len(steps)) == 0)[at])
-    group = _from_zero(rows.group)
+    group = from_zero(rows.group)
     everywhere = _Cells(at, group, len(steps))
     _count(everywhere, rows, read, hits, [(one, EVERYWHERE) for one in found])
     if len(rows.sources) > 1:
@@ -158,13 +156,6 @@ def _closed(rows: StepRows, at: np.ndarray) -> tuple[StepRows, np.ndarray]:
         flags={name: place[found[here[found]]] for name, found in rows.flags.items()},
         levels={name: values[here] for name, values in rows.levels.items()},
     ), at[here]
-
-
-def _from_zero(group: np.ndarray) -> np.ndarray:
-    """Groups' numbers, from 0 on and not far above the number of rows."""
-    if len(group) and int(group.max()) - int(group.min()) <= SPARSE * len(group):
-        return group - group.min()
-    return np.unique(group, return_inverse=True)[1]
 
 
 def _unexplained(rows: StepRows) -> dict[str, np.ndarray]:

@@ -184,6 +184,7 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
         step: the step.
     """
     seen = _Seen(ledger)
+    counted = _counted_flags(tuple(REGISTRY.values()))
     shares: dict[tuple[str, str], Counts] = {}
     n_raised: dict[tuple[str, str], int] = {}
     carriers: dict[str, Counts] = {}
@@ -191,10 +192,10 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
         read = rows & seen.read
         of_all = Grouped(seen.groups[rows])
         of_read = Grouped(seen.groups[read]) if read.any() else None
-        for name in REGISTRY:
+        for name, is_of_read in counted:
             hit = seen.flagged.get(name)
             n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
-            grouped, seen_rows = (of_read, read) if of_read_rows(name) else (of_all, rows)
+            grouped, seen_rows = (of_read, read) if is_of_read else (of_all, rows)
             if grouped is None:
                 continue
             counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
@@ -216,8 +217,8 @@ class _Seen:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.groups = ledger.get("group")
-        kept = np.asarray([uid is not None for uid in ledger.get("trace_uid")], bool)
-        drawn = np.isin(ledger.get("selected_by").astype(str), DRAWN)
+        kept = np.asarray([uid is not None for uid in ledger.get("trace_uid").tolist()], bool)
+        drawn = np.asarray([reason in DRAWN for reason in ledger.get("selected_by").tolist()], bool)
         self.read = kept if kept.all() else kept & drawn
         self.sources = _sources(ledger)
         self.flagged: dict[str, np.ndarray] = {}
@@ -248,7 +249,7 @@ def _add_others(
     if (calls[known] > 0).any():
         shares[TOOL_ERROR, source] = Grouped(seen.groups[known], calls[known]).count(errors[known])
     status = ledger.get("reward_status")
-    known = rows & np.asarray([value is not None for value in status], bool)
+    known = rows & np.asarray([value is not None for value in status.tolist()], bool)
     if known.any():
         failed = (status != "ok")[known]
         shares[REWARD_FAILURE, source] = Grouped(seen.groups[known]).count(failed)
@@ -265,9 +266,15 @@ def _levels(seen: _Seen) -> dict[str, Level]:
         values = read(seen.ledger)
         known = np.isfinite(values)
         if known.any():
-            n_groups = len(np.unique(seen.groups[known]))
+            n_groups = len(set(seen.groups[known].tolist()))
             found[name] = Level(int(known.sum()), n_groups, float(values[known].sum()))
     return found
+
+
+@lru_cache(16)
+def _counted_flags(specs: tuple[FlagSpec, ...]) -> tuple[tuple[str, bool], ...]:
+    """The names of flags, each with `of_read_rows`."""
+    return tuple((spec.name, of_read_rows(spec.name)) for spec in specs)
 
 
 def of_read_rows(name: str) -> bool:

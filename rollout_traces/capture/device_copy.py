@@ -37,7 +37,7 @@ class TooManyInFlight(Exception):
 
 
 class Copier(Protocol):
-    """What is asked of a device."""
+    """The operations that a device offers."""
 
     def device_buffer(self, n_bytes: int, like: Any) -> Any:
         """A uint8 tensor on the device of `like`."""
@@ -60,7 +60,7 @@ class Copier(Protocol):
         ...
 
     def give_up(self, host: Any) -> None:
-        """Lets a pinned buffer go that a transfer may have begun to fill."""
+        """Drops a pinned buffer that a transfer may have begun to fill."""
         ...
 
 
@@ -125,7 +125,7 @@ class Staged:
         return self._copier.send(buffer, self._host[:n_bytes])
 
     def arrive(self) -> list[RolloutBatch]:
-        """Waits until it is here. The batches share the pinned memory until `release`."""
+        """Waits until the transfer is complete. The batches share the pinned memory until `release`."""
         self._copier.wait(self._event)
         memory = self._host.numpy()
         changes: list[dict[str, Any]] = [{} for _ in self._host_parts]
@@ -299,7 +299,7 @@ def _owned(batch: RolloutBatch) -> RolloutBatch:
 
 
 def _own_item(item: Any) -> Any:
-    """A copy of a row's list or mapping; what is nested deeper is shared with the trainer."""
+    """A copy of a row's list or mapping; deeper values are shared with the trainer."""
     return list(item) if isinstance(item, list) else dict(item) if isinstance(item, dict) else item
 
 

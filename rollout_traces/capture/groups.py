@@ -29,7 +29,7 @@ class GroupNumbers:
         self._lock = threading.Lock()
 
     def call(self) -> int:
-        """A number for one more call, to tell its groups without ids from those of other calls."""
+        """A number for one more call, so that its groups without ids differ from those of other calls."""
         with self._lock:
             self._n_calls += 1
             return self._n_calls

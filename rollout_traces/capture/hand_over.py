@@ -1,4 +1,4 @@
-"""From the calling thread into the spool, whatever happens: nothing here raises for want of room."""
+"""From the calling thread into the spool; a lack of room raises nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HandOver:
         self.last_name = ""
 
     def rollouts(self, batches: Sequence[RolloutBatch], **details: Any) -> Captured:
-        """Captures batches and writes them, after what still comes from a GPU but without waiting for it.
+        """Captures batches and writes them: in order after pending GPU transfers, without waiting for these.
 
         Args:
             batches: the parts of one hand-over.
@@ -124,7 +124,7 @@ class HandOver:
         return True
 
     def from_device(self, batches: Sequence[RolloutBatch], **details: Any) -> Future[Captured]:
-        """Has batches with tensors on a GPU brought here and written, without waiting for either.
+        """Starts the transfer of batches with tensors on a GPU, and their writing; waits for neither.
 
         Until they are written, some tens of milliseconds, a crash loses them.
 
@@ -150,7 +150,7 @@ class HandOver:
         return self.later(write)
 
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """Has work done by the thread that waits for the device, after what it was given before."""
+        """Queues work for the thread that waits for the device."""
         with self._hiring:
             if self._background_writer is None:
                 self._background_writer = ThreadPoolExecutor(
@@ -180,11 +180,11 @@ class HandOver:
             return self._write(buffers, 0)
 
     def post(self, record: Record) -> None:
-        """Writes a small record without waiting for what comes from a GPU: behind that, on its thread."""
+        """Writes a small record without waiting for pending GPU transfers: after these, on their thread."""
         self._write_in_order(encode(record), 0)
 
     def _write_in_order(self, buffers: Sequence[Any], n_rows: int) -> Future[None] | None:
-        """Writes at once where nothing comes from a GPU, else behind that, on its thread.
+        """Writes at once where no GPU transfer is pending, else after the pending ones, on their thread.
 
         Returns:
             None where it is written.
@@ -205,7 +205,7 @@ class HandOver:
         return self.later(write)
 
     def retry(self) -> bool:
-        """Writes what is kept in memory, as far as there is room; call it from time to time, on any thread.
+        """Writes the records kept in memory, as far as there is room; call it from time to time, on any thread.
 
         A hand-over waits for none of it: what comes meanwhile is kept too, and so stays in order.
 
@@ -224,7 +224,7 @@ class HandOver:
             return True
 
     def drop_kept(self) -> None:
-        """Ends: what is still kept in memory is counted as lost, and nothing is kept any more."""
+        """Ends: records still kept in memory are counted as lost, and none are kept any more."""
         with self._retrying, self._lock:
             self._ended = True
             while self._kept:

@@ -373,7 +373,7 @@ def _float_columns(parts: Sequence[CapturedPart]) -> dict[str, np.ndarray]:
 
 
 def _not_given(parts: Sequence[CapturedPart]) -> dict[str, list[int]]:
-    """Row numbers by `PackedBatch.not_given` key: rows without what others have, or with None."""
+    """Row numbers by `PackedBatch.not_given` key: rows that lack a value which others have, or have None."""
     given = {
         "tracks": [{k: p.given[k] for k in FLOAT_TRACKS if p.has_track(k)} for p in parts],
         "row_floats": [part.row_values for part in parts],

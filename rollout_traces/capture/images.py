@@ -1,4 +1,4 @@
-"""What a batch gives of its rows' images, as plain values for the record: paths stay paths, bytes become base64."""
+"""A batch's images as plain values for the record: paths stay paths, bytes become base64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exists only after the update, matched to the rollouts handed over before it."""
+"""Matches columns that exist only after the update to the rollouts handed over before it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _track(
 
 
 def _order(own: Sequence[Any] | None, given: Any, n_rows: int) -> np.ndarray:
-    """int64 [B]: for each row handed over, the row it has in what is joined; equal ids in their order."""
+    """int64 [B]: for each row handed over, its row in the joined columns; equal ids in their order."""
     if given is None:
         return np.arange(n_rows)
     if own is None:

@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
 
 MaskSource = Literal["given", "versions", "loss_mask"]
-"""What tells which tokens the policy sampled."""
+"""How it is known which tokens the policy sampled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class CapturedPart:
 
     @cached_property
     def mask_source(self) -> MaskSource:
-        """What the part's response mask comes from.
+        """The column that the part's response mask comes from.
 
         Versions that mark no prompt, as `full_like(input_ids, step)` does, cannot tell what was sampled: where no
         token's version is negative and the loss mask leaves tokens out, it comes from the loss mask.

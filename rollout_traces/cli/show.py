@@ -115,6 +115,7 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
     from rollout_traces.inspector.listening import serve
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
+    from rollout_traces.inspector.warm_up import warm_up
 
     if workspace.is_local:
         _recover(project)
@@ -136,6 +137,7 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
         typer.echo('Runs log to it: server_url="<the address>/trackio/?write_token=<TRACKIO_WRITE_TOKEN>"')
     if not no_browser:
         _open_browser(address)
+    warm_up(workspace)
     serve(server, options.host, options.port)
 
 

@@ -1,1 +1,1 @@
-"""What crosses between ranks and nodes: rendezvous, connections, forwarding, receiving."""
+"""Communication between ranks and nodes: rendezvous, connections, forwarding, receiving."""

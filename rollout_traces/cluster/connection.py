@@ -30,7 +30,7 @@ FAILURES = (OSError, EOFError, ValueError, AssertionError, multiprocessing.Authe
 
 
 class NodeConnectionError(Exception):
-    """The other side is gone, silent, has another key, or sent what cannot be understood."""
+    """The other side closed, was silent, has another key, or sent something that cannot be parsed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class NodeAddress:
     key: bytes = field(repr=False)
 
     def as_json(self) -> bytes:
-        """What is put into the job's store."""
+        """The text that is put into the job's store."""
         return orjson.dumps({"host": self.host, "port": self.port, "key": self.key.hex()})
 
     @classmethod
@@ -154,7 +154,7 @@ class NodeConnection:
         return meta, body
 
     def close(self) -> None:
-        """Closes: what the other side does next fails at once."""
+        """Closes the connection: the other side's next call fails at once."""
         with contextlib.suppress(OSError):
             self._connection.close()
 
@@ -183,14 +183,14 @@ class NodeListener:
         return NodeConnection(self._listener.accept())
 
     def close(self) -> None:
-        """Listens no more; a thread that waits in `accept` gets one last connection, which nobody uses."""
+        """Stops listening; a thread that waits in `accept` gets one last connection, which nobody uses."""
         with contextlib.suppress(OSError):
             Client((self.address.host, self.address.port)).close()
         self._listener.close()
 
 
 def address_in_job(host: str, port: int) -> str:
-    """The address of this machine that nodes reach which reach a host of the job.
+    """The address of this machine that is reachable from nodes which can reach a host of the job.
 
     Args:
         host: where the job's store is, a name or an address.

@@ -20,7 +20,7 @@ from rollout_traces.spool.run_folder import RunFolder
 PAUSE = 0.05
 """Seconds between two looks at the spools."""
 BEAT = 2.0
-"""Seconds between two messages that tell rank 0 that this node is alive."""
+"""Seconds between two messages that show rank 0 that this node is alive."""
 MAX_BACKOFF = 30.0
 """Seconds between two attempts to connect, or to send what was refused, at most."""
 
@@ -30,7 +30,7 @@ class NodeForwarder:
 
     Args:
         folder: the node's own folder.
-        meeting: where rank 0 tells its address.
+        meeting: where rank 0 publishes its address.
         warnings: where what happens is counted.
     """
 

@@ -1,4 +1,4 @@
-"""Rank 0's side of the connections to other nodes: what they send becomes spools in its own run folder.
+"""Rank 0's side of the connections to other nodes: writes the records that they send into spools in its run folder.
 
 From there on nothing is different: the worker reads the spools of all ranks, makes one selection with one cap,
 and waits for no rank whose connection is lost.
@@ -80,13 +80,13 @@ class NodeReceiver:
                 self._give_up(spool)
 
     def _is_busy(self) -> bool:
-        """True while a node is connected, or asked and has not been here yet."""
+        """True while a node is connected, or asked for the port and has not connected yet."""
         if self._may_come:
             self._ask_again()
         return bool(self._threads) or (self._may_come and len(self._nodes) < self._n_asked)
 
     def _ask_again(self) -> None:
-        """Looks how many nodes asked; where the job's store is gone, no further node can come."""
+        """Reads how many nodes asked for the port; without the job's store no further node can connect."""
         try:
             self._n_asked = self._meeting.n_asked()
         except Exception as error:  # noqa: BLE001  a store raises anything; counted and warned

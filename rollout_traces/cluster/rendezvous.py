@@ -24,9 +24,9 @@ from rollout_traces.cluster.connection import NodeAddress, NodeConnectionError, 
 log = logging.getLogger("rollout_traces")
 
 NODE = "ROLLOUT_TRACES_NODE"
-"""Environment variable with the name of this node, where host names do not tell nodes apart."""
+"""Environment variable with the name of this node, where several nodes have one host name."""
 ADDRESS = "ROLLOUT_TRACES_NODE_ADDRESS"
-"""Environment variable with rank 0's address for other nodes, where the job's store does not tell it."""
+"""Environment variable with rank 0's address for other nodes, where it cannot be read from the job's store."""
 PATIENCE = 30.0
 """Seconds that a rank waits for rank 0's announcement."""
 _counts: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Announcement:
 
 
 def node_name() -> str:
-    """What tells this node from others: the host's name, unless `ROLLOUT_TRACES_NODE` gives another."""
+    """The name of this node in the job: the host's name, unless `ROLLOUT_TRACES_NODE` gives another."""
     return os.environ.get(NODE) or socket.gethostname()
 
 
@@ -96,7 +96,7 @@ def _store_of(distributed: Any) -> Any:
 
 
 def own_store(store: Any) -> Any | None:
-    """A second connection to a job's store, so that nothing waited for holds up a collective of the trainer.
+    """A second connection to a job's store, so that waiting here never blocks a collective of the trainer.
 
     Returns:
         None where the store takes none: other nodes cannot be met then.
@@ -155,7 +155,7 @@ class NodeMeeting:
         return address_in_job(*place)
 
     def publish(self, address: NodeAddress) -> None:
-        """Tells the other nodes where rank 0 listens, and with which key."""
+        """Publishes to the other nodes where rank 0 listens, and the key."""
         self._store.set(f"{self._key}/address", address.as_json())
 
     def wait_for_address(self, patience: float = PATIENCE) -> NodeAddress:
@@ -213,7 +213,7 @@ def is_first_of_node(ranks: Ranks, key: str) -> bool:
 
 
 def publish_node_folder(ranks: Ranks, key: str, folder: Path | None) -> None:
-    """Tells the other ranks of a node which folder they write into; None: each logs by itself."""
+    """Publishes the folder that the other ranks of a node write into; None: each logs by itself."""
     ranks.store.set(f"{key}/folder/{ranks.node}", orjson.dumps(None if folder is None else str(folder)))
 
 

@@ -75,17 +75,21 @@ class Population:
         """The tokens that the policy sampled."""
         return MaskedTokens.sampled(self.batch)
 
-    @cached_property
+    @property
     def n_loss(self) -> np.ndarray:
         """int64 [B]: tokens of each row in the loss."""
-        return self.batch.sum_rows(self.batch.loss_mask)
+        return self.batch.loss_counts
 
     @cached_property
     def groups(self) -> tuple[np.ndarray, ...]:
         """The rows of each group of two or more episodes, int64 [G] each."""
         group = self.ledger.get("group")
-        order = np.argsort(group, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+        order = group.argsort(kind="stable")
+        by_group = group[order]
+        new = (by_group[1:] != by_group[:-1]).nonzero()[0] + 1
+        if len(new) + 1 >= len(group):  # each row is a group
+            return ()
+        parts = np.split(order, new)
         episodes = episode_numbers(self.ledger)
         return tuple(rows for rows in parts if len(set(episodes[rows].tolist())) > 1)
 
@@ -135,6 +139,7 @@ def counted(n: int, noun: str) -> str:
 def as_arrays(flags_by_row: Mapping[int, Sequence[Flag]], n_rows: int) -> np.ndarray:
     """The ledger's `flags` column: object [B] of tuples of names."""
     column = np.empty(n_rows, object)
-    for row in range(n_rows):
-        column[row] = tuple(dict.fromkeys(flag.name for flag in flags_by_row.get(row, ())))
+    column[:] = [()] * n_rows
+    for row, flags in flags_by_row.items():
+        column[row] = tuple(dict.fromkeys(flag.name for flag in flags))
     return column

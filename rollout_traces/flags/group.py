@@ -39,7 +39,7 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     if not several:
         return {}
     opening, batch = _opening_rows(population), population.batch
-    lengths = batch.prompt_stops() - batch.offsets[:-1]
+    lengths = batch.prompt_stops - batch.offsets[:-1]
     for group in several:
         named = [row for row in group.tolist() if given is not None and given[row] is not None]
         by_names = len(named) == len(group)

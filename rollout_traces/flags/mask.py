@@ -36,8 +36,11 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     batch = population.batch
     leaked = batch.loss_mask & ~batch.response_mask
     versions = batch.tracks.get("versions")
+    suspects = leaked if versions is None else leaked | (batch.loss_mask & (versions < 0))
+    if not suspects.any():
+        return {}
     if versions is not None:
-        known = np.repeat(batch.sum_rows(versions >= 0) > 0, np.diff(batch.offsets))
+        known = np.repeat(batch.sum_rows(versions >= 0) > 0, batch.lengths)
         if batch.response_mask_source == "versions":
             leaked &= known
         else:
@@ -108,7 +111,7 @@ def untrained_sampled(
         return {}
     counts = batch.sum_rows(left_out)
     fires = (counts >= min_tokens) & (population.n_loss > 0)
-    left_out &= np.repeat(fires, np.diff(batch.offsets))
+    left_out &= np.repeat(fires, batch.lengths)
     return _one_flag_a_row(
         "untrained_sampled", Runs.of(left_out, batch.offsets), "sampled but not in the loss"
     )
@@ -124,9 +127,10 @@ def untrained_sampled(
 )
 def row_masked(population: Population) -> dict[int, list[Flag]]:
     """Loss mask 0 throughout a row that has tokens."""
-    lengths = np.diff(population.batch.offsets)
+    lengths = population.batch.lengths
+    masked = (lengths > 0) & (population.n_loss == 0)
     return {
-        int(row): [
+        row: [
             make_flag(
                 "row_masked",
                 f"None of the row's {lengths[row]} tokens is in the loss.",
@@ -134,7 +138,7 @@ def row_masked(population: Population) -> dict[int, list[Flag]]:
                 stop=lengths[row],
             )
         ]
-        for row in np.flatnonzero((lengths > 0) & (population.n_loss == 0))
+        for row in masked.nonzero()[0].tolist()
     }
 
 
@@ -148,15 +152,16 @@ def row_masked(population: Population) -> dict[int, list[Flag]]:
 )
 def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
     """Response mask 0 at the last token of a row that has sampled tokens."""
-    runs = population.sampled_runs
-    rows, last = runs.last_of_rows()
-    lengths = np.diff(population.batch.offsets)
+    batch, segments = population.batch, population.sampled.segments
+    rows = segments.filled.nonzero()[0]
+    last = population.sampled.positions[(segments.starts + segments.counts - 1)[rows]]
+    unsampled = batch.offsets[rows + 1] - 1 - last
     found = {}
-    for row, run in zip(rows.tolist(), last.tolist(), strict=True):
-        stop = runs.local(run)[1]
-        if stop < lengths[row]:
-            text = f"The last {counted(lengths[row] - stop, 'token')} {'was' if lengths[row] - stop == 1 else 'were'} not sampled."
-            found[row] = [make_flag("ends_unsampled", text, start=stop, stop=lengths[row])]
+    for at in unsampled.nonzero()[0].tolist():
+        row, n = int(rows[at]), int(unsampled[at])
+        stop = int(batch.lengths[row]) - n
+        text = f"The last {counted(n, 'token')} {'was' if n == 1 else 'were'} not sampled."
+        found[row] = [make_flag("ends_unsampled", text, start=stop, stop=stop + n)]
     return found
 
 

@@ -66,8 +66,10 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     turn_ids = batch.tracks.get("turn_ids")
     if turn_ids is not None:
         changed[1:] &= turn_ids[1:] == turn_ids[:-1]
-    changed[batch.offsets[:-1][np.diff(batch.offsets) > 0]] = False
-    at = np.flatnonzero(changed)
+    changed[batch.offsets[:-1][batch.lengths > 0]] = False
+    at = changed.nonzero()[0]
+    if not len(at):
+        return {}
     rows, first, counts = np.unique(
         np.searchsorted(batch.offsets, at, side="right") - 1, return_index=True, return_counts=True
     )
@@ -224,6 +226,8 @@ def _bad_tokens(batch: PackedBatch, name: str, used: np.ndarray) -> dict[int, np
 
 def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
     batch, ledger = population.batch, population.ledger
+    if not (batch.row_floats or batch.reward_components or batch.sample_metrics):
+        return
     excused = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
     excused |= np.asarray([status not in (None, "ok") for status in ledger.get("reward_status")], bool)
     for name, values in batch.row_floats.items():

@@ -12,7 +12,7 @@ class Runs:
     """R maximal runs of marked tokens, in order; none crosses a row's edge.
 
     Attributes:
-        rows: int64 [R]; the row of each run.
+        rows: int64 [R], ascending; the row of each run.
         starts: int64 [R]; flat position of its first token.
         stops: int64 [R]; flat position one past its last.
         offsets: int64 [B + 1]; where rows begin.
@@ -36,10 +36,10 @@ class Runs:
         edges[0] = edges[n] = True
         np.not_equal(mask_N[1:], mask_N[:-1], out=edges[1:n])
         edges[offsets] = True
-        at = np.flatnonzero(edges)
+        at = edges.nonzero()[0]
         marked = mask_N[at[:-1]] if n else np.zeros(0, bool)
         starts, stops = at[:-1][marked], at[1:][marked]
-        return cls(np.searchsorted(offsets, starts, side="right") - 1, starts, stops, offsets)
+        return cls(offsets.searchsorted(starts, side="right") - 1, starts, stops, offsets)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -48,12 +48,17 @@ class Runs:
 
     def first_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a run, and the index of the first run of each, both [rows with a run]."""
-        return np.unique(self.rows, return_index=True)
+        new = np.ones(len(self.rows), bool)
+        np.not_equal(self.rows[1:], self.rows[:-1], out=new[1:])
+        first = new.nonzero()[0]
+        return self.rows[first], first
 
     def last_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a run, and the index of the last run of each, both [rows with a run]."""
-        rows, counts = np.unique(self.rows, return_counts=True)
-        return rows, np.cumsum(counts) - 1
+        ends = np.ones(len(self.rows), bool)
+        np.not_equal(self.rows[1:], self.rows[:-1], out=ends[:-1])
+        last = ends.nonzero()[0]
+        return self.rows[last], last
 
     def local(self, run: int) -> tuple[int, int]:
         """Start and stop of a run in its row's own token positions."""

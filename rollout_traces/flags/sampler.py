@@ -69,8 +69,9 @@ def version_order(population: Population) -> dict[int, list[Flag]]:
     known = np.arange(len(versions)) if versions.min() >= 0 else np.flatnonzero(versions >= 0)
     seen = versions[known]
     before, after = known[:-1], known[1:]
-    fallen = np.flatnonzero(seen[1:] < seen[:-1])
-    fallen = fallen[_row_of(population, before[fallen]) == _row_of(population, after[fallen])]
+    fallen = (seen[1:] < seen[:-1]).nonzero()[0]
+    if len(fallen):
+        fallen = fallen[_row_of(population, before[fallen]) == _row_of(population, after[fallen])]
     found: dict[int, list[Flag]] = {}
     for row, at, n in _first_of(population, after[fallen]):
         text = f"The policy version goes back {counted(n, 'time')}, first at token {at}, to {_at(batch, row, at)}."

@@ -17,6 +17,8 @@ from rollout_traces.metrics.repetition import repetitions
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
+_ENDS_ALIKE = 3
+"""Longer sampled runs that have to end on one token for it to be taken for the end marker."""
 _EMPTY = "an assistant turn has no content"
 
 
@@ -32,6 +34,8 @@ _EMPTY = "an assistant turn has no content"
 def truncated(population: Population) -> dict[int, list[Flag]]:
     """Stop reason `length`, whatever the markers say."""
     cut = np.flatnonzero(population.ledger.get("stop_reason") == "length").tolist()
+    if not cut:
+        return {}
     runs = population.sampled_runs
     last = dict(zip(*(part.tolist() for part in runs.last_of_rows()), strict=True))
     found = {}
@@ -145,16 +149,14 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
     batch, runs = population.batch, population.sampled_runs
     found: dict[int, list[Flag]] = {}
     if batch.response_mask_source != "loss_mask":
-        nothing = (
-            (np.diff(batch.offsets) > 0)
-            & (population.sampled.segments.counts == 0)
-            & (population.n_loss == 0)
-        )
+        nothing = (batch.lengths > 0) & (population.sampled.segments.counts == 0) & (population.n_loss == 0)
         for row in np.flatnonzero(nothing).tolist():
             found[row] = [make_flag("empty_completion", "No token of the row was sampled.")]
     longer = batch.input_ids[runs.stops[runs.lengths > 1] - 1]
+    if len(longer) < _ENDS_ALIKE:
+        return found
     ids, counts = np.unique(longer, return_counts=True)
-    if not len(ids) or counts.max() < max(3, len(longer) / 2):
+    if counts.max() < max(_ENDS_ALIKE, len(longer) / 2):
         return found
     marker = ids[np.argmax(counts)]
     for run in np.flatnonzero((runs.lengths == 1) & (batch.input_ids[runs.starts] == marker)).tolist():

@@ -65,14 +65,14 @@ def trackio_app(options: MountOptions) -> Starlette:
         Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
     """
     _name_logos(options.prefix)
-    page = _page(options.prefix)
+    _front_page(options.prefix)
     calls = _Calls(options)
     routes = [
         Route("/version", calls.version, methods=["GET"]),
         Route("/api/{name}", calls.answer, methods=["POST"]),
         Route("/file", partial(_media, options), methods=["GET"]),
         Route("/artifact_blob/{project}/{digest}", partial(_artifact, options), methods=["GET"]),
-        Route("/{path:path}", partial(_front, page), methods=["GET"]),
+        Route("/{path:path}", partial(_front, options.prefix), methods=["GET"]),
     ]
     if options.writes:
         from trackio.asgi_app import upload_handler
@@ -200,38 +200,41 @@ def _artifact(options: MountOptions, request: Request) -> Response:
     return FileResponse(blob, media_type="application/octet-stream", filename=digest)
 
 
-def _front(page: Mapping[str, tuple[bytes, str]], request: Request) -> Response:
+def _front(prefix: str, request: Request) -> Response:
     """A file of the dashboard by its name in a table, else its page."""
     path = request.path_params["path"]
     if path == "config.json":
         return JSONResponse({})
-    body, media_type = page.get(path) or page[""]
-    if media_type == "text/html":
-        return HTMLResponse(body)
+    if (file := _files().get(path)) is None:
+        return HTMLResponse(_front_page(prefix))
+    body, media_type = file
     caching = {"Cache-Control": "private, max-age=86400"}
     return Response(body, media_type=media_type, headers=caching)
 
 
 @cache
-def _page(prefix: str) -> Mapping[str, tuple[bytes, str]]:
-    """The dashboard's files by their path, the page itself under the empty name."""
+def _front_page(prefix: str) -> bytes:
+    """The dashboard's page."""
     from trackio.frontend_config import resolve_frontend_dir
-    from trackio.frontend_server import ASSETS_DIR, _inject_base_script, _prefix_absolute_refs
+    from trackio.frontend_server import _inject_base_script, _prefix_absolute_refs
+
+    base = f"{prefix}/trackio"
+    html = (Path(resolve_frontend_dir(None).path) / "index.html").read_text("utf-8")
+    return _inject_base_script(_prefix_absolute_refs(html, base), base).encode()
+
+
+@cache
+def _files() -> Mapping[str, tuple[bytes, str]]:
+    """The dashboard's other files by their path, read when the first of them is asked for."""
+    from trackio.frontend_config import resolve_frontend_dir
+    from trackio.frontend_server import ASSETS_DIR
 
     root = Path(resolve_frontend_dir(None).path)
     files = {
-        path.relative_to(root).as_posix(): (path.read_bytes(), _media_type(path))
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".html"
+        path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.suffix != ".html"
     }
-    images = {
-        f"static/trackio/{path.name}": (path.read_bytes(), _media_type(path))
-        for path in sorted(Path(ASSETS_DIR).iterdir())
-        if path.is_file()
-    }
-    base = f"{prefix}/trackio"
-    html = _inject_base_script(_prefix_absolute_refs((root / "index.html").read_text("utf-8"), base), base)
-    return {**files, **images, "": (html.encode(), "text/html")}
+    files |= {f"static/trackio/{path.name}": path for path in sorted(Path(ASSETS_DIR).iterdir())}
+    return {name: (path.read_bytes(), _media_type(path)) for name, path in files.items() if path.is_file()}
 
 
 def _media_type(path: Path) -> str:

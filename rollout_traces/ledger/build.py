@@ -10,7 +10,7 @@ import numpy as np
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, kind_of
 from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
 from rollout_traces.ledger.policy_update import clipped, update_shares
-from rollout_traces.ledger.row_values import row_value_columns, text_column, texts
+from rollout_traces.ledger.row_values import given_texts, row_value_columns, text_column, texts
 from rollout_traces.ledger.segments import Segments, ratio
 from rollout_traces.ledger.thinking import thinking_tokens
 from rollout_traces.ledger.tool_results import tool_failed
@@ -52,26 +52,27 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     """
     settings = settings or RunSettings()
     sampled = MaskedTokens.sampled(batch)
-    in_loss = sampled if np.array_equal(batch.loss_mask, batch.response_mask) else MaskedTokens.in_loss(batch)
+    in_loss = sampled if batch.loss_is_sampled else MaskedTokens.in_loss(batch)
     prompt_keys = _prompt_keys(batch)
     group = group_numbers(batch.group_ids, prompt_keys)
     sample = positions_in_group(group)
-    columns: dict[str, np.ndarray] = {
+    discard_reason = text_column(batch, "discard_reasons", str)
+    columns: dict[str, np.ndarray | None] = {
         "uid": texts([batch.uid(b) for b in range(batch.n_rows)]),
         "split": texts([batch.split] * batch.n_rows),
         "step": np.full(batch.n_rows, batch.step, np.int64),
         "group": group,
         "sample": sample,
         "prompt_key": prompt_keys,
-        "source": text_column(batch, "sources", str),
-        "episode": text_column(batch, "episode_ids", str),
-        "parent": text_column(batch, "parents", str),
+        "source": given_texts(batch, "sources", str),
+        "episode": given_texts(batch, "episode_ids", str),
+        "parent": given_texts(batch, "parents", str),
         "sample_id": _sample_ids(batch),
-        "discard_reason": text_column(batch, "discard_reasons", str),
-        "reward": batch.row_floats.get("rewards", _nan(batch)),
-        "raw_reward": batch.row_floats.get("raw_rewards", _nan(batch)),
-        "reward_status": text_column(batch, "reward_statuses", _lower),
-        "stop_reason": text_column(batch, "stop_reasons", normalise_stop_reason),
+        "discard_reason": discard_reason,
+        "reward": batch.row_floats.get("rewards"),
+        "raw_reward": batch.row_floats.get("raw_rewards"),
+        "reward_status": given_texts(batch, "reward_statuses", _lower),
+        "stop_reason": given_texts(batch, "stop_reasons", normalise_stop_reason),
         "success": _success(batch, settings),
         "answered": _answered(batch),
         "equal_to": equal_to(sampled, group, sample),
@@ -82,17 +83,21 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     columns |= _lengths(batch, sampled)
     columns |= _versions(batch, sampled)
     columns |= _mismatch(sampled)
-    columns["trained"] = _trained(batch, in_loss, columns["discard_reason"])
+    columns["trained"] = _trained(batch, in_loss, discard_reason)
     columns |= _advantages(batch, in_loss)
-    columns["clip_share"] = _clip_share(in_loss, settings, batch)
-    columns["update_share"] = update_shares(in_loss, columns["discard_reason"])
+    columns["clip_share"] = _clip_share(in_loss, settings)
+    columns["update_share"] = update_shares(in_loss, discard_reason)
     columns = _with_known(columns, batch)
-    return Ledger({name: column for name, column in columns.items() if _any_known(name, column)})
+    return Ledger(
+        {name: column for name, column in columns.items() if column is not None and _any_known(name, column)}
+    )
 
 
-def _sample_ids(batch: PackedBatch) -> np.ndarray:
-    """object [B]: the sample ids of rows of an episode, None elsewhere."""
-    of_episode = batch.row_lists.get("episode_ids") or [None] * batch.n_rows
+def _sample_ids(batch: PackedBatch) -> np.ndarray | None:
+    """object [B]: the sample ids of rows of an episode, None elsewhere; None where no row is of one."""
+    of_episode = batch.row_lists.get("episode_ids")
+    if not of_episode:
+        return None
     ids = text_column(batch, "sample_ids", str)
     return texts([None if episode is None else ids[row] for row, episode in enumerate(of_episode)])
 
@@ -150,7 +155,7 @@ def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
     group = group_ids.astype(np.int64).copy()
     following = int(group.max(initial=-1)) + 1
     numbers: dict[Any, int] = {}
-    for row in np.flatnonzero(group < 0).tolist():
+    for row in (group < 0).nonzero()[0].tolist():
         key = prompt_keys[row] if prompt_keys[row] is not None else ("row", row)
         group[row] = following + numbers.setdefault(key, len(numbers))
     return group
@@ -158,11 +163,13 @@ def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
 
 def positions_in_group(group: np.ndarray) -> np.ndarray:
     """int64 [B]: how many earlier rows share the row's group."""
-    order = np.argsort(group, kind="stable")
-    new = np.flatnonzero(np.diff(group[order], prepend=group[order][:1] - 1))
-    counts = np.diff(new, append=len(group))
+    order = group.argsort(kind="stable")
+    by_group = group[order]
+    new = np.ones(len(group), bool)
+    np.not_equal(by_group[1:], by_group[:-1], out=new[1:])
+    place = np.arange(len(group))
     position = np.empty(len(group), np.int64)
-    position[order] = np.arange(len(group)) - np.repeat(new, counts)
+    position[order] = place - np.maximum.accumulate(np.where(new, place, 0))
     return position
 
 
@@ -180,8 +187,11 @@ def equal_to(sampled: MaskedTokens, group: np.ndarray, position: np.ndarray) -> 
     """
     counts, starts = sampled.segments.counts, sampled.segments.starts
     first = np.where(counts > 0, position, NULL_INT)
+    if not position.any():  # no group has a second row
+        return first
     order = np.lexsort((position, counts, group))
-    alike = (np.diff(group[order]) == 0) & (np.diff(counts[order]) == 0)
+    by_group, by_count = group[order], counts[order]
+    alike = (by_group[1:] == by_group[:-1]) & (by_count[1:] == by_count[:-1])
     ids = sampled.batch.input_ids
     seen: dict[tuple[int, bytes], int] = {}
     for row in np.unique(np.concatenate([order[:-1][alike], order[1:][alike]])).tolist():
@@ -198,11 +208,11 @@ def turn_starts(batch: PackedBatch) -> np.ndarray:
     """
     mask = batch.response_mask
     starts = mask.copy()
-    starts[1:] &= ~mask[:-1]
+    starts[1:] = mask[1:] > mask[:-1]
     turn_ids = batch.tracks.get("turn_ids")
     if turn_ids is not None:
         starts[1:] |= mask[1:] & mask[:-1] & (turn_ids[1:] != turn_ids[:-1])
-    edges = batch.offsets[:-1][np.diff(batch.offsets) > 0]
+    edges = batch.offsets[:-1][batch.lengths > 0]
     starts[edges] = mask[edges]
     return starts
 
@@ -217,14 +227,16 @@ def _prompt_keys(batch: PackedBatch) -> np.ndarray:
 
 
 def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:
-    n_prompt = batch.prompt_stops() - batch.offsets[:-1]
+    n_prompt = batch.prompt_stops - batch.offsets[:-1]
     n_sampled = sampled.segments.counts
     lengths = {
         "n_prompt": n_prompt,
         "n_sampled": n_sampled,
-        "n_environment": np.diff(batch.offsets) - n_prompt - n_sampled,
+        "n_environment": batch.lengths - n_prompt - n_sampled,
         "n_turns": Segments(n_sampled).sum(turn_starts(batch)[sampled.positions]),
     }
+    if batch.has_tokens.all():
+        return lengths
     known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
     for row in np.flatnonzero(~batch.has_tokens).tolist():
         messages = [m for m in batch.conversation(row) or () if isinstance(m, Mapping)]
@@ -237,7 +249,7 @@ def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray
     versions = batch.tracks.get("versions")
     if versions is None:
         return {}
-    known = MaskedTokens(batch, batch.response_mask & (versions >= 0))
+    known = MaskedTokens.under(batch, batch.response_mask & (versions >= 0))
     values = versions[known.positions]
     low = known.segments.min(values, NULL_INT)
     columns = {"version_min": low, "version_max": known.segments.max(values, NULL_INT)}
@@ -269,16 +281,17 @@ def _mismatch(sampled: MaskedTokens) -> dict[str, np.ndarray]:
 
 
 def _trained(batch: PackedBatch, in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
-    kept = np.asarray([reason is None for reason in discard_reason], bool)
+    kept = np.asarray([reason is None for reason in discard_reason.tolist()], bool)
     trained = (kept & (in_loss.segments.counts > 0)).astype(np.int64)
     return np.where(batch.has_tokens | ~kept, trained, NULL_INT)
 
 
-def _advantages(batch: PackedBatch, in_loss: MaskedTokens) -> dict[str, np.ndarray]:
-    per_row = batch.row_floats.get("advantages", _nan(batch))
+def _advantages(batch: PackedBatch, in_loss: MaskedTokens) -> dict[str, np.ndarray | None]:
+    given = batch.row_floats.get("advantages")
     values = in_loss.track("advantages")
     if values is None:
-        return {"advantage": per_row}
+        return {"advantage": given}
+    per_row = np.full(batch.n_rows, np.nan) if given is None else given
     means = in_loss.segments.mean(values)
     sizes = np.abs(values, dtype=np.float64)
     largest = in_loss.segments.max(np.where(np.isfinite(sizes), sizes, -1), -1)
@@ -288,16 +301,19 @@ def _advantages(batch: PackedBatch, in_loss: MaskedTokens) -> dict[str, np.ndarr
     }
 
 
-def _clip_share(in_loss: MaskedTokens, settings: RunSettings, batch: PackedBatch) -> np.ndarray:
+def _clip_share(in_loss: MaskedTokens, settings: RunSettings) -> np.ndarray | None:
     cut = clipped(in_loss, settings)
     if cut is None:
-        return _nan(batch)
+        return None
     return ratio(in_loss.segments.sum(cut.low | cut.high), in_loss.segments.sum(cut.known))
 
 
-def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray:
+def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray | None:
     """1 or 0 as the trainer says; for rows that came without `successes`, by the declared threshold."""
-    values = batch.row_lists.get("successes") or [None] * batch.n_rows
+    given = batch.row_lists.get("successes")
+    if not given and (settings.success_threshold is None or "rewards" not in batch.row_floats):
+        return None
+    values = given or [None] * batch.n_rows
     told = np.asarray([value is not None and value == value for value in values], bool)
     success = np.where(told, [int(bool(value)) for value in values], NULL_INT).astype(np.int64)
     rewards = batch.row_floats.get("rewards")
@@ -310,11 +326,11 @@ def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray:
     return np.where(decided, rewards >= settings.success_threshold, success).astype(np.int64)
 
 
-def _answered(batch: PackedBatch) -> np.ndarray:
+def _answered(batch: PackedBatch) -> np.ndarray | None:
     """1 where an answer was parsed, 0 where none was; unknown for rows that came without `parsed_answers`."""
     values = batch.row_lists.get("parsed_answers")
     if values is None:
-        return np.full(batch.n_rows, NULL_INT, np.int64)
+        return None
     answered = np.asarray([int(value is not None) for value in values], np.int64)
     lacking = batch.not_given.get("row_lists/parsed_answers")
     return answered if lacking is None else np.where(lacking, NULL_INT, answered)
@@ -324,15 +340,11 @@ def _lower(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def _nan(batch: PackedBatch) -> np.ndarray:
-    return np.full(batch.n_rows, np.nan)
-
-
 _IDENTITY = frozenset(("uid", "split", "step", "group", "sample", "trace_uid", "selected_probability"))
 """Columns that the run itself gives a row."""
 
 
-def _with_known(columns: Mapping[str, np.ndarray], batch: PackedBatch) -> dict[str, np.ndarray]:
+def _with_known(columns: Mapping[str, np.ndarray | None], batch: PackedBatch) -> dict[str, np.ndarray | None]:
     """The columns, where a number of `known_columns` stands in every place that nothing else tells."""
     given = batch.row_lists.get("known_columns")
     found = dict(columns)
@@ -343,7 +355,8 @@ def _with_known(columns: Mapping[str, np.ndarray], batch: PackedBatch) -> dict[s
     for name in sorted({name for values in known for name in values} & numeric):
         kind = kind_of(name)
         unknown = NULL_INT if kind == "int" else np.nan
-        column = found.get(name, np.full(batch.n_rows, unknown)).copy()
+        told = found.get(name)
+        column = np.full(batch.n_rows, unknown) if told is None else told.copy()
         missing = column == NULL_INT if kind == "int" else np.isnan(column)
         for row in np.flatnonzero(missing).tolist():
             value = known[row].get(name)
@@ -359,4 +372,4 @@ def _any_known(name: str, column: np.ndarray) -> bool:
         return bool(np.isfinite(column).any())
     if kind == "int":
         return bool((column != NULL_INT).any())
-    return any(value is not None for value in column)
+    return any(value is not None for value in column.tolist())

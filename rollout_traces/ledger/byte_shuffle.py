@@ -33,6 +33,8 @@ def to_planes(values: np.ndarray) -> bytes:
     """The little-endian bytes of a one-dimensional array, plane by plane."""
     if not len(values):
         return b""
+    if values.dtype.itemsize == 1:
+        return values.tobytes()
     little = values.astype(values.dtype.newbyteorder("<"))
     return little.view(np.uint8).reshape(len(values), little.dtype.itemsize).T.tobytes()
 

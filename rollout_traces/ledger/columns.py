@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,9 @@ from rollout_traces.ledger.declared import check_ledger_head, damaged_as
 SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
 """What stands for an unknown integer inside a column; it leaves this module as None."""
+_MAX_INT = np.iinfo(np.int64).max
+_UNSIGNED = tuple((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (1, 2, 4, 8))
+"""dtype -> the first number that it does not hold."""
 
 Kind = Literal["float", "int", "text", "tags"]
 
@@ -168,7 +172,7 @@ class Ledger:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def get(self, name: str) -> np.ndarray:
-        """A column, full of unknowns when it is absent.
+        """A column; full of unknowns, and not to be written to, when it is absent.
 
         Args:
             name: the column.
@@ -176,9 +180,8 @@ class Ledger:
         Returns:
             [B] array of the column's kind.
         """
-        if name in self.columns:
-            return self.columns[name]
-        return _unknown(kind_of(name), self.n_rows)
+        column = self.columns.get(name)
+        return _unknown(kind_of(name), self.n_rows) if column is None else column
 
     def with_columns(self, **columns: np.ndarray) -> Ledger:
         """A ledger with columns added or replaced."""
@@ -240,9 +243,11 @@ def pack(ledger: Ledger) -> bytes:
     """
     header: list[dict[str, Any]] = []
     body: list[bytes] = []
+    kinds = {name: kind_of(name, column) for name, column in ledger.columns.items()}
+    ints = _packed_ints({name: column for name, column in ledger.columns.items() if kinds[name] == "int"})
     for name, column in ledger.columns.items():
-        kind = kind_of(name, column)
-        entry, data = _pack_column(kind, column)
+        kind = kinds[name]
+        entry, data = ints[name] if kind == "int" else _pack_column(kind, column)
         header.append({"name": name, "kind": kind, "size": len(data), **entry})
         body.append(data)
     head = orjson.dumps({"schema": SCHEMA_VERSION, "rows": ledger.n_rows, "columns": header})
@@ -289,23 +294,41 @@ def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
     return head["rows"], columns
 
 
+def _packed_ints(columns: Mapping[str, np.ndarray]) -> dict[str, tuple[dict[str, Any], bytes]]:
+    """What `pack` writes of columns of integers, all in one pass: a step of few rows has more columns than rows."""
+    if not columns:
+        return {}
+    values_C_B = np.array(list(columns.values()))
+    unknown = values_C_B == NULL_INT
+    lows = np.where(unknown, _MAX_INT, values_C_B).min(axis=1, initial=_MAX_INT)
+    lows[unknown.all(axis=1)] = 0
+    codes_C_B = np.where(unknown, 0, values_C_B - lows[:, None] + 1)
+    highest = codes_C_B.max(axis=1, initial=0).tolist()
+    packed = {}
+    for name, low, high, codes in zip(columns, lows.tolist(), highest, codes_C_B, strict=True):
+        dtype = _unsigned(high)
+        packed[name] = {"dtype": dtype.str, "low": low}, to_planes(codes.astype(dtype, copy=False))
+    return packed
+
+
 def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]:
+    """What `pack` writes of a column of floats or texts."""
     if kind == "float":
         with np.errstate(over="ignore"):
             narrow = column.astype(np.float32)
         exact = ((narrow == column) | np.isnan(column)).all()
         values = narrow if exact else column.astype(np.float64)
         return {"dtype": values.dtype.str}, to_planes(values)
-    if kind == "int":
-        known = column[column != NULL_INT]
-        low = int(known.min()) if len(known) else 0
-        codes = np.where(column == NULL_INT, 0, column - low + 1)
-        dtype = np.min_scalar_type(int(codes.max()) if len(codes) else 0)
-        return {"dtype": dtype.str, "low": low}, to_planes(codes.astype(dtype))
     texts: dict[Any, int] = {}
-    codes = np.asarray([texts.setdefault(value, len(texts)) for value in column.tolist()], np.int64)
-    dtype = np.min_scalar_type(max(len(texts), 1))
-    return {"dtype": dtype.str, "values": list(texts)}, to_planes(codes.astype(dtype))
+    codes = [texts.setdefault(value, len(texts)) for value in column.tolist()]
+    dtype = _unsigned(max(len(texts), 1))
+    data = bytes(codes) if dtype.itemsize == 1 else to_planes(np.asarray(codes, dtype))
+    return {"dtype": dtype.str, "values": list(texts)}, data
+
+
+def _unsigned(highest: int) -> np.dtype[Any]:
+    """The narrowest unsigned dtype that holds a number."""
+    return next(dtype for dtype, end in _UNSIGNED if highest < end)
 
 
 def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.ndarray | Coded:
@@ -322,15 +345,19 @@ def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.nda
     return Coded(codes, known)
 
 
+@lru_cache(32)
 def _unknown(kind: Kind, n: int) -> np.ndarray:
+    """A column of unknowns; every ledger without the column shows the same, so nobody can write to it."""
     if kind == "float":
-        return np.full(n, np.nan)
-    if kind == "int":
-        return np.full(n, NULL_INT, np.int64)
-    column = np.empty(n, object)
-    if kind == "tags":
-        for row in range(n):
-            column[row] = ()
+        column = np.full(n, np.nan)
+    elif kind == "int":
+        column = np.full(n, NULL_INT, np.int64)
+    else:
+        column = np.empty(n, object)
+        if kind == "tags":
+            for row in range(n):
+                column[row] = ()
+    column.flags.writeable = False
     return column
 
 

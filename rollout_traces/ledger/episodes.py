@@ -19,6 +19,8 @@ def episode_numbers(ledger: Ledger) -> np.ndarray:
 
 def has_episodes(ledger: Ledger) -> bool:
     """True when two rows are of one episode."""
+    if "episode" not in ledger.columns:
+        return False
     numbers = episode_numbers(ledger)
     return bool((numbers != np.arange(len(numbers))).any())
 

@@ -25,6 +25,13 @@ class GroupIndex:
     @classmethod
     def of(cls, group: np.ndarray) -> GroupIndex:
         """Indexes the ledger's `group` column, int64 [B]."""
+        if len(group):
+            low, high = int(group.min()), int(group.max())
+            if high - low < len(group):
+                codes = group - low
+                sizes = np.bincount(codes)
+                if sizes.all():
+                    return cls(codes, sizes)
         _, codes, sizes = np.unique(group, return_inverse=True, return_counts=True)
         return cls(codes.reshape(-1), sizes)
 
@@ -44,7 +51,7 @@ class GroupIndex:
 
     def count(self, where: np.ndarray) -> np.ndarray:
         """int64 [K]: rows of each group for which the mask [B] holds."""
-        return np.bincount(self.codes[where], minlength=len(self))
+        return np.bincount(self.codes[where], minlength=len(self.sizes))
 
     def all(self, where: np.ndarray) -> np.ndarray:
         """bool [K]: groups in which the mask [B] holds for every row."""

@@ -68,6 +68,8 @@ def loss_histogram(batch: PackedBatch) -> LossHistogram | None:
     Returns:
         None where no token is in the loss, or neither new nor prox logprobs are known.
     """
+    if "logprobs" not in batch.tracks or not {"new_logprobs", "prox_logprobs"} & batch.tracks.keys():
+        return None
     in_loss = MaskedTokens.in_loss(batch)
     logprobs = in_loss.track("logprobs")
     others = {"new": in_loss.track("new_logprobs"), "prox": in_loss.track("prox_logprobs")}
@@ -76,7 +78,7 @@ def loss_histogram(batch: PackedBatch) -> LossHistogram | None:
     )
     row = np.repeat(np.arange(batch.n_rows), in_loss.segments.counts)
     used = ~discarded[row]
-    if logprobs is None or not used.any() or all(other is None for other in others.values()):
+    if logprobs is None or not used.any():
         return None
     ratios = {name: _difference(other, logprobs) for name, other in others.items()}
     advantages = in_loss.advantages
@@ -158,11 +160,11 @@ def _turns(batch: PackedBatch) -> np.ndarray:
     """int64 [N]: the number of the sampled run that a token belongs to, from 0 in each row."""
     starts = batch.response_mask.copy()
     starts[1:] &= ~batch.response_mask[:-1]
-    first = batch.offsets[:-1][np.diff(batch.offsets) > 0]
+    first = batch.offsets[:-1][batch.lengths > 0]
     starts[first] = batch.response_mask[first]
     begun = np.cumsum(starts)
     before = np.concatenate([np.zeros(1, np.int64), begun])[batch.offsets[:-1]]
-    return np.maximum(begun - np.repeat(before, np.diff(batch.offsets)) - 1, 0)
+    return np.maximum(begun - np.repeat(before, batch.lengths) - 1, 0)
 
 
 def _within_limit(

@@ -18,34 +18,32 @@ class MaskedTokens:
 
     Attributes:
         batch: where they come from.
-        mask_N: bool [N]; which tokens.
+        positions: int64 [M]; their flat positions in the batch.
+        segments: their rows.
     """
 
-    def __init__(self, batch: PackedBatch, mask_N: np.ndarray) -> None:
+    def __init__(self, batch: PackedBatch, positions: np.ndarray, counts: np.ndarray) -> None:
         self.batch = batch
-        self.mask_N = mask_N
+        self.positions = positions
+        self.segments = Segments(counts)
         self._tracks: dict[str, np.ndarray | None] = {}
+
+    @classmethod
+    def under(cls, batch: PackedBatch, mask_N: np.ndarray) -> MaskedTokens:
+        """The tokens for which a mask, bool [N], holds."""
+        positions = mask_N.nonzero()[0]
+        edges = positions.searchsorted(batch.offsets)
+        return cls(batch, positions, edges[1:] - edges[:-1])
 
     @classmethod
     def sampled(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that the policy sampled."""
-        return cls(batch, batch.response_mask)
+        return cls(batch, batch.sampled_positions, batch.sampled_counts)
 
     @classmethod
     def in_loss(cls, batch: PackedBatch) -> MaskedTokens:
         """The tokens that contribute to the loss."""
-        return cls(batch, batch.loss_mask)
-
-    @cached_property
-    def positions(self) -> np.ndarray:
-        """int64 [M]: their flat positions in the batch."""
-        return np.flatnonzero(self.mask_N)
-
-    @cached_property
-    def segments(self) -> Segments:
-        """Their rows."""
-        edges = np.searchsorted(self.positions, self.batch.offsets)
-        return Segments(np.diff(edges))
+        return cls(batch, batch.loss_positions, batch.loss_counts)
 
     @cached_property
     def rows(self) -> np.ndarray:

@@ -27,7 +27,8 @@ def reward_failed(ledger: Ledger) -> np.ndarray:
 
 def known_rewards(ledger: Ledger) -> np.ndarray:
     """float64 [B]: the rewards, NaN where unknown or where the reward function failed."""
-    return np.where(reward_failed(ledger), np.nan, ledger.get("reward"))
+    rewards = ledger.get("reward")
+    return np.where(reward_failed(ledger), np.nan, rewards) if "reward_status" in ledger.columns else rewards
 
 
 def tied_groups(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> np.ndarray:

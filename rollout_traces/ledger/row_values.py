@@ -19,7 +19,7 @@ MAX_NAMES = 32
 """Names of extras, and of timings, that get a column in a step; further ones stay in the traces."""
 
 
-def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray]:
+def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray | None]:
     """The columns `engine`, `answer`, `ground_truth`, `extra/<name>` and `timing/<name>`.
 
     An extra is a column of numbers where all of its values in the step are numbers, else of texts.
@@ -28,16 +28,21 @@ def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray]:
         batch: B rollouts.
 
     Returns:
-        Name -> float64 [B], or object [B] of str or None.
+        Name -> float64 [B], or object [B] of str or None; None for one that no row was given.
     """
-    columns = {
-        "engine": text_column(batch, "engine_ids", str),
-        "answer": text_column(batch, "parsed_answers", short_text),
-        "ground_truth": text_column(batch, "ground_truths", short_text),
+    columns: dict[str, np.ndarray | None] = {
+        "engine": given_texts(batch, "engine_ids", str),
+        "answer": given_texts(batch, "parsed_answers", short_text),
+        "ground_truth": given_texts(batch, "ground_truths", short_text),
     }
     columns |= {f"extra/{name}": _mixed(values) for name, values in _by_name(batch, "extras").items()}
     columns |= {f"timing/{name}": _numbers(values) for name, values in _by_name(batch, "timings").items()}
     return columns
+
+
+def given_texts(batch: PackedBatch, key: str, read: Callable[[Any], str]) -> np.ndarray | None:
+    """As `text_column`; None where no row was given one."""
+    return text_column(batch, key, read) if batch.row_lists.get(key) else None
 
 
 def text_column(batch: PackedBatch, key: str, read: Callable[[Any], str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a caller gives a `RolloutLogger`, checked: settings, steps, splits, awaited keys, parts of a call."""
+"""Checks what a caller gives a `RolloutLogger`: settings, steps, splits, awaited keys, parts of a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollout_traces.steps.options import StepOptions
 RESUMES = ("allow", "must", "never")
 """Whether a new run may, must or must not continue one of its name."""
 WORKERS = ("process", "thread")
-"""Where hand-overs are turned into traces: in a process beside the trainer, or in one of its threads."""
+"""Where hand-overs are turned into traces: in a separate process, or in a thread of the trainer."""
 
 
 def check_cap(cap: Any) -> None:
@@ -82,7 +82,7 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
 
 
 def decoding_of(options: StepOptions, dialect: Any) -> DecodeSettings:
-    """What rollouts are decoded with beside the tokenizer.
+    """Settings for decoding in addition to the tokenizer.
 
     Raises:
         ConfigError: it cannot be understood.

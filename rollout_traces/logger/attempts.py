@@ -46,7 +46,7 @@ class Attempts:
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
             announced: the trainer announces closes: only a step that it closed, or one from before the attempt's
-                first, can be gone back to.
+                first, may be repeated.
 
         Returns:
             The id of the attempt that they belong to.

@@ -1,4 +1,4 @@
-"""One logger's way out of the trainer: the spool it writes to and the worker that empties it."""
+"""The pipeline of one logger: the spool that it writes to and the worker that empties it."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ WATCH_EVERY = 0.5
 
 @dataclass(frozen=True, eq=False)
 class PipelineOptions:
-    """What a logger wants of its pipeline.
+    """Options of a logger's pipeline.
 
     Attributes:
         steps: all options of the logger, and what the run declares.
         tokenizer: the policy's, or None.
-        decoding: what rollouts are decoded with beside the tokenizer.
+        decoding: settings for decoding in addition to the tokenizer.
         redact: see `RolloutLogger`.
     """
 
@@ -70,7 +70,7 @@ class PipelineOptions:
 
     @property
     def in_process(self) -> bool:
-        """Work in a separate process where that can be."""
+        """Starts the worker as a separate process where possible."""
         return self.steps.worker == "process"
 
 
@@ -98,22 +98,22 @@ class SpoolClient:
 
     @property
     def dies_with_process(self) -> bool:
-        """True when what waits is processed, or sent on, by this process alone."""
+        """True when only this process can process, or send, the records that wait."""
         return False
 
     @property
     def is_on_disk(self) -> bool:
-        """True when what waits outlives this process."""
+        """True when waiting records outlive this process."""
         return isinstance(self._writer, SpoolWriter)
 
     def start(self) -> None:
-        """Starts what works in the background; nothing happens when it runs."""
+        """Starts the background work; does nothing when it already runs."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._watch, name="rollout-traces-watch", daemon=True).start()
 
     def counters(self) -> Counter[str]:
-        """What the worker counted, and what waits."""
+        """The worker's counters, and the number of records that wait."""
         if not self._stopped.is_set():
             self._last_counters = self._worker_counts()
         waiting = len(self.reader.names())
@@ -163,7 +163,7 @@ class SpoolClient:
             pause = min(pause * 1.5, 0.1)
 
     def _end_writing(self) -> None:
-        """No more is handed over; what no disk would take by now is counted as lost."""
+        """Ends writing; records that could not be written to disk by now are counted as lost."""
         try:
             self.hand_over.retry()
         except Exception as error:  # noqa: BLE001  finishing never raises into training; counted and warned
@@ -185,14 +185,14 @@ class SpoolClient:
                 return
 
     def _look_after(self) -> None:
-        """What has to be done from time to time."""
+        """Runs the periodic work."""
 
     def _worker_counts(self) -> Counter[str]:
         return Counter()
 
 
 class LoggerPipeline(SpoolClient):
-    """Spool and host of one logger.
+    """The spool and the worker of one logger.
 
     Args:
         sink: the run, as this process holds it.
@@ -217,12 +217,12 @@ class LoggerPipeline(SpoolClient):
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run's spools; None where they lie in memory."""
+        """The run's spools; None where they are in memory."""
         return self._folder
 
     @property
     def dies_with_process(self) -> bool:
-        """True when what waits is processed, or sent on, by this process alone."""
+        """True when only this process can process, or send, the records that wait."""
         return self._worker.kind == "thread" or (self._receiver is not None and self._receiver.has_nodes)
 
     def take_from(self, receiver: NodeReceiver) -> None:
@@ -241,7 +241,7 @@ class LoggerPipeline(SpoolClient):
         return self._sink.run
 
     def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends: no more is handed over. A worker goes on by itself where something waits."""
+        """Ends the hand-over. The worker goes on by itself while records wait."""
         deadline = time.monotonic() + min(timeout, LINGER)
         if self._receiver is not None:
             self._receiver.close(deadline - time.monotonic())
@@ -260,8 +260,8 @@ class LoggerPipeline(SpoolClient):
         self._sink.finish()
 
     def _count_lost(self, records: Sequence[Record]) -> None:
-        """A spool in memory ends with its logger: what was not seen stored by then is said."""
-        why = "not stored when the logger finished, and the spool lies in memory"
+        """A spool in memory ends with its logger: records that were not seen stored by then are counted as dropped."""
+        why = "not stored when the logger finished, and the spool is in memory"
         for record in records:
             if record.kind == ROLLOUTS:
                 self._warnings.count("rollouts_dropped", why, len(record.arrays["lengths"]))
@@ -284,7 +284,7 @@ class LoggerPipeline(SpoolClient):
 
     def _spool_in_memory(self) -> MemorySpool:
         log.warning(
-            "redact: the spool lies in memory alone, %d MB at most; what is not stored is lost with this process.",
+            "redact: the spool is in memory only, %d MB at most; what is not stored is lost with this process.",
             MAX_MEMORY_BYTES >> 20,
         )
         return MemorySpool(MAX_MEMORY_BYTES)
@@ -338,7 +338,7 @@ class LoggerPipeline(SpoolClient):
             )
 
     def _why_not_a_process(self, *, tokenizer_saved: bool) -> str | None:
-        """Why what the worker needs cannot cross to another process; None when it can."""
+        """Why the worker's inputs cannot be sent to another process; None when they can."""
         if callable(self._plan.steps.selection):
             return "a callable selection stays in this process"
         if self._plan.decoding.as_plain() is None:
@@ -365,7 +365,7 @@ class LoggerPipeline(SpoolClient):
         )
 
     def _secrets(self) -> dict[str, str]:
-        """What must not lie on disk and goes to the worker through its environment."""
+        """Secrets that are never written to disk: the worker gets them through its environment."""
         webhook = {ENVIRONMENT: self._plan.steps.alert_webhook} if self._plan.steps.alert_webhook else {}
         return webhook | self._write_token()
 
@@ -419,7 +419,7 @@ class LoggerPipeline(SpoolClient):
         return self._worker.counters()
 
     def _recover_others(self) -> None:
-        """Has what earlier, killed trainers of the project left behind processed."""
+        """Starts recovery of the spools that killed trainers of the project left behind."""
         if self._folder is None or not self._plan.in_process:
             return
         for left in find_left(self._sink.run.project, [self._folder.path.parent.parent]):
@@ -433,7 +433,7 @@ class LoggerPipeline(SpoolClient):
 
 
 def unique() -> str:
-    """A name for a spool that no other process takes."""
+    """A name for a spool that no other process uses."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -57,7 +57,7 @@ class RankClient(SpoolClient):
         self._folder = folder
 
     def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends: no more is handed over. What waits is the other rank's to store or to send."""
+        """Ends the hand-over. The other rank stores or sends the records that wait."""
         self._end_writing()
 
     def _worker_counts(self) -> Counter[str]:
@@ -73,7 +73,7 @@ class NodeClient(RankClient):
         plan: what is wanted.
         warnings: where what happens is counted.
         attempts: the run's.
-        meeting: where rank 0 tells its address.
+        meeting: where rank 0 publishes its address.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class NodeClient(RankClient):
 
     @property
     def dies_with_process(self) -> bool:
-        """What waits is sent by this process."""
+        """This process sends the records that wait."""
         return True
 
     def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends once the other ranks of the node have and all is sent, or the time is up."""
+        """Ends once the other ranks of the node have ended and all is sent, or the time is up."""
         super().close(timeout, stored=stored)
         self._sender.close(min(timeout, LINGER))
         self._folder.worker_lock.release()
@@ -112,7 +112,7 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
         warnings: where what happens is counted.
 
     Returns:
-        None when rank 0's run cannot be reached; the rank then logs a run of its own.
+        None when rank 0's run cannot be reached; the rank then logs to a separate run.
     """
     announcement = wait_for_announcement(ranks, key)
     if announcement is None:
@@ -124,7 +124,7 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
     store = own_store(ranks.store)
     reason = _why_not_sent(announcement, store)
     if reason is not None:
-        log.warning("rank %d logs a run of its own: %s", ranks.rank, reason)
+        log.warning("rank %d logs to a separate run: %s", ranks.rank, reason)
         return None
     if not is_first_of_node(ranks, key):
         folder = wait_for_node_folder(ranks, key)
@@ -139,7 +139,7 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
 def share(
     pipeline: LoggerPipeline, ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warnings
 ) -> None:
-    """Lets the other ranks hand over to rank 0's run, and says so.
+    """Lets the other ranks hand over to rank 0's run, and announces it to them.
 
     Args:
         pipeline: rank 0's.
@@ -191,7 +191,7 @@ def _node_client(
     except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(
-            "rank %d logs a run of its own: its node has no place for a spool (%s)", ranks.rank, error
+            "rank %d logs to a separate run: its node has no place for a spool (%s)", ranks.rank, error
         )
         return None
     publish_node_folder(ranks, key, folder.path)

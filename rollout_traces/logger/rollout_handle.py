@@ -1,4 +1,4 @@
-"""RolloutHandle: what `log_rollouts` gives back, for columns that exist only later in the step."""
+"""RolloutHandle: returned by `log_rollouts`, to join columns that exist only later in the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollout_traces.counted_warnings import Warnings
 
 @dataclass(frozen=True, eq=False)
 class RolloutHandle:
-    """One hand-over, for what exists only later in the same step.
+    """One hand-over, to which columns can be joined later in the same step.
 
     Attributes:
         batch_id: the hand-over's id; None when it was refused.

@@ -131,7 +131,7 @@ class RolloutLogger:
 
     @property
     def counters(self) -> Counter[str]:
-        """What was handed over, stored, left out, dropped and refused so far; `spooled` is what waits."""
+        """Numbers handed over, stored, left out, dropped and refused so far; `spooled` is the number that waits."""
         return Counter(self._counters) + self._pipeline.counters()
 
     @property
@@ -221,7 +221,7 @@ class RolloutLogger:
             self._warnings.count("scalars_refused", error)
 
     def close_step(self, step: int, split: str = "rollout") -> None:
-        """Says that a step is over: no more of its rollouts will be logged.
+        """Announces that a step is over: no more of its rollouts will be logged.
 
         The step's flags, metrics and traces are made then, over everything that was logged for it. Rollouts
         that come afterwards are a late part: stored, counted and marked.
@@ -243,7 +243,7 @@ class RolloutLogger:
             self._warnings.count("closes_refused", error)
 
     def begin_attempt(self) -> None:
-        """Says that training starts again from an earlier step: what is logged now supersedes what was.
+        """Announces that training starts again from an earlier step: steps logged from now on supersede the earlier ones.
 
         A new process and a step that goes back by more than one begin an attempt by themselves.
         """
@@ -290,7 +290,7 @@ class RolloutLogger:
         return self._finished
 
     def _check_open(self) -> None:
-        """Raises BatchError where nothing can be handed over any more."""
+        """Raises BatchError when the logger is finished."""
         if os.getpid() != self._pid:
             raise BatchError("a forked child has no logger. Make one in the child, or log from the parent.")
         if self._finished is not None:
@@ -319,7 +319,7 @@ class RolloutLogger:
 
 
 def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:
-    """What the run's config says of us: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
+    """What this package adds to the run's config: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
     written = {FLAG_PARAMETERS: dict(options.flag_parameters), "tokenizer": str(name) if name else None}
     return {**options.settings.as_config(), **{key: value for key, value in written.items() if value}}

@@ -56,9 +56,10 @@ def finite_of(values: np.ndarray) -> tuple[np.ndarray, int]:
     if flat.dtype.kind != "f":
         return flat, 0
     finite = np.isfinite(flat)
-    if finite.all():
+    n = np.count_nonzero(finite)
+    if n == len(flat):
         return flat, 0
-    return flat[finite], int(len(flat) - finite.sum())
+    return flat[finite], len(flat) - int(n)
 
 
 def known(key: str, value: float | np.floating | None) -> dict[str, float]:

@@ -87,6 +87,20 @@ def rollout_metrics(
         split = view.batch.split
     elif len(splits := set(view.ledger.get("split").tolist())) == 1:
         split = splits.pop() or split
+    return metrics_of(view, keys, split)
+
+
+def metrics_of(view: StepView, keys: str | Sequence[str], split: str | None = None) -> dict[str, float]:
+    """As `rollout_metrics`, of a view.
+
+    Args:
+        view: the step.
+        keys: as for `rollout_metrics`.
+        split: what stands before the keys; the batch's when None.
+    """
+    if split is None:
+        assert view.batch is not None
+        split = view.batch.split
     wanted = key_filter(keys)
     result: dict[str, float] = {}
     off = families_off(wanted.families, view)
@@ -121,8 +135,12 @@ def missing_inputs(
     Returns:
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
-    view = step_view(batch, ledger, "rollout", settings, tool_use, None)
-    return dict(families_off(key_filter(keys).families, view))
+    return dict(missing_of(step_view(batch, ledger, "rollout", settings, tool_use, None), keys))
+
+
+def missing_of(view: StepView, keys: str | Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """As `missing_inputs`, of a view."""
+    return families_off(key_filter(keys).families, view)
 
 
 def check_keys(keys: str | Sequence[str]) -> None:
@@ -249,6 +267,8 @@ def _run(spec: Family, view: StepView) -> dict[str, float]:
 
 
 def _by_source(view: StepView) -> dict[str, float]:
+    if "source" not in view.ledger.columns:
+        return {}
     sources = view.ledger.get("source")
     names = sorted({name for name in sources.tolist() if name is not None})
     if not 2 <= len(names) <= MAX_SOURCES:
@@ -260,7 +280,9 @@ def _by_source(view: StepView) -> dict[str, float]:
 
 
 def _of_discarded(view: StepView) -> dict[str, float]:
-    left_out = np.asarray([reason is not None for reason in view.ledger.get("discard_reason")], bool)
+    if "discard_reason" not in view.ledger.columns:
+        return {}
+    left_out = np.asarray([reason is not None for reason in view.ledger.get("discard_reason").tolist()], bool)
     if not left_out.any():
         return {}
     return under("discarded", _ledger_metrics(view.take(left_out)))

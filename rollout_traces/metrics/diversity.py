@@ -41,12 +41,10 @@ def diversity(view: StepView) -> dict[str, float]:
     mean over pairs of rollouts of 1 - |A and B| / |A or B| of their token sets.
     """
     groups = view.groups
-    heads = FirstTokens.of(view)
-    filled = np.zeros(view.ledger.n_rows, bool)
-    filled[np.unique(heads.rows)] = True
-    several = groups.count(filled) >= 2
+    several = groups.count(view.sampled.segments.filled) >= 2
     if not several.any():
         return {}
+    heads = FirstTokens.of(view)
     sizes = groups.sizes.astype(np.float64)
     measures = {
         "distinct_1": distinct(heads.ids, heads.rows, groups),

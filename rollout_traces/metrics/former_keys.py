@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from rollout_traces.metrics.patterns import as_globs
@@ -20,27 +20,33 @@ def with_former_keys(values: Mapping[str, float], families: tuple[Family, ...]) 
         values: by key, without the split.
         families: what declares the keys.
     """
+    former = _former_key_by(families)
     result = dict(values)
     for key, value in values.items():
-        before = _former_key(key, families)
+        before = former(key)
         if before is not None:
             result[before] = value
     return result
 
 
-@lru_cache(4096)
-def _former_key(key: str, families: tuple[Family, ...]) -> str | None:
-    """What a key was called before; None where it has not changed."""
-    nested = _NESTED.match(key)
-    start = nested.end() if nested else 0
-    for now, before in _renames(families):
-        match = now.fullmatch(key, start)
-        if match:
-            return key[:start] + before.format(*match.groups())
-    return None
-
-
 @lru_cache(16)
+def _former_key_by(families: tuple[Family, ...]) -> Callable[[str], str | None]:
+    """What tells of a key what it was called before; None where it has not changed."""
+    renames = _renames(families)
+
+    @lru_cache(4096)
+    def former_key(key: str) -> str | None:
+        nested = _NESTED.match(key)
+        start = nested.end() if nested else 0
+        for now, before in renames:
+            match = now.fullmatch(key, start)
+            if match:
+                return key[:start] + before.format(*match.groups())
+        return None
+
+    return former_key
+
+
 def _renames(families: tuple[Family, ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
     """A pattern of the key and the format of its former one, for each renamed key."""
     found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.ledger.rewards import known_rewards
 
 HISTOGRAMS = {"reward/histogram": "reward", "tokens/completion/histogram": "n_sampled"}
 """Key, without the split -> the ledger column it shows."""
@@ -20,11 +21,10 @@ def step_histograms(ledger: Ledger, split: str = "rollout") -> dict[str, np.ndar
     Returns:
         `<split>/<key>` -> float64 array of the finite values; a key without any is absent.
     """
-    failed = np.asarray([status not in (None, "ok") for status in ledger.get("reward_status")], bool)
     arrays = {}
     for key, name in HISTOGRAMS.items():
-        column = ledger.get(name)
-        known = np.isfinite(column) & ~failed if name == "reward" else column != NULL_INT
+        column = known_rewards(ledger) if name == "reward" else ledger.get(name)
+        known = np.isfinite(column) if name == "reward" else column != NULL_INT
         if known.any():
             arrays[f"{split}/{key}"] = column[known].astype(np.float64)
     return arrays

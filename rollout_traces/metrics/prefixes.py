@@ -46,7 +46,7 @@ def trajectories(batch: PackedBatch, group: np.ndarray) -> Iterator[list[int]]:
         group: int64 [B].
     """
     calls: dict[tuple[int, str], list[tuple[Any, int]]] = {}
-    lengths = np.diff(batch.offsets)
+    lengths = batch.lengths
     for row, extras in enumerate(batch.row_lists.get("extras") or ()):
         if isinstance(extras, Mapping) and extras.get("trajectory") is not None and lengths[row]:
             key = (int(group[row]), repr(extras["trajectory"]))
@@ -63,7 +63,7 @@ def broken_prefixes(batch: PackedBatch, rows: list[int]) -> Iterator[BrokenPrefi
         batch: the rollouts.
         rows: the trajectory's rows, in order.
     """
-    stops = batch.prompt_stops()
+    stops = batch.prompt_stops
     for number, (before, row) in enumerate(pairwise(rows), start=2):
         past = batch.input_ids[batch.row(before)]
         prompt = batch.input_ids[int(batch.offsets[row]) : int(stops[row])]

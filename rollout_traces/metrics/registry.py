@@ -86,13 +86,13 @@ def family(
 
 def families_off(families: tuple[Family, ...], view: StepView) -> Mapping[str, tuple[str, ...]]:
     """The families that are off, by name, and what each needs and the step does not have."""
-    present = frozenset(filter(view.has, _names_needed(families)))
+    present = view.inputs & _names_needed(families)
     return _off(families, present, view.batch is not None)
 
 
 @lru_cache(16)
-def _names_needed(families: tuple[Family, ...]) -> tuple[str, ...]:
-    return tuple({name: None for spec in families for need in spec.needs for name in need.split(OR)})
+def _names_needed(families: tuple[Family, ...]) -> frozenset[str]:
+    return frozenset(name for spec in families for need in spec.needs for name in need.split(OR))
 
 
 @lru_cache(64)

@@ -57,7 +57,7 @@ def repetitions(
         Row -> the loop of its shortest period.
     """
     needed = int(filled * window) + 1
-    long_rows = np.flatnonzero(sampled.segments.counts >= needed)
+    long_rows = (sampled.segments.counts >= needed).nonzero()[0]
     if not len(long_rows):
         return {}
     window_R_W, at_R_W = _last_tokens(sampled, long_rows, window)
@@ -115,5 +115,6 @@ def repetition(view: StepView) -> dict[str, float]:
     tokens were left behind are not counted at all.
     """
     assert view.batch is not None
-    loops = np.isin(np.arange(view.ledger.n_rows), list(repetitions(view.sampled)))
+    loops = np.zeros(view.ledger.n_rows, bool)
+    loops[list(repetitions(view.sampled))] = True
     return share("repetition_share", loops, view.batch.has_tokens)

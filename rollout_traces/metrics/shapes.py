@@ -38,7 +38,7 @@ def tokens(view: StepView) -> dict[str, float]:
         "completion": view.floats("n_sampled"),
         "environment": view.floats("n_environment"),
     }
-    parts["total"] = np.sum(list(parts.values()), axis=0)
+    parts["total"] = parts["prompt"] + parts["completion"] + parts["environment"]
     result: dict[str, float] = {}
     for name, values in parts.items():
         result |= describe(f"tokens/{name}", values[np.isfinite(values)], _LENGTH_STATS)

@@ -22,10 +22,12 @@ def describe_told_apart(ledger: Ledger) -> str:
     names |= {
         kind: sorted({value for value in ledger.get(column).tolist() if value is not None})
         for kind, column in _TEXTS.items()
+        if column in ledger.columns
     }
     said = [
         f"{kind} {name!r} is {part}"
         for kind, of_kind in names.items()
+        if of_kind
         for name, part in told_apart(of_kind).items()
     ]
     return f"Names that are equal in keys but for their last digits: {'; '.join(said)}." if said else ""

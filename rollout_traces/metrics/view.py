@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -49,35 +49,18 @@ class StepView:
 
         `group_ids` are where some group has two rollouts.
         """
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._has(name)
-        return known
+        return name in self.inputs
 
     @cached_property
-    def _known(self) -> dict[str, bool]:
-        return {}
-
-    @cached_property
-    def _prefixes(self) -> set[str]:
-        """What stands before a slash in the ledger's columns."""
-        nested = [name for name in self.ledger.columns if "/" in name]
-        return {name[:at] for name in nested for at, character in enumerate(name) if character == "/"}
-
-    def _has(self, name: str) -> bool:
-        if name == "group_ids":
-            return bool((self.groups.sizes >= 2).any())
-        if name in self.ledger.columns or getattr(self.settings, name, None) not in (None, (), {}):
-            return True
-        if name in self._prefixes:
-            return True
-        if name in ("tool_use", "group_scalars"):
-            return bool(getattr(self, name))
-        if self.batch is None:
-            return False
-        if name == "train_version":
-            return self.batch.train_version is not None
-        return name in self.batch.tracks or name in self.batch.row_floats or name in self.batch.row_lists
+    def inputs(self) -> frozenset[str]:
+        """The names for which `has` is true."""
+        found = {*self.ledger.columns, *self.settings.declared_names}
+        found |= {prefix for name in self.ledger.columns if "/" in name for prefix in _prefixes(name)}
+        found |= {name for name in ("tool_use", "group_scalars") if getattr(self, name)}
+        if self.batch is not None:
+            found |= {*self.batch.tracks, *self.batch.row_floats, *self.batch.row_lists} - {"group_ids"}
+            found |= set() if self.batch.train_version is None else {"train_version"}
+        return frozenset(found | ({"group_ids"} if (self.groups.sizes >= 2).any() else set()))
 
     def floats(self, name: str) -> np.ndarray:
         """float64 [B] of a numeric column, NaN where unknown."""
@@ -159,7 +142,7 @@ class StepView:
     def in_loss(self) -> MaskedTokens:
         """The loss tokens of all rows."""
         batch = self._tokens()
-        if np.array_equal(batch.loss_mask, batch.response_mask):
+        if batch.loss_is_sampled:
             return self.sampled
         return MaskedTokens.in_loss(batch)
 
@@ -190,3 +173,9 @@ class StepView:
         if self.batch is None:
             raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
         return self.batch
+
+
+@lru_cache(1024)
+def _prefixes(column: str) -> tuple[str, ...]:
+    """What stands before each slash of a column's name."""
+    return tuple(column[:at] for at, character in enumerate(column) if character == "/")

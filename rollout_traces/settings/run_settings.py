@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rollout_traces.errors import ConfigError
@@ -136,6 +137,11 @@ class RunSettings:
         return cls.create(
             **{**settings, **{name: value for name, value in given.items() if value is not None}}
         )
+
+    @cached_property
+    def declared_names(self) -> frozenset[str]:
+        """The fields that were declared."""
+        return frozenset(self.as_config())
 
     def as_config(self) -> dict[str, Any]:
         """Plain values for the run's config, without what was not declared."""

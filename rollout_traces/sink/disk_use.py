@@ -1,4 +1,4 @@
-"""What a project takes on disk."""
+"""How much disk space a project takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOK_EVERY = 10.0
 
 
 class DiskUse:
-    """Bytes of a local project: its database and the files that Trackio keeps beside it.
+    """Bytes of a local project: its database and the files that Trackio keeps next to it.
 
     Args:
         project: Trackio project.
@@ -22,7 +22,7 @@ class DiskUse:
         self._looked_at: float | None = None
 
     def bytes(self) -> int:
-        """The bytes, looked at every ten seconds at most."""
+        """The bytes, measured every ten seconds at most."""
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= LOOK_EVERY:
             self._looked_at = now

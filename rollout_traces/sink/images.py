@@ -1,4 +1,4 @@
-"""Images as Trackio's media: saved one by one, so that one that cannot be saved takes no trace with it."""
+"""Saves images as Trackio's media, one by one, so that a failing image does not lose its trace."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def remove_media(files: Collection[Path]) -> int:
     """Deletes media files, and the folders of steps and runs that are empty then.
 
     Args:
-        files: they lie two folders below the project's media folder: `run/step/file`.
+        files: two folders below the project's media folder: `run/step/file`.
 
     Returns:
         How many could not be deleted.

@@ -1,4 +1,4 @@
-"""What Trackio has stored of a run, read back: it decides whether a record is removed or sent again.
+"""Reads back what Trackio stored of a run, to decide whether a record is removed or sent again.
 
 Only new rows are read each time, by their row number; the questions go through Trackio's own read-only SQL,
 which a local project, a self-hosted server and a Space all answer.
@@ -103,7 +103,7 @@ class Stored:
         return self._rows.get(batch_id, {})
 
     def chosen_in_summary(self, batch_id: str) -> dict[str, StoredRow]:
-        """uid -> what a stored step summary says was traced of a hand-over, whether or not it is there.
+        """uid -> row of a hand-over that a stored step summary lists as traced, whether or not its trace is stored.
 
         Raises:
             Exception: as `refresh`.
@@ -132,7 +132,7 @@ class Stored:
         return self._traced.get(step._replace(late=0), set())
 
     def close_of(self, batch_id: str) -> tuple[StepKey, tuple[str, ...]] | None:
-        """The step, and the hand-overs, of the stored step summary that speaks of a hand-over."""
+        """The step, and the hand-overs, of the stored step summary that includes a hand-over."""
         return self._closes.get(batch_id)
 
     def n_closed(self, step: StepKey) -> int:
@@ -196,7 +196,7 @@ class Stored:
         )
 
     def expect(self, step: int, values: Mapping[str, Any]) -> int:
-        """Looks out for scalars from now on.
+        """Adds scalars to those that `refresh` looks for.
 
         Args:
             step: their step.

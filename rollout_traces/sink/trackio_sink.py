@@ -79,8 +79,8 @@ class TrackioSink:
     ) -> TrackioSink:
         """Joins the given or the current Trackio run, and creates one only when there is none.
 
-        A second `trackio.init` in a process would finish the trainer's own run. One that was created here goes
-        on beside a second one of another name.
+        A second `trackio.init` in a process would finish the trainer's own run. A run that was created here stays
+        open when a second run of another name is created.
 
         Args:
             project: project name.
@@ -186,15 +186,15 @@ class TrackioSink:
             if numbers:
                 numbers |= _marked(attempt)
             shapes = {
-                name: _as_histogram(values)
+                name: shape
                 for name, values in (histograms or {}).items()
-                if _has_bins(values)
+                if (shape := _as_histogram(values)) is not None
             }
             traces = [_as_trace(record, saved_images(record.images, self.run, int(step))) for record in fresh]
             self._log({**numbers, **shapes, key: traces}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
-        """Raises an alert in the run, and has it sent to the webhook."""
+        """Raises an alert in the run, and sends it to the webhook."""
         from trackio import AlertLevel
 
         level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
@@ -216,7 +216,7 @@ class TrackioSink:
         return not self._waiting() and not self._kept_for_later()
 
     def settle(self) -> bool:
-        """Has Trackio send what an earlier process left in its buffer for a server.
+        """Makes Trackio send the records that an earlier process left in its buffer for a server.
 
         Trackio does not do that by itself for a self-hosted server; until it is done, sending records
         again would double them.
@@ -277,26 +277,14 @@ def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _marked(attempt: str) -> dict[str, Any]:
-    """What marks scalars with their attempt; nothing where it is unknown."""
+    """The entry that marks scalars with their attempt; empty where it is unknown."""
     return {ATTEMPT_KEY: attempt} if attempt else {}
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what holds nothing: Trackio's parquet files refuse a mapping without keys."""
+    """Leaves out empty mappings: Trackio's parquet files refuse them."""
     nested = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in values.items()}
     return {key: item for key, item in nested.items() if item != {}}
-
-
-def _has_bins(values: np.ndarray) -> bool:
-    wide = np.asarray(values, np.float64)
-    if not len(wide) or not np.isfinite(wide).all():
-        return False
-    low, high = float(wide.min()), float(wide.max())
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.diff(np.linspace(low, high, HISTOGRAM_BINS + 1))
-    return bool(np.isfinite(steps).all() and (steps > 0).all())
 
 
 def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
@@ -307,6 +295,8 @@ def _n_bytes(value: Any) -> int:
     """About how many bytes a value takes in Trackio's queue."""
     if isinstance(value, str):
         return len(value)
+    if isinstance(value, (int, float)):
+        return 8
     if isinstance(value, Mapping):
         return sum(len(str(key)) + _n_bytes(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
@@ -317,9 +307,19 @@ def _n_bytes(value: Any) -> int:
 
 
 def _as_histogram(values: np.ndarray) -> Any:
+    """The histogram of some values; None where no bins part them."""
     import trackio
 
-    return trackio.Histogram(np.asarray(values, np.float64), num_bins=HISTOGRAM_BINS)
+    wide = np.asarray(values, np.float64)
+    if not len(wide) or not np.isfinite(wide).all():
+        return None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts, edges = np.histogram(wide, bins=HISTOGRAM_BINS)
+            parted = np.isfinite(edges).all() and (edges[1:] > edges[:-1]).all()
+    except ValueError:  # numpy itself refuses bins that have no width
+        return None
+    return trackio.Histogram(np_histogram=(counts, edges)) if parted else None
 
 
 def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Alerts to a webhook: sent from a thread, retried, bounded; what cannot be sent is counted and dropped.
+"""Sends alerts to a webhook from a thread, with retries and a bounded queue; an alert that cannot be sent is counted and dropped.
 
 Slack and Discord take their own JSON, any other address takes all fields. Names and numbers only, never a rollout's
 text. Redirects are not followed.
@@ -61,7 +61,7 @@ class AlertWebhook:
         self._thread: threading.Thread | None = None
 
     def send(self, alert: Alert, *, step: int) -> None:
-        """Has an alert sent; returns at once, and never raises."""
+        """Queues an alert for sending; returns at once, and never raises."""
         try:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="rollout-traces-alerts", daemon=True)
@@ -73,7 +73,7 @@ class AlertWebhook:
             self._not_sent(type(error).__name__)
 
     def close(self, timeout: float = LAST_WAIT) -> None:
-        """Waits for what is to be sent, a given time at most; what was not is counted. Further calls do nothing."""
+        """Waits for queued alerts, a given time at most; those not sent by then are counted. Further calls do nothing."""
         deadline = time.monotonic() + timeout
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -136,7 +136,7 @@ class AlertWebhook:
 
 
 def check_webhook(url: Any) -> None:
-    """Refuses what is no address.
+    """Refuses a text that is no http or https address.
 
     Raises:
         ConfigError: it is no http or https address; its text is not repeated, for it is a secret.

@@ -101,7 +101,7 @@ class SpoolWriter:
         return name
 
     def room(self) -> int:
-        """Bytes of tokens that may still come, by the last count of what waits."""
+        """Bytes of tokens that there is room for, by the last count of the waiting records."""
         return max(int(self.max_bytes * FOR_TOKENS) - self._waiting, 0)
 
     def count_waiting(self) -> int:
@@ -141,7 +141,7 @@ class SpoolWriter:
                     self.prepare(int(self._last_size * 1.125))
 
     def close(self) -> None:
-        """Gives the folder up; what waits in it stays."""
+        """Releases the folder; the records that wait in it stay."""
         self._drop_free()
         self._lock.release()
 
@@ -196,21 +196,23 @@ class SpoolReader:
 
     def read_bytes(self, name: str) -> bytes:
         """Reads a record's file, which may be longer than the record."""
-        return (self.folder / f"{name}{RECORD}").read_bytes()
+        fd = os.open(f"{self.folder}/{name}{RECORD}", os.O_RDONLY | os.O_CLOEXEC)
+        with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  thousands of small files, without a Path for each
+            return file.readall()
 
     def remove(self, name: str) -> None:
-        """Lets a stored record go; its file is kept for the next one where few are free."""
-        path = self.folder / f"{name}{RECORD}"
+        """Removes a stored record; its file is kept for the next one where few are free."""
+        path = f"{self.folder}/{name}{RECORD}"
         free = self.folder / FREE
         with contextlib.suppress(FileNotFoundError):
-            worth_keeping = path.stat().st_size >= WORTH_KEEPING and len(_sizes(free)) < KEEP_FREE
-            if worth_keeping and not self.owner_is_gone:
-                path.rename(free / name)
+            large = os.stat(path).st_size >= WORTH_KEEPING  # noqa: PTH116  as in `read_bytes`
+            if large and len(_sizes(free)) < KEEP_FREE and not self.owner_is_gone:
+                os.rename(path, free / name)  # noqa: PTH104
             else:
-                path.unlink()
+                os.unlink(path)  # noqa: PTH108
 
     def set_aside(self, name: str) -> Path:
-        """Keeps a damaged record out of the way, for whoever wants to look at it."""
+        """Renames a damaged record, so that it is not read again and can be examined."""
         path = self.folder / f"{name}{RECORD}"
         aside = path.with_suffix(DAMAGED)
         with contextlib.suppress(FileNotFoundError):
@@ -218,14 +220,14 @@ class SpoolReader:
         return aside
 
     def count_torn(self) -> int:
-        """Records that their writer was killed in the middle of; they are removed. For ownerless spools."""
+        """Counts and removes records that are incomplete because their writer was killed. For ownerless spools."""
         torn = [file for file, size in _sizes(self.folder) if file.endswith(WRITING)]
         for file in torn:
             (self.folder / file).unlink(missing_ok=True)
         return len(torn)
 
     def records(self) -> Iterator[tuple[str, Record | RecordError]]:
-        """Every waiting record, or what is wrong with it, oldest first."""
+        """Every waiting record, or its error, oldest first."""
         for name in self.names():
             try:
                 yield name, self.read(name)

@@ -52,7 +52,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Gives the lock back; nothing happens when it is not held."""
+        """Releases the lock; does nothing when it is not held."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             self.forget()

@@ -44,7 +44,7 @@ class MemorySpool:
         return name
 
     def room(self) -> int:
-        """Bytes of tokens that may still come."""
+        """Bytes of tokens that there is room for."""
         return max(int(self.max_bytes * FOR_TOKENS) - self._waiting, 0)
 
     def count_waiting(self) -> int:
@@ -52,7 +52,7 @@ class MemorySpool:
         return self._waiting
 
     def keep_ahead(self) -> None:
-        """Nothing has to be made ahead."""
+        """Does nothing: memory needs no files made ahead."""
 
     def close(self) -> None:
         """No more records will come."""
@@ -71,16 +71,16 @@ class MemorySpool:
         return decode(data)
 
     def remove(self, name: str) -> None:
-        """Lets a stored record go."""
+        """Removes a stored record."""
         with self._lock:
             self._waiting -= len(self._records.pop(name, b""))
 
     def take_all(self) -> list[Record]:
-        """Lets everything go that still waits."""
+        """Removes every record that still waits."""
         with self._lock:
             records, self._records, self._waiting = self._records, {}, 0
         return [decode(data) for data in records.values()]
 
     def set_aside(self, name: str) -> None:
-        """Lets a record go that cannot be processed."""
+        """Removes a record that cannot be processed."""
         self.remove(name)

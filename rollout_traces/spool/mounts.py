@@ -1,4 +1,4 @@
-"""Which file systems are another machine's."""
+"""Which file systems are on another machine."""
 
 from __future__ import annotations
 

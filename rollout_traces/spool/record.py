@@ -1,4 +1,4 @@
-"""One handed-over thing as bytes: a small JSON header and compact arrays, versioned and checksummed.
+"""A record as bytes: a small JSON header and compact arrays, versioned and checksummed.
 
 Layout: a fixed prefix (magic, schema, lengths, checksums), the header as JSON, then the arrays, each at a
 multiple of 64 bytes. The header's checksum is a CRC; the arrays', of megabytes that a training thread
@@ -33,7 +33,7 @@ class RecordError(StoreError):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What crosses the spool.
+    """One record of the spool.
 
     Attributes:
         kind: `rollouts`, `scalars`, `join`, `flush` or `finish`.
@@ -150,7 +150,7 @@ def decode(data: bytes | memoryview) -> Record:
 
 
 def n_bytes_of(data: bytes) -> int:
-    """Bytes of the record that `data` begins with; what follows it in a file that is used again is none of it.
+    """Bytes of the record that `data` begins with; the rest of a reused file does not belong to it.
 
     Args:
         data: what `decode` reads.

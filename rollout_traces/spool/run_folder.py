@@ -1,4 +1,4 @@
-"""The folder of one run's spools: what is needed to process them, without the trainer.
+"""The folder of one run's spools, with all that is needed to process them without the trainer.
 
 ```
 <Trackio's folder>/rollout-traces/spool/<project>/<run id>/
@@ -58,7 +58,7 @@ class RunManifest:
         server_url: self-hosted server without its write token, or None.
         private: whether a Space that has to be created is private.
         options: the worker's settings, plain values.
-        decoding: what rollouts are decoded with beside the tokenizer, plain values.
+        decoding: settings for decoding in addition to the tokenizer, plain values.
         has_tokenizer: whether `tokenizer/` is complete.
         world_size: ranks that hand over to this run.
         version: of these fields.
@@ -88,12 +88,12 @@ class RunManifest:
         return asdict(self)
 
     def as_json(self) -> bytes:
-        """What the file holds."""
+        """The file's content."""
         return orjson.dumps(self.as_plain(), default=str)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
-        """What `as_plain` gave; fields of other versions are passed over."""
+        """Reads the result of `as_plain`; fields of other versions are passed over."""
         known = {item.name for item in fields(cls)}
         if "drain" in values:  # version 1 called the options so
             values = {"options": values["drain"], **values}
@@ -129,7 +129,7 @@ class RunFolder:
         private_files.take_folder(self.path, self.path.parents[2])
 
     def why_not_believed(self) -> str | None:
-        """Why another user may have written what it holds, or may replace it; None when only this user can."""
+        """Why another user may have written or may replace its files; None when only this user can."""
         replaceable = private_files.why_replaceable(self.path.parents[2])
         if replaceable is not None:
             return replaceable
@@ -172,12 +172,12 @@ class RunFolder:
         return [SpoolReader(folder) for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Says how far the worker is; a full disk must not stop the worker, so failing to say it is no error."""
+        """Writes how far the worker is; a full disk must not stop the worker, so a failed write is no error."""
         with contextlib.suppress(OSError):
             self._replace("status.json", orjson.dumps(status))
 
     def status(self) -> dict[str, Any]:
-        """What the worker said last; empty when it has not."""
+        """The status that the worker wrote last; empty when there is none."""
         try:
             return dict(orjson.loads((self.path / "status.json").read_bytes()))
         except (OSError, ValueError):
@@ -229,8 +229,8 @@ def spool_root(trackio_folder: Path) -> Path:
 
     A spool on the node's own disk can be recovered from that node only.
     """
-    beside = trackio_folder / "rollout-traces" / "spool"
-    return local_root() if is_network_mount(trackio_folder) else beside
+    in_trackio = trackio_folder / "rollout-traces" / "spool"
+    return local_root() if is_network_mount(trackio_folder) else in_trackio
 
 
 def take_run_folder(trackio_folder: Path, project: str, run_id: str) -> RunFolder:
@@ -301,5 +301,5 @@ def _warn_once(sentence: str) -> None:
 
 
 def safe_name(text: str) -> str:
-    """A name that is one folder's."""
+    """A name that is safe as one folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "_"

@@ -1,4 +1,4 @@
-"""A tokenizer by value: what another process, perhaps after this one's death, decodes with."""
+"""Saves a tokenizer as files, so that another process can decode, also after this one has died."""
 
 from __future__ import annotations
 

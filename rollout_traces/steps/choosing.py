@@ -71,7 +71,7 @@ def choose_rows(
     )
     try:
         chosen = choose(options.policy(step.key.split), request)
-    except Exception as error:  # noqa: BLE001  a caller's policy may fail; the first rows stand in for it
+    except Exception as error:  # noqa: BLE001  a caller's policy may fail; the first rows are taken instead
         Warnings(counters).count("selection_errors", f"the first rows are taken instead: {error!r}")
         chosen = choose(policy_named("first"), request)
     kept = step.kept_probability

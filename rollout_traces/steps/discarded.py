@@ -1,4 +1,4 @@
-"""What the trainer dropped before training: a record of each rollout, a summary of the step, running totals."""
+"""Rollouts that the trainer dropped before training: a record of each, a summary of the step, running totals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FilteredTrajectory:
 
 @dataclass(frozen=True)
 class FilterSummary:
-    """What was dropped in one step.
+    """The rollouts that were dropped in one step.
 
     Attributes:
         step: the trainer's global step.

@@ -1,4 +1,4 @@
-"""The images of a row that becomes a trace: read, looked at, left out with a sentence where they are none."""
+"""Reads and checks the images of a row that becomes a trace; a file that is no image is left out with a sentence."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from rollout_traces.steps.row_metadata import details_of, extra_metadata
 from rollout_traces.steps.row_reader import RowReader
 from rollout_traces.steps.run_state import RunState
 from rollout_traces.steps.step_files import filtered_details
-from rollout_traces.steps.summary import JudgedRows, scalars_of, step_summary_of
+from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Judgement:
         summary: the step summary; None where none is kept, or an earlier one is stored.
         scalars: the step's metrics by key; none for a late part.
         histograms: key -> the values behind a histogram.
-        alerts: what has just gone wrong.
+        alerts: raised by this step.
         state: the run's state after the step.
         rows: the step's ledger, complete.
     """
@@ -118,20 +118,21 @@ class Judge:
         readable = self.reader.readable(step.batch)
         if not over_disk_limit and readable.any():
             chosen = choose_rows(step, ledger, self.options, stored, prompts, self.counters)
-        judged, traces = self._traced(
+        rows, traces = self._traced(
             step,
             JudgedRows(ledger, flags, tokenizer=self.reader.tokenizer),
             [item for item in chosen if readable[item.row]],
         )
         if stored.is_summarised:
-            return Judgement(traces, None, {}, {}, (), state, judged.ledger)
-        state = _with_prompts(state, step, judged.ledger, traces)
-        scalars = {} if step.key.late else self._scalars(step, judged, state)
+            return Judgement(traces, None, {}, {}, (), state, rows.ledger)
+        judged = JudgedStep(step, rows, self.options)
+        state = _with_prompts(state, step, rows.ledger, traces)
+        scalars = {} if step.key.late else self._scalars(judged, state)
         raised = set(state.raised)
         logged = curves(scalars, raised)
         before = state.alarms.get(step.key.split, AlarmState())
         alarms, found = self._contained(
-            "alert_errors", lambda: (before, []), self._alarms, step, judged.ledger, before
+            "alert_errors", lambda: (before, []), self._alarms, step, rows.ledger, before
         )
         if not step.key.late:
             state = replace(
@@ -140,17 +141,15 @@ class Judge:
                 alarms={**state.alarms, step.key.split: alarms},
                 totals={**state.totals, **{k: v for k, v in scalars.items() if "/total/" in k}},
             )
-        summary = (
-            self._summary(step, judged, scalars, state, over_disk_limit) if self.options.ledger else None
-        )
+        summary = self._summary(judged, scalars, state, over_disk_limit) if self.options.ledger else None
         histograms = (
             {}
             if step.key.late or summary is None
             else self._contained(
-                "histogram_errors", dict[str, np.ndarray], step_histograms, judged.ledger, step.key.split
+                "histogram_errors", dict[str, np.ndarray], step_histograms, rows.ledger, step.key.split
             )
         )
-        return Judgement(traces, summary, logged, histograms, found, state, judged.ledger)
+        return Judgement(traces, summary, logged, histograms, found, state, rows.ledger)
 
     def _flagged(self, step: ClosedStep) -> tuple[Mapping[int, Sequence[Flag]], Ledger]:
         population = Population(step.batch, step.rows, self.options.flag_parameters, self.options.settings)
@@ -208,11 +207,10 @@ class Judge:
         used = {row: tool_use(transcript) for row, transcript in transcripts.items()}
         return replace(judged, ledger=ledger, random_flags=at_random, tool_use=used), traces
 
-    def _scalars(self, step: ClosedStep, judged: JudgedRows, state: RunState) -> dict[str, float]:
+    def _scalars(self, judged: JudgedStep, state: RunState) -> dict[str, float]:
         def compute() -> dict[str, float]:
             totals = RunningTotals.resumed(state.totals)
-            scalars = scalars_of(step, judged, self.options)
-            return scalars | totals.add(judged.ledger, step.key.split)
+            return scalars_of(judged) | totals.add(judged.rows.ledger, judged.step.key.split)
 
         return self._contained("metric_errors", dict[str, float], compute)
 
@@ -226,18 +224,17 @@ class Judge:
 
     def _summary(
         self,
-        step: ClosedStep,
-        judged: JudgedRows,
+        judged: JudgedStep,
         scalars: Mapping[str, float],
         state: RunState,
         over_disk_limit: bool,
     ) -> TraceRecord | None:
         def details() -> dict[str, Any]:
             reads = self.reader.transcripts if self.reader.decoder is not None else None
-            return filtered_details(step.batch, judged.ledger, reads)
+            return filtered_details(judged.step.batch, judged.rows.ledger, reads)
 
         def histogram() -> dict[str, Any]:
-            found = loss_histogram(step.batch)
+            found = loss_histogram(judged.step.batch)
             return {} if found is None else {LOSS_HISTOGRAM: pack(found)}
 
         kept = {
@@ -246,23 +243,23 @@ class Judge:
             RUN_STATE: state.as_text(),
         }
         try:
-            return step_summary_of(
-                step, judged, self.options, scalars=scalars, details=kept, over_disk_limit=over_disk_limit
-            )
+            return step_summary_of(judged, scalars=scalars, details=kept, over_disk_limit=over_disk_limit)
         except Exception as error:  # noqa: BLE001  counted and warned
             self._warnings.count(
-                "step_summary_errors", f"{step.key}, its ledger goes on: {error!r}", with_traceback=True
+                "step_summary_errors",
+                f"{judged.step.key}, its ledger goes on: {error!r}",
+                with_traceback=True,
             )
         return self._contained(
             "ledgers_failed",
             lambda: None,
-            lambda: step_summary_of(step, judged, self.options, scalars={}, details={}, described=False),
+            lambda: step_summary_of(judged, scalars={}, details={}, described=False),
         )
 
     def _contained(
         self, counter: str, otherwise: Callable[[], T], compute: Callable[..., T], *arguments: Any
     ) -> T:
-        """What `compute` gives; `otherwise` where it fails, which is counted."""
+        """Returns `compute()`; where it fails, counts the failure and returns `otherwise`."""
         try:
             return compute(*arguments)
         except Exception as error:  # noqa: BLE001  counted and warned

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ FROM_TOKENS = (
     "advantage_abs_max",
     "clip_share",
 )
-"""Columns that a row's own tokens tell; they are computed before the tokens are given up."""
+"""Columns computed from a row's tokens alone; they are computed before the tokens are given up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class ClosedStep:
     Attributes:
         key: which step.
         batch: its B rollouts.
-        rows: their ledger; what speaks of groups and of the whole step is taken over all of them.
+        rows: their ledger; columns about groups and about the whole step are computed over all rows.
         parts: ids of its hand-overs, in order.
         given_up: bool [B]; rows whose tokens the memory budget did not allow to be kept.
         kept_probability: the other rows' chance of having been kept; 1 where the budget was enough.
@@ -76,10 +77,14 @@ class ClosedStep:
 @dataclass(eq=False)
 class _Part:
     batch: PackedBatch
-    group_keys: list[str]
     token_rows: np.ndarray | None = None
     ledger: Ledger | None = None
     given_up: np.ndarray | None = None
+
+    @cached_property
+    def group_keys(self) -> list[str]:
+        """What each row's priority is drawn from; asked for only where the budget is exceeded."""
+        return _group_keys(replace(self.batch))  # a copy: what it keeps of the tokens goes with it
 
 
 class OpenStep:
@@ -134,7 +139,7 @@ class OpenStep:
         missing = set(await_join) - set(batch.tracks) - set(batch.row_floats)
         if missing:
             self._awaited[batch.batch_id] = missing
-        self._parts[batch.batch_id] = part = _Part(batch, _group_keys(batch))
+        self._parts[batch.batch_id] = part = _Part(batch)
         self._bytes += _bytes(batch)
         if self._threshold < 1:
             self._give_up(part, lambda key: self._priority(key) >= self._threshold)
@@ -207,7 +212,7 @@ class OpenStep:
         if part.ledger is None:
             part.ledger = build_ledger(part.batch, self._settings)
             part.given_up = np.zeros(part.batch.n_rows, bool)
-        kept = ~np.repeat(rows, np.diff(part.batch.offsets))
+        kept = ~np.repeat(rows, part.batch.lengths)
         if part.token_rows is None:
             part.token_rows = kept
         else:
@@ -224,7 +229,7 @@ class OpenStep:
 
 
 def _group_keys(batch: PackedBatch) -> list[str]:
-    """What a row's priority is drawn from: its group; the prompt where the group is unknown."""
+    """The keys that rows' priorities are drawn from: the group, or the prompt where the group is unknown."""
     if (batch.group_ids >= 0).all():
         return [str(group) for group in batch.group_ids.tolist()]
     keys = batch.prompt_keys()
@@ -240,7 +245,7 @@ def _bytes(batch: PackedBatch) -> int:
 
 
 def _without_tokens(batch: PackedBatch, rows: np.ndarray, kept: np.ndarray) -> PackedBatch:
-    lengths = np.where(rows, 0, np.diff(batch.offsets))
+    lengths = np.where(rows, 0, batch.lengths)
     prompt_keys = batch.prompt_keys()
     return replace(
         batch,
@@ -255,7 +260,7 @@ def _without_tokens(batch: PackedBatch, rows: np.ndarray, kept: np.ndarray) -> P
 
 
 def _with_known(rows: Ledger, parts: Sequence[_Part]) -> Ledger:
-    """The ledger with what the tokens told of rows before they were given up."""
+    """The ledger with the columns that were computed from tokens before these were given up."""
     filled = {}
     for name in FROM_TOKENS:
         column = rows.get(name).copy()

@@ -1,4 +1,4 @@
-"""What the worker needs to know to process a run's steps."""
+"""The worker's options for processing a run's steps."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class StepProcessor:
         return key in self._open and self._open[key].awaits_joins
 
     def close(self, key: StepKey, stored: StoredStep, *, again: bool = False) -> None:
-        """Judges a step and stores what there is to store of it.
+        """Judges a step and stores its traces, summary and scalars.
 
         Args:
             key: the step.

@@ -1,4 +1,4 @@
-"""Hiding what must not be stored: pieces of text that the caller's hook names, and the tokens that wrote them."""
+"""Hides pieces of text that the caller's hook names, and the tokens that wrote them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LABELS = (
 
 
 class Redaction:
-    """Applies a hook to transcripts; what it cannot place exactly it hides widely.
+    """Applies a hook to transcripts; where a piece cannot be placed exactly, the whole turn is hidden.
 
     Args:
         hook: names what to hide.
@@ -46,7 +46,7 @@ class Redaction:
     def apply(
         self, transcript: Transcript
     ) -> tuple[Transcript, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """Hides what the hook names.
+        """Hides the pieces that the hook names.
 
         A piece that is in a message but not in the raw text of its turn (it was unescaped, say) hides the
         whole turn, and so does a hook that fails.
@@ -85,7 +85,7 @@ class Redaction:
         return changed, lambda fields: self._hide_fields(hide, fields)
 
     def labels(self, batch: PackedBatch) -> PackedBatch:
-        """Hides in what rows are named and sorted by.
+        """Hides pieces in the names that rows are labelled and sorted by.
 
         Prompt keys given by the trainer, often the prompts, become step summaries: equal ones stay equal.
 
@@ -106,7 +106,7 @@ class Redaction:
         return replace(batch, row_lists=lists)
 
     def _hide_fields(self, hide: _Hider, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Hides in a trace's own fields: their names are ours, but for what extras are called."""
+        """Hides pieces in a trace's fields; of the fields' names, only those of extras come from the caller."""
         hidden = {}
         for name, value in fields.items():
             ours, slash, theirs = name.partition("/")
@@ -115,7 +115,7 @@ class Redaction:
         return hidden
 
     def _hide_given(self, hide: _Hider, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Hides in a message as the trainer gave it: what the hook names in the whole of it, and in each text."""
+        """Hides pieces in a message that the trainer gave: those that the hook names in the whole message, and in each text."""
         content = message.get("content")
         text = content if isinstance(content, str) else "" if content is None else str(content)
         try:
@@ -126,7 +126,7 @@ class Redaction:
         return dict(self._hide_beside(hide, _Hider(named)(dict(message))))
 
     def _hide_beside(self, hide: _Hider, value: Any) -> Any:
-        """Hides in what goes with a rollout: the rollout's pieces, and what the hook names in it."""
+        """Hides pieces in a rollout's further data: the rollout's own pieces, and those that the hook names there."""
         if isinstance(value, str):
             try:
                 named = {str(piece) for piece in self.hook({"role": "metadata", "content": value}) if piece}

@@ -29,7 +29,7 @@ def extra_metadata(batch: PackedBatch, ledger: Ledger, row: int) -> dict[str, An
 
 
 def details_of(batch: PackedBatch, row: int) -> dict[str, Any]:
-    """What only a reader of the whole trace needs."""
+    """Data that only a reader of the whole trace needs."""
     known = {
         "timings": batch.row_value("timings", row),
         "ground_truth": batch.row_value("ground_truths", row),

@@ -1,4 +1,4 @@
-"""Rows of a step as transcripts, with what the redact hook hides hidden."""
+"""Rows of a step as transcripts, redacted."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class RowReader:
         self._redaction = redaction
 
     def label(self, batch: PackedBatch) -> PackedBatch:
-        """A hand-over with what the hook hides hidden in the names that its rows carry."""
+        """A hand-over whose rows' names are redacted."""
         return batch if self._redaction is None else self._redaction.labels(batch)
 
     def images(self, batch: PackedBatch, row: int) -> Sequence[TraceImage]:
-        """The images of a row; what the hook hides, and what is none, is left out with a sentence."""
+        """The images of a row; redacted images, and files that are no image, are left out with a sentence."""
         return images_of(
             batch, row, self._counters, None if self._redaction is None else self._redaction.hook
         )
@@ -63,7 +63,7 @@ class RowReader:
         return np.zeros(batch.n_rows, bool) if self.decoder is None else self.decoder.readable(batch)
 
     def read(self, batch: PackedBatch, rows: Sequence[int]) -> dict[int, tuple[Transcript, Hide]]:
-        """Row -> its transcript, and what hides the same pieces elsewhere; rows that cannot be decoded are absent."""
+        """Row -> its transcript, and a function that hides the same pieces elsewhere; rows that cannot be decoded are absent."""
         read: dict[int, tuple[Transcript, Hide]] = {}
         for row, transcript in self._decode(batch, rows).items():
             read[row] = (

@@ -1,4 +1,4 @@
-"""What a run's steps hand on to the next one: it is stored with every step summary and read after a restart."""
+"""State that a run's steps hand on to the next one: it is stored with every step summary and read after a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollout_traces.alarms.incidents import AlarmState
 
 @dataclass(frozen=True)
 class RunState:
-    """What the steps so far leave behind.
+    """The state after the steps so far.
 
     Attributes:
         raised: keys of the flag shares that were ever above zero: their curves have begun.
@@ -28,7 +28,7 @@ class RunState:
     prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def as_text(self) -> str:
-        """What a step summary carries, as JSON; totals and prompts are read from the store."""
+        """The state as JSON, for the step summary; totals and prompts are read from the store."""
         alarms = {split: known.as_plain() for split, known in self.alarms.items()}
         return orjson.dumps({"raised": sorted(self.raised), "alarms": alarms}).decode()
 

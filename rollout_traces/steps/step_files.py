@@ -1,4 +1,4 @@
-"""What a closed step stores in addition to its traces: dropped rollouts, and on request a file of all its rows."""
+"""Further files and details of a closed step: dropped rollouts, and on request a file of all its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECODED = 32
 
 
 def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) -> dict[str, Any]:
-    """What was dropped before training, for a step summary.
+    """The rollouts dropped before training, for a step summary.
 
     Args:
         batch: all rollouts of the step.
@@ -35,7 +35,9 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     Returns:
         `{"filtered": {"summary": ..., "rollouts": [...]}}` as plain values, or nothing when none was dropped.
     """
-    dropped = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
+    if "discard_reason" not in ledger.columns:
+        return {}
+    dropped = np.asarray([reason is not None for reason in ledger.get("discard_reason").tolist()], bool)
     if not dropped.any():
         return {}
     rows = np.flatnonzero(dropped & batch.has_tokens)

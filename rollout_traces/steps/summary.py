@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.rewards import known_rewards
-from rollout_traces.metrics import ToolUse, identity_checks, missing_inputs, rollout_metrics
+from rollout_traces.metrics import StepView, ToolUse, identity_checks
+from rollout_traces.metrics.compute import metrics_of, missing_of, step_view
 from rollout_traces.metrics.told_apart import describe_told_apart
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
@@ -23,7 +25,7 @@ OVER_DISK_LIMIT = "The project is above its max_disk_gb: no traces, the ledger o
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """What was found out about the rows of a closed step.
+    """The results for the rows of a closed step.
 
     Attributes:
         ledger: every row, with its flags and with what was selected.
@@ -45,32 +47,55 @@ class JudgedRows:
         return sum(uid is not None for uid in self.ledger.get("trace_uid").tolist())
 
 
-def scalars_of(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> dict[str, float]:
+@dataclass(frozen=True, eq=False)
+class JudgedStep:
+    """A closed step with its judged rows: what its metrics and its summary are made from.
+
+    Attributes:
+        step: the step.
+        rows: its rows.
+        options: what to compute and to keep.
+    """
+
+    step: ClosedStep
+    rows: JudgedRows
+    options: StepOptions
+
+    @cached_property
+    def view(self) -> StepView:
+        """What metrics see of it."""
+        batch, rows = self.step.batch, self.rows
+        return step_view(batch, rows.ledger, batch.split, self.options.settings, rows.tool_use, None)
+
+    @cached_property
+    def flags_off(self) -> Mapping[str, tuple[str, ...]]:
+        """The flags that cannot be computed, and the inputs that each lacks."""
+        parameters = self.options.flag_parameters
+        return off_flags(self.step.batch, parameters=parameters, tokenizer=self.rows.tokenizer)
+
+
+def scalars_of(judged: JudgedStep) -> dict[str, float]:
     """A step's metrics and flag shares over all its rollouts.
 
     Args:
-        step: the step.
-        judged: its rows.
-        options: what to compute.
+        judged: the step.
 
     Returns:
         Values by key, the split in front.
     """
-    metrics = rollout_metrics(step.batch, judged.ledger, **_metric_inputs(judged, options))
-    return metrics | flag_metrics(
-        judged.flags,
-        judged.ledger.n_rows,
-        step.key.split,
-        off=_flags_off(step, judged, options),
-        random_flags=judged.random_flags or None,
+    rows, options = judged.rows, judged.options
+    return metrics_of(judged.view, options.metric_keys) | flag_metrics(
+        rows.flags,
+        rows.ledger.n_rows,
+        judged.step.key.split,
+        off=judged.flags_off,
+        random_flags=rows.random_flags or None,
         parameters=options.flag_parameters,
     )
 
 
 def step_summary_of(
-    step: ClosedStep,
-    judged: JudgedRows,
-    options: StepOptions,
+    judged: JudgedStep,
     *,
     scalars: Mapping[str, float],
     details: Mapping[str, Any],
@@ -80,9 +105,7 @@ def step_summary_of(
     """A step summary. It names its hand-overs, so that none is counted twice after a crash.
 
     Args:
-        step: the step.
-        judged: its rows.
-        options: what was to be kept.
+        judged: the step.
         scalars: its metrics; identities that they break are named in the summary.
         details: what only a reader of the whole trace needs.
         over_disk_limit: the project is above its `max_disk_gb`.
@@ -91,9 +114,10 @@ def step_summary_of(
     Returns:
         A trace that reads as a summary of the step and carries its ledger.
     """
-    rows, key = judged.ledger, step.key
-    off = _off_text(step, judged, options) if described else ""
+    step, rows, key = judged.step, judged.rows.ledger, judged.step.key
+    off = _off_text(judged) if described else ""
     wrong = identity_checks(scalars, key.split)
+    n_traced, chosen = judged.rows.n_traced, _selection_counts(rows)
     notes = [*dict.fromkeys(step.batch.notes), *([OVER_DISK_LIMIT] if over_disk_limit else [])]
     metadata = {
         "status": _status(rows),
@@ -102,11 +126,11 @@ def step_summary_of(
         "attempt": key.attempt or None,
         "late": key.late or None,
         "population": rows.n_rows,
-        "kept": judged.n_traced,
+        "kept": n_traced,
         "groups": len(set(rows.get("group").tolist())),
-        "selection": _selection_counts(rows),
+        "selection": chosen,
         "metrics_off": off,
-        "flags_off": describe_off(_flags_off(step, judged, options)) if described else "",
+        "flags_off": describe_off(judged.flags_off) if described else "",
         "response_mask_from": step.batch.response_mask_source,
         "kept_probability": step.kept_probability if step.kept_probability < 1 else None,
         "uid": f"{step.parts[0]}-digest",
@@ -118,25 +142,15 @@ def step_summary_of(
         question = f"What came late for step {key.step} of {key.split}?"
     summary = [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": "\n".join([_summary_text(rows, judged.n_traced, off), *wrong])},
+        {"role": "assistant", "content": "\n".join([_summary_text(rows, n_traced, chosen, off), *wrong])},
     ]
     known = {name: value for name, value in metadata.items() if value is not None}
     return step_summary_trace(rows, summary=summary, metadata=known, details=details)
 
 
-def _metric_inputs(judged: JudgedRows, options: StepOptions) -> dict[str, Any]:
-    """The inputs of the step's metrics other than its rows."""
-    return {"keys": options.metric_keys, "settings": options.settings, "tool_use": judged.tool_use}
-
-
-def _flags_off(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> dict[str, tuple[str, ...]]:
-    """The flags that cannot be looked for, and what each lacks."""
-    return off_flags(step.batch, parameters=options.flag_parameters, tokenizer=judged.tokenizer)
-
-
-def _off_text(step: ClosedStep, judged: JudgedRows, options: StepOptions) -> str:
-    """The metrics that were asked for and are off, each with what it lacks."""
-    missing = missing_inputs(step.batch, judged.ledger, **_metric_inputs(judged, options))
+def _off_text(judged: JudgedStep) -> str:
+    """The metrics that were asked for and are off, each with the inputs that it lacks."""
+    missing = missing_of(judged.view, judged.options.metric_keys)
     return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 
 
@@ -152,7 +166,7 @@ def _selection_counts(rows: Ledger) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
-def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
+def _summary_text(rows: Ledger, n_traced: int, chosen: str, off: str) -> str:
     rewards = known_rewards(rows)
     known = rewards[np.isfinite(rewards)]
     lines = [
@@ -162,7 +176,6 @@ def _summary_text(rows: Ledger, n_traced: int, off: str) -> str:
         lines.append(
             f"Reward: mean {known.mean():.4g}, min {known.min():.4g}, median {np.median(known):.4g}, max {known.max():.4g}."
         )
-    chosen = _selection_counts(rows)
     if chosen:
         lines.append(f"Kept: {chosen}.")
     flags = Counter(name for names in rows.get("flags").tolist() for name in names)

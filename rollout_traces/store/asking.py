@@ -62,13 +62,13 @@ class Asked:
     condition: Sql
     order: Order
     columns: tuple[str, ...]
-    found: dict[str, pa.Array]
+    found: dict[str, np.ndarray]
 
     @property
     def only_found(self) -> np.ndarray | None:
         """Where the search result is true that the whole condition is, int [K]; None where it is another one."""
         columns = (column for name, column in self.found.items() if self.condition == Sql(f"t.{name}"))
-        return next((np.flatnonzero(column.to_numpy(zero_copy_only=False)) for column in columns), None)
+        return next((np.flatnonzero(column) for column in columns), None)
 
 
 class Asking:
@@ -115,7 +115,7 @@ class Asking:
         for node in texts:
             _check(node, scope.where)
         parts, columns = scope.place(self.rows)
-        found: dict[str, pa.Array] = {}
+        found: dict[str, np.ndarray] = {}
         used = dict.fromkeys(columns)
 
         def compile_text(node: Text | TextScan) -> Sql:
@@ -160,7 +160,7 @@ class Asking:
         for name in dict.fromkeys(name for name in (*asked.columns, *columns) if name in GROUP):
             table = table.append_column(group_column(name), self._of_groups(GROUP[name][0]))
         for name, column in asked.found.items():
-            table = table.append_column(name, column)
+            table = table.append_column(name, pa.array(column))
         return self._engine.run(statement, parameters, {"rollouts": table})
 
     def _of_groups(self, figure: str) -> pa.ChunkedArray:
@@ -224,7 +224,7 @@ class Asking:
     def _searched(
         self,
         texts: Sequence[Text | TextScan],
-        found: dict[str, pa.Array],
+        found: dict[str, np.ndarray],
         parts: list[Sql],
         used: dict[str, None],
     ) -> list[Sql]:
@@ -240,7 +240,7 @@ class Asking:
         return hits
 
     def _text(
-        self, node: Text | TextScan, found: dict[str, pa.Array], parts: list[Sql], used: dict[str, None]
+        self, node: Text | TextScan, found: dict[str, np.ndarray], parts: list[Sql], used: dict[str, None]
     ) -> Sql:
         """The condition of a search inside a larger filter."""
         expression = search.expression_of(node)
@@ -248,9 +248,9 @@ class Asking:
             return self._hits(search.look_up(self.connection, expression), found)
         return self._read(node, found, parts, used)
 
-    def _hits(self, docs: np.ndarray, found: dict[str, pa.Array]) -> Sql:
+    def _hits(self, docs: np.ndarray, found: dict[str, np.ndarray]) -> Sql:
         column = self.rows.of_docs(docs)
-        if column.true_count == self.rows.n_rows:
+        if column.all():
             return EVERY
         name = _FOUND + blake2b(docs.tobytes(), digest_size=16).hexdigest()
         found[name] = column
@@ -259,7 +259,7 @@ class Asking:
     def _read(
         self,
         node: Text | TextScan,
-        found: dict[str, pa.Array],
+        found: dict[str, np.ndarray],
         parts: Sequence[Sql],
         used: dict[str, None],
     ) -> Sql:

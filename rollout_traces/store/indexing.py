@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pyarrow.compute as pc
@@ -19,13 +19,11 @@ from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TraceP
 from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.damage import damage_said
-from rollout_traces.store.reading import Reading, read_trace, spaced
+from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.source import Source, StoredTrace
 
 logger = logging.getLogger("rollout_traces")
 
-DIGEST = "digest"
-"""What the metadata of a step summary calls it."""
 SEGMENT_ROWS = 131_072
 """Rows after which a segment is written, within one batch; a step is never torn."""
 
@@ -37,13 +35,11 @@ class Read:
     Attributes:
         stored: the trace, its texts let go.
         reading: what is kept.
-        words: the conversation's text as it is indexed.
         packed: the packed ledger of a step summary.
     """
 
     stored: StoredTrace
     reading: Reading
-    words: str
     packed: bytes | None
 
 
@@ -60,9 +56,8 @@ def read_batch(source: Source, after: int) -> list[Read]:
 def read_stored(stored: StoredTrace) -> Read:
     """What the index keeps of a trace."""
     reading = read_trace(stored)
-    words = "" if reading.kind == DIGEST else spaced(reading.text)
     packed = _packed_ledger(stored) if reading.kind == DIGEST else None
-    return Read(replace(stored, messages="", spans=None), replace(reading, text=""), words, packed)
+    return Read(replace(stored, messages="", spans=None), reading, packed)
 
 
 class IndexWriter:
@@ -80,6 +75,7 @@ class IndexWriter:
         self._folder = folder
         self._runs: dict[str, int] = dict(connection.execute("SELECT run_id, run FROM runs").fetchall())
         self._names = manifest.ColumnNames(connection)
+        self._places: dict[tuple[int, str, int], int] = {}
 
     def add(self, batch: Sequence[Read]) -> None:
         """Adds traces; a step of which something is stored already is put together anew.
@@ -166,7 +162,7 @@ class IndexWriter:
         named = {self._names.stored(name): value for name, value in reading.fields.items()}
         named.pop(None, None)
         return {
-            **{name: value for name, value in named.items() if name is not None},
+            **cast("dict[str, Any]", named),
             "doc": doc,
             "id": stored.trace_id,
             "kind": reading.kind,
@@ -203,9 +199,10 @@ class IndexWriter:
                 (stored.run_id, stored.run_name, stored.timestamp, stored.step),
             )
             self._runs[stored.run_id] = int(cursor.lastrowid or 0)
-        return manifest.place_of(
-            self._connection, self._runs[stored.run_id], read.reading.split, read.reading.step
-        )
+        key = (self._runs[stored.run_id], read.reading.split, read.reading.step)
+        if key not in self._places:
+            self._places[key] = manifest.place_of(self._connection, *key)
+        return self._places[key]
 
     def _doc(self, read: Read, place: int) -> int:
         stored, reading = read.stored, read.reading
@@ -216,7 +213,7 @@ class IndexWriter:
         )
         doc = int(cursor.lastrowid or 0)
         if reading.kind != DIGEST:
-            self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, read.words))
+            self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, reading.words))
         return doc
 
     def _say_left_out(self) -> None:

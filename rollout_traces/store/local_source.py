@@ -32,6 +32,9 @@ class LocalSource(Source):
         StoreError: there is no such project.
     """
 
+    # bytes: a text would be decoded, and encoded again to be parsed
+    texts = "CAST(messages AS BLOB), CAST(metadata AS BLOB)"
+
     def __init__(self, project: str, folder: Path | None = None) -> None:
         self.project = project
         self.path = database_path(project, folder)

@@ -19,7 +19,7 @@ from rollout_traces.store.columns.segments import Few, SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
-INDEX_VERSION = 9
+INDEX_VERSION = 10
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""
@@ -43,6 +43,7 @@ CREATE TABLE docs (
 CREATE INDEX docs_id ON docs (id);
 CREATE INDEX docs_uid ON docs (uid);
 CREATE INDEX docs_place ON docs (place);
+CREATE INDEX docs_digest ON docs (place, doc) WHERE kind = 'digest';
 CREATE TABLE files (file INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE, size INTEGER, stamp TEXT);
 """
 _SIGNS = SIGNS.replace("'", "''")

@@ -24,6 +24,8 @@ MOST_NAMES = 64
 MAX_DEPTH = 3
 """Nested metadata is flattened this deep, names joined by `/`."""
 
+DIGEST = "digest"
+"""What the metadata of a step summary calls it."""
 SIGNS = "{}[]()<>=+*/\\_^$#@|&%~`"
 """Signs that the index keeps as words of their own; other marks only separate words."""
 
@@ -38,6 +40,7 @@ PIECE = 512
 _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
+_ALONE = [(sign.encode(), f" {sign} ".encode()) for sign in SIGNS]
 _SPACE = re.compile(r"\s+")
 _VARIES = (
     (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
@@ -60,7 +63,7 @@ class Reading:
         prompt: first words of the first user message.
         reply: first words of the last assistant message, its thinking left out.
         n_messages: messages in the conversation.
-        text: the conversation's text, for the search index.
+        words: the conversation's text as it is indexed, see `spaced`; nothing of a step summary.
     """
 
     split: str
@@ -70,7 +73,7 @@ class Reading:
     prompt: str
     reply: str
     n_messages: int
-    text: str
+    words: bytes
 
 
 def read_trace(stored: StoredTrace) -> Reading:
@@ -89,7 +92,7 @@ def read_trace(stored: StoredTrace) -> Reading:
     if damaged_messages or damaged_metadata:
         fields["unreadable"] = 1
     kind = fields.pop("kind", None)
-    ours = kind in ("rollout", "digest") and "schema" in fields
+    ours = kind in ("rollout", DIGEST) and "schema" in fields
     spoken = [message for message in messages if isinstance(message, dict)]
     shown: Sequence[Mapping[str, Any]] = spoken
     if not ours:
@@ -101,6 +104,7 @@ def read_trace(stored: StoredTrace) -> Reading:
     fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
     fields |= {name: found for name, found in _tools(shown).items() if name not in fields}
+    said = [] if ours and kind == DIGEST else spoken
     return Reading(
         split=split if isinstance(split, str) else _split_of(stored.key),
         step=step if isinstance(step, int) else stored.step,
@@ -109,7 +113,7 @@ def read_trace(stored: StoredTrace) -> Reading:
         prompt=_preview(next((m for m in shown if m.get("role") == "user"), None)),
         reply=_preview(next((m for m in reversed(shown) if m.get("role") == "assistant"), None), answer_of),
         n_messages=len(messages),
-        text="\n".join(text for message in spoken for text in message_texts(message)),
+        words=b"\n".join(spaced(text) for message in said for text in message_texts(message)),
     )
 
 
@@ -146,22 +150,23 @@ def message_texts(message: Mapping[str, Any]) -> Iterator[str]:
         yield from _texts(orjson.dumps(arguments).decode() if isinstance(arguments, dict) else arguments)
 
 
-def spaced(text: str) -> str:
-    """Text with every CJK character and every sign of code standing alone, a token each."""
-    for sign in SIGNS:
-        if sign in text:
-            text = text.replace(sign, f" {sign} ")
-    if text.isascii():
-        return text
-    pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
-    return "".join(piece if piece.isascii() else _HAN.sub(r" \1 ", piece) for piece in pieces)
+def spaced(text: str) -> bytes:
+    """Text with every CJK character and every sign of code standing alone, a token each, as UTF-8."""
+    if not text.isascii():
+        pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+        text = "".join(piece if piece.isascii() else _HAN.sub(r" \1 ", piece) for piece in pieces)
+    written = text.encode("utf-8", "replace")
+    for sign, alone in _ALONE:
+        if sign in written:
+            written = written.replace(sign, alone)
+    return written
 
 
 def flatten(metadata: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
     """Scalars of nested metadata by `/`-joined name; lists of texts as tuples."""
     for key, value in metadata.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             if depth < MAX_DEPTH:
                 yield from flatten(value, f"{name}/", depth + 1)
         elif isinstance(value, list):

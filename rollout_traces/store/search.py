@@ -37,7 +37,7 @@ def match_expression(phrase: str) -> str | None:
     """
     if not _INDEXED.search(phrase):
         return None
-    quoted = spaced(phrase.replace('"', " ").replace("\x00", " "))
+    quoted = spaced(phrase.replace('"', " ").replace("\x00", " ")).decode()
     goes_on = any(sign in phrase for sign in SIGNS) and _WORD_END.search(phrase)
     return f'"{quoted}"' + (" *" if goes_on else "")
 

@@ -24,10 +24,8 @@ from rollout_traces.store.stored_trace import NO_STEP, StoredTrace
 PAGE_BYTES = 64 << 20
 """Messages read together; one trace may hold more."""
 
-_WITH_LEDGER = (
-    "rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata,"
-    " CASE WHEN key LIKE '%/steps' THEN spans END"
-)
+_PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"
+_LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
 __all__ = ["NO_STEP", "Source", "SourceRun", "SqlValue", "StoredTrace"]
 
 SqlValue = str | int | float | None
@@ -57,11 +55,13 @@ class Source(abc.ABC):
         project: the project's name.
         label: how it is called in messages to a person.
         page: rows of text fetched in one SELECT.
+        texts: the JSON of a trace as it is selected for the index, as text or as bytes.
     """
 
     project: str
     label: str
-    page: int = 500
+    page: int = 1000
+    texts: str = "messages, metadata"
     _tables: set[str] | frozenset[str] = frozenset()
 
     @abc.abstractmethod
@@ -147,7 +147,7 @@ class Source(abc.ABC):
         return [
             StoredTrace(*row)
             for row in self.select(
-                f"SELECT {_WITH_LEDGER} FROM traces WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
+                f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
                 (after, last),
             )
         ]
@@ -183,7 +183,7 @@ class Source(abc.ABC):
             found += [
                 StoredTrace(*row)
                 for row in self.select(
-                    f"SELECT {_WITH_LEDGER} FROM traces WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid",
+                    f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid",
                     chunk,
                 )
             ]

@@ -11,9 +11,10 @@ from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.attempts import TRAINING
 from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
-from rollout_traces.store.scope import Scope
 
 Place = tuple[str, str, int]
+NO_PLACE = -1
+"""The number of a place of which nothing was logged."""
 
 
 def list_runs(connection: sqlite3.Connection) -> list[RunInfo]:
@@ -83,9 +84,13 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
         place: run id, split and step.
     """
     run_id, split, step = place
-    asked = asking.asked(Scope(run_id, split, (step, step), rows="all"))
+    number = asking.connection.execute(
+        "SELECT place FROM places WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?",
+        place,
+    ).fetchone()
+    positions = asking.rows.of_place(number[0] if number else NO_PLACE)
     names = shown_columns(asking.rows, None)
-    found = asking.rows.take(asking.positions(asked), [*names, "from_ledger"])
+    found = asking.rows.take(positions, [*names, "from_ledger"])
     rows = plain_rows(found.select(names), asking.rows.kinds)
     of_ledger = found["from_ledger"].to_pylist()
     kept = [(row, known) for row, known in zip(rows, of_ledger, strict=True) if not row["superseded"]]
@@ -101,9 +106,8 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     traces = [row for group in groups for row in group.traces]
     chosen = Counter(str(row["selected_by"]) for row in traces if row["selected_by"] is not None)
     digest = asking.connection.execute(
-        "SELECT id FROM docs WHERE kind = 'digest' AND place = (SELECT place FROM places"
-        " WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?) ORDER BY doc DESC LIMIT 1",
-        place,
+        "SELECT id FROM docs WHERE kind = 'digest' AND place = ? ORDER BY doc DESC LIMIT 1",
+        number or (NO_PLACE,),
     ).fetchone()
     return StepGroups(
         run_id=run_id,

@@ -1,7 +1,9 @@
-"""Which steps were closed with which hand-overs: written before a step is judged, so that no restart decides anew."""
+"""Which steps were closed with which hand-overs: written before a step is judged, so that a restart never decides again."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +19,8 @@ class Close(NamedTuple):
     Attributes:
         key: the step, or the late part of one.
         parts: ids of the hand-overs that it was closed with.
-        why: `announced`, `next step`, `attempt`, `flush`, `quiet`, `gone`, `rank silent`, or `stored` for one that
-            its stored summary tells of.
+        why: `announced`, `next step`, `attempt`, `flush`, `quiet`, `gone`, `rank silent`, or `stored` when
+            only its stored summary shows the close.
         n_joins: joins that it was closed with; None where that is not known.
     """
 
@@ -54,8 +56,12 @@ class CloseLog:
             line = orjson.dumps(
                 {"step": [*close.key], "parts": close.parts, "why": close.why, "joins": close.n_joins}
             )
-            with self._path.open("ab") as file:
-                file.write(line + b"\n")
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.write(fd, line + b"\n") <= len(line):
+                    raise OSError(errno.ENOSPC, f"{self._path} has no room for a line")
+            finally:
+                os.close(fd)
         self._take(close)
 
     def of_part(self, batch_id: str) -> Close | None:
@@ -63,7 +69,7 @@ class CloseLog:
         return self._of_part.get(batch_id)
 
     def n_closed(self, key: StepKey) -> int:
-        """How often a step was closed: once, and once for each late part."""
+        """How often a step was closed: once, plus once for each late part."""
         return self._n_closed.get(key._replace(late=0), 0)
 
     def _take(self, close: Close) -> None:
@@ -73,7 +79,7 @@ class CloseLog:
 
 
 def _read(line: bytes) -> Close | None:
-    """A line; None for one that its writer was killed in the middle of."""
+    """Parses a line; None for a line that was cut off because its writer was killed."""
     try:
         values = orjson.loads(line)
         attempt, step, split, late = values["step"]

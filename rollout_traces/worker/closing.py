@@ -1,4 +1,4 @@
-"""When a step is closed: what its trainer announces, what its hand-overs tell, and the clock.
+"""When a step is closed: by its trainer's announcement, by later hand-overs, or by the clock.
 
 No record is read and nothing is written here: the consumer reports what arrives and asks which steps are due.
 """
@@ -27,7 +27,7 @@ class Due(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What a hand-over says of its step.
+    """What a hand-over says about its step.
 
     Attributes:
         key: its step.
@@ -151,7 +151,7 @@ class CloseRules:
             now: as for `rollouts`.
             living: spools whose owners are there.
             ranks: those of them that are ranks of one run.
-            awaits_joins: tells whether a step waits for joins.
+            awaits_joins: returns whether a step waits for joins.
         """
         reasons: dict[StepKey, str] = {}
         for key, known in self._open.items():

@@ -1,4 +1,4 @@
-"""How a worker process is started, for those who start one and need nothing of what it does."""
+"""The command line of a worker process, apart from the worker's code, so that starting one imports little."""
 
 from __future__ import annotations
 

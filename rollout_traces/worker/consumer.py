@@ -107,6 +107,7 @@ class SpoolConsumer:
         self.counters = counters
         self._warnings = Warnings(counters)
         self._consumed: dict[Place, Consumed] = {}
+        self._of_open_step: dict[StepKey, list[Place]] = {}
         self._replay = Replay(sink.stored, closes or CloseLog(), counters)
         self._replay.send_again(place for place, _ in self._records())
         self._settles = True
@@ -122,7 +123,7 @@ class SpoolConsumer:
         return sum(len(reader.names()) for reader in self._readers())
 
     def run_until(self, is_over: Callable[[], bool], after_turn: Callable[[], None] = lambda: None) -> None:
-        """Processes until it is over.
+        """Processes records until the run is over.
 
         Args:
             is_over: asked after every turn.
@@ -138,7 +139,7 @@ class SpoolConsumer:
             after_turn()
 
     def turn(self) -> bool:
-        """Does what there is to do now.
+        """Does one round of the work that is due.
 
         Returns:
             False when there was nothing.
@@ -160,7 +161,7 @@ class SpoolConsumer:
         self._decided: dict[StepKey, Close] = {}
 
     def _is_settled(self) -> bool:
-        """True once it is known what the store holds, before anything is processed again."""
+        """True once the store's contents are known, before anything is processed again."""
         if not self._settles:
             return True
         try:
@@ -180,7 +181,7 @@ class SpoolConsumer:
         return sorted(found, key=lambda item: item[0])
 
     def _process_new(self) -> tuple[bool, bool]:
-        """Processes records that have come.
+        """Processes new records.
 
         Returns:
             Whether there were some, and whether there are more.
@@ -228,6 +229,8 @@ class SpoolConsumer:
             tokens = self._take_logged()
         n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
         self._consumed[place] = Consumed(source, record.kind, step, n_rows, tokens)
+        if step is not None:
+            self._of_open_step.setdefault(step, []).append(place)
 
     def _take(self, record: Record, place: Place, source: RecordSource) -> StepKey | None:
         """Processes a record.
@@ -311,7 +314,7 @@ class SpoolConsumer:
         return has_parts and close.n_joins is not None and self._processor.n_joins(close.key) >= close.n_joins
 
     def _close_passed(self, living: set[str]) -> None:
-        """Closes what the record just processed made due, so that a backlog is not held in memory."""
+        """Closes the steps that the last record made due, so that a backlog is not held in memory."""
         for due in self._due(living):
             if due.why in ("announced", "next step", "attempt"):
                 self._close_open(due)
@@ -329,7 +332,7 @@ class SpoolConsumer:
         return self._rules.due(time.monotonic(), living, ranks, self._processor.awaits_joins)
 
     def _living(self) -> set[str]:
-        """Spools of which more may come: their owners are there, or records in them are still to be processed."""
+        """Spools that may still deliver records: their owners are alive, or they hold records not processed yet."""
         return {
             reader.spool
             for reader in self._readers()
@@ -354,7 +357,7 @@ class SpoolConsumer:
             return
         self._rules.closed(key)
         self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
-        places = [place for place, item in self._consumed.items() if item.step == key]
+        places = self._of_open_step.pop(key, [])
         again = all(self._replay.is_again(place) for place in places)
         keeps = self._processor.options.ledger
         try:
@@ -442,6 +445,7 @@ class SpoolConsumer:
         lost = RuntimeError(f"Trackio dropped {self._n_unconfirmed()} entries; they are sent again")
         self._replay.send_again(self._consumed)
         self._consumed.clear()
+        self._of_open_step.clear()
         self._settles = True
         self._back_off("sent_again", lost)
 

@@ -81,7 +81,7 @@ def give_way() -> None:
 
 
 def collect_seldom() -> None:
-    """Has Python look for cyclic garbage seldom, and never among what was imported: a step leaves next to none.
+    """Makes Python search for cyclic garbage rarely, and never among imported modules: a step leaves almost none.
 
     At Python's own threshold of 700 objects the search takes a sixth of the time of a small step.
     """
@@ -181,7 +181,7 @@ def webhook_of(manifest: RunManifest, counters: Counter[str]) -> AlertWebhook | 
 
 
 def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
-    """The decoder of the run's tokenizer; without one, what reads rows that came with messages.
+    """The decoder of the run's tokenizer; without a tokenizer, the decoder of rows that came with messages.
 
     Raises:
         StoreError: the tokenizer does not come back as it was.

@@ -1,4 +1,4 @@
-"""What a run's manifest may send data to: this machine, and what this user named.
+"""Where a run's manifest may send data: to this machine, and to targets that this user named.
 
 A manifest is a file. It may have come with a project that someone else made, and the environment holds tokens:
 neither goes to a server, a Space or a folder only because a manifest names it.
@@ -30,7 +30,7 @@ class NamedTargets:
 
     @classmethod
     def of(cls, manifest: RunManifest) -> NamedTargets:
-        """What a run's own process named."""
+        """The targets that a run's own process named."""
         folder = manifest.options.get("all_rows_folder")
         return cls(
             (manifest.remote,) if manifest.remote else (),
@@ -84,7 +84,7 @@ class NamedTargets:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Path, NamedTargets]:
-    """A run's folder, and what may be sent from it."""
+    """Parses a run's folder and the targets that it may send to."""
     parser = argparse.ArgumentParser(prog="python -m rollout_traces.worker.main")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--remote", action="append", default=[])

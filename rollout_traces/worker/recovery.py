@@ -1,4 +1,4 @@
-"""What killed trainers left behind: found, looked at, and processed."""
+"""Finds, lists and processes the spools that killed trainers left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_TARGETS = NamedTargets()
 
 @dataclass(frozen=True)
 class Left:
-    """A run's folder in which something waits.
+    """A run's folder with records that wait.
 
     Attributes:
         folder: the folder.
@@ -52,7 +52,7 @@ class Left:
 
 
 def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -> list[Left]:
-    """What waits on this node. A folder whose manifest is damaged is named in a warning and passed over.
+    """The run folders of this node with records that wait. A folder whose manifest is damaged is named in a warning and passed over.
 
     Args:
         project: of one project; of all by default.
@@ -99,7 +99,7 @@ def recover(left: Left, named: NamedTargets = NO_TARGETS) -> int:
 
 
 def recover_in_background(project: str | None = None) -> list[Left]:
-    """Starts processing what waits and is nobody's, as when a project is opened to be read.
+    """Starts processing run folders that no living process owns, for instance when a project is opened to be read.
 
     What goes to a server or a Space is left to `recover`, which asks.
 

@@ -1,4 +1,4 @@
-"""What of the spools was processed before: by a worker that was stopped, or by this one and dropped by Trackio."""
+"""Which records were processed before: by a worker that was stopped, or by this one and then dropped by Trackio."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Replay:
         self._again: set[Place] = set()
 
     def send_again(self, places: Iterable[Place]) -> None:
-        """Notes records that may have been stored before: what the store holds of them is not logged twice."""
+        """Notes records that may have been stored before: their stored rows are not logged again."""
         self._again.update(places)
 
     def is_again(self, place: Place) -> bool:
@@ -77,7 +77,7 @@ class Replay:
 
         Args:
             close: the close.
-            keeps_summaries: False where the run keeps none: then the step's totals tell that it was closed.
+            keeps_summaries: False where the run keeps none: then its totals show that the step was closed.
             again: all its records are processed again.
         """
         key, parts = close.key, close.parts

@@ -45,7 +45,7 @@ class WorkerThread:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the thread; nothing happens when it runs."""
+        """Starts the thread; does nothing when it already runs."""
         with self._lock:
             if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="rollout-traces-worker", daemon=True)
@@ -55,7 +55,7 @@ class WorkerThread:
         """Nothing has to be restarted."""
 
     def counters(self) -> Counter[str]:
-        """What it counted so far."""
+        """The worker's counters so far."""
         return Counter(self._counters)
 
     def stop(self, timeout: float) -> None:
@@ -143,7 +143,7 @@ class WorkerProcess:
             self._start_process()
 
     def counters(self) -> Counter[str]:
-        """What it counted so far."""
+        """The worker's counters so far."""
         return Counter(self._folder.status().get("counters", {}))
 
     def stop(self, timeout: float) -> None:

@@ -63,3 +63,12 @@ def test_nothing_has_no_share():
 def test_quantiles_are_students():
     for df in (4, 5, 10, 30, 1000):
         assert student_t(df) == pytest.approx(stats.t.ppf(0.975, df), rel=0.02)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (7, 8, 12), (-(2**62), 5, 2**62)])
+def test_the_numbers_of_groups_do_not_matter(numbers):
+    members = np.array([0, 0, 1, 2, 2, 2])
+    hits = np.array([1, 0, 1, 0, 1, 1], bool)
+    grouped = Grouped(np.asarray(numbers)[members])
+    assert grouped.nothing == Counts(6.0, 3, n_n=14.0)
+    assert grouped.count(hits) == Counts(6.0, 3, 4.0, 6.0, 9.0, 14.0)

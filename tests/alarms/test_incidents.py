@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+from rollout_traces.alarms import incidents as incidents_of_a_run
 from rollout_traces.alarms.incidents import AlarmState, advance, over_steps
 from rollout_traces.alarms.signals import signals_of, watched
 from tests.alarms.steps import GROUPS, SIZE, ledger
@@ -233,3 +234,22 @@ def test_a_state_is_small_enough_to_be_stored_with_every_step():
     ledgers = run(lambda step: 0.3, 60, sources=("math", "code", "chat"))
     state = over_steps((signals_of(one, step) for step, one in enumerate(ledgers)), SIGNALS)
     assert len(zlib.compress(json.dumps(state.as_plain()).encode())) < 8000
+
+
+class TestSignalsThatAreAlike:
+    @pytest.mark.parametrize("small", [False, True])
+    def test_are_judged_as_each_would_be_alone(self, small, monkeypatch):
+        """Signals that share a verdict leave the same tracks as signals that each have one of their own."""
+        shape = {"n_groups": 1, "size": 1} if small else {}
+        shares = {"truncated": 0.3, "stale": 0.2, "mixed_versions": 0.5, "nonfinite": 0.02, "repetition": 0.1}
+        steps = [
+            signals_of(
+                ledger({name: share * (step % 7 > 3) for name, share in shares.items()}, seed=step, **shape),
+                step,
+            )
+            for step in range(60)
+        ]
+        together = over_steps(steps, SIGNALS)
+        judge = incidents_of_a_run._judge
+        monkeypatch.setattr(incidents_of_a_run, "_judge", lambda *arguments: judge(*arguments[:-1], {}))
+        assert over_steps(steps, SIGNALS).as_plain() == together.as_plain()

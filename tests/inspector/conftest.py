@@ -100,10 +100,18 @@ class Served:
         self._log.close()
 
 
+NO_BROWSER = "browser tests: no Chromium. Get it with `apt-get install chromium`, or `.venv/bin/playwright install chromium`"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds what the page showed, and what the server wrote, to the report of a failed test."""
+    """Adds what the page showed, and what the server wrote, to the report of a failed test.
+
+    All tests that are skipped for want of a browser are given one place, so that pytest lists them in one line.
+    """
     report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(NO_BROWSER):
+        report.longrepr = (__file__, 1, NO_BROWSER)
     given = getattr(item, "funcargs", {})
     if report.when == "call" and report.failed:
         if isinstance(visit := given.get("visit"), Visit):
@@ -138,7 +146,7 @@ def chromium() -> Iterator[object]:
         try:
             browser = started.chromium.launch(executable_path=system, args=["--no-sandbox"])
         except playwright.Error:
-            pytest.skip("no Chromium: `apt-get install chromium`, or `.venv/bin/playwright install chromium`")
+            pytest.skip(NO_BROWSER)
         yield browser
         browser.close()
 

@@ -76,6 +76,7 @@ class TestMovingBetweenSteps:
     def test_a_click_on_a_chart_goes_to_its_step(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
+        expect(chart).to_be_visible()
         box = chart.bounding_box()
         chart.click(position={"x": 44, "y": box["height"] / 2})
         expect(visit.get("step-input")).to_have_value("1")

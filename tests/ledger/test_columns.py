@@ -78,6 +78,11 @@ class TestColumns:
         assert ledger.get("source").tolist() == [None, None]
         assert ledger.get("n_turns").tolist() == [NULL_INT, NULL_INT]
 
+    def test_an_absent_column_cannot_be_written_to(self):
+        with pytest.raises(ValueError, match="read-only"):
+            make_ledger().get("advantage")[0] = 1.0
+        assert np.isnan(make_ledger().get("advantage")).all()
+
     def test_a_row_is_plain_values_with_none_for_the_unknown(self):
         row = (
             make_ledger(2)

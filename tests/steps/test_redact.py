@@ -151,7 +151,7 @@ class TestEndToEnd:
         caplog.clear()
         logger = rt.RolloutLogger("p", "another", tiny_tokenizer(), redact=lambda message: [])
         logger.finish(1)
-        assert "the spool lies in memory alone" in caplog.text
+        assert "the spool is in memory only" in caplog.text
 
     def test_the_rest_is_still_there(self, folder):
         with sqlite3.connect(folder / "p.db") as db:

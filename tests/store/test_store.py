@@ -216,6 +216,10 @@ class TestLedgerAndMetrics:
         assert ledger.take(np.asarray([0])).row(0)["n_sampled"] == 5
         assert all(column.min() > -(2**60) for column in ledger.columns.values() if column.dtype.kind == "i")
 
+    def test_a_step_is_named_by_its_number_and_rows_by_their_run(self, store: Store) -> None:
+        assert set(store.ledger(run=RUN, split="rollout", steps=2).get("step")) == {2}
+        assert RUN in set(store.ledger().get("run"))
+
     def test_no_ledger_is_an_empty_one(self, store: Store) -> None:
         assert store.ledger(steps=(50, 60)).n_rows == 0
 

@@ -45,15 +45,14 @@ class TestRolloutTrace:
         assert set(record.metadata) <= set(METADATA)
 
     def test_the_tokens_of_all_spans_add_up_to_the_rollouts(self):
+        from trackio.cli_helpers import trace_rollup
+
         transcript, record = make_trace()
-        used = [span["usage"] for span in record.spans if "usage" in span]
-        assert len(used) == 2
-        read = sum(usage["input_tokens"] for usage in used)
-        written = sum(usage["output_tokens"] for usage in used)
-        assert (read + written, written) == (
-            len(transcript.tokens),
-            sum(t.n_sampled for t in transcript.turns),
-        )
+        assert sum("usage" in span for span in record.spans) == 2
+        shown = trace_rollup({"spans": record.spans, "metadata": record.metadata})
+        written = sum(t.n_sampled for t in transcript.turns)
+        assert shown["output_tokens"] == written
+        assert shown["input_tokens"] + written == len(transcript.tokens)
 
     def test_the_status_says_the_reward(self):
         _, record = make_trace()

@@ -15,8 +15,11 @@ export function clamp(value, low, high) {
 
 // The value below which a share of the finite values lies.
 export function quantile(values, share) {
-  const finite = Float64Array.from(values).filter(Number.isFinite).sort();
-  if (!finite.length) return NaN;
+  const known = new Float64Array(values.length);
+  let n = 0;
+  for (let i = 0; i < values.length; i++) if (Number.isFinite(values[i])) known[n++] = values[i];
+  if (!n) return NaN;
+  const finite = known.subarray(0, n).sort();
   const at = share * (finite.length - 1);
   const low = Math.floor(at);
   return finite[low] + (finite[Math.min(low + 1, finite.length - 1)] - finite[low]) * (at - low);

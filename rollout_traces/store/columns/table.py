@@ -130,17 +130,29 @@ class Rows:
         """Whether every row has its conversation."""
         return self.arrow(["doc"])["doc"].null_count == 0
 
-    def of_docs(self, docs: np.ndarray) -> pa.Array:
+    @cached_property
+    def _docs(self) -> np.ndarray:
+        """The number of each row's conversation, 0 where it has none, int [N]."""
+        return self.arrow(["doc"])["doc"].fill_null(0).to_numpy()
+
+    def of_docs(self, docs: np.ndarray) -> np.ndarray:
         """Which rows have one of some conversations, bool [N].
 
         Args:
             docs: their numbers, int [K].
         """
-        of_rows = self.arrow(["doc"])["doc"].fill_null(0).to_numpy()
-        wanted = np.zeros(max(of_rows.max(initial=0), docs.max(initial=0)) + 1, bool)
+        wanted = np.zeros(max(self._docs.max(initial=0), docs.max(initial=0)) + 1, bool)
         wanted[docs] = True
         wanted[0] = False
-        return pa.array(wanted[of_rows])
+        return wanted[self._docs]
+
+    def of_place(self, place: int) -> np.ndarray:
+        """The positions of the rows of one step of a split of a run, int [K].
+
+        Args:
+            place: its number.
+        """
+        return np.flatnonzero(self.arrow(["place"])["place"].to_numpy() == place)
 
     def nothing(self, names: Sequence[str]) -> pa.Table:
         """Some columns without rows, to tell their types; nothing is read."""
@@ -156,35 +168,35 @@ class Rows:
             positions: int [K].
             names: which columns.
         """
-        stored = list(dict.fromkeys(name for name in names if name in self._stored_for([name])))
-        order = np.argsort(positions, kind="stable")
-        wanted = positions[order]
-        edges = np.cumsum([0, *self._sizes])
-        parts: list[dict[str, pa.Array]] = []
-        needed = list(dict.fromkeys([*stored, *self._stored_for(names)]))
+        needed = self._stored_for(names)
         size = self.n_rows * len(needed) * BYTES_OF_A_VALUE
-        scattered = len(np.unique(wanted // ROW_GROUP)) > FEW_GROUPS
+        scattered = len(np.unique(positions // ROW_GROUP)) > FEW_GROUPS
         if size <= SMALL or (scattered and size <= MOST_KEPT // 2):
             for segment in self.state.segments:
                 self._cache.read(segment, self._alive[segment.number], needed)
-        for at, segment in enumerate(self.state.segments):
-            inside = wanted[(wanted >= edges[at]) & (wanted < edges[at + 1])] - edges[at]
-            if len(inside):
-                parts.append(self._take_from(segment, inside, needed))
-        columns: dict[str, pa.Array] = {}
-        for name in needed:
-            pieces = [part[name] for part in parts]
-            columns[name] = pa.concat_arrays(pieces) if pieces else pa.array([], type_of(self.kinds[name]))
-        if not np.array_equal(wanted, positions):
+        edges = np.cumsum([0, *self._sizes])
+        of = np.searchsorted(edges, positions, side="right") - 1
+        parts = [
+            self._take_from(self.state.segments[at], positions[of == at] - edges[at], needed)
+            for at in np.unique(of).tolist()
+        ]
+        columns = parts[0] if len(parts) == 1 else self._joined(parts, needed)
+        if len(parts) > 1:
             back = np.empty(len(positions), np.int64)
-            back[order] = np.arange(len(positions))
+            back[np.argsort(of, kind="stable")] = np.arange(len(positions))
             columns = _taken(columns, back)
-        return pa.table(
-            {
-                name: columns[name] if name in columns else _computed(name, columns, self.state, positions)
-                for name in names
-            }
-        )
+        for name in names:
+            if name not in columns:
+                columns[name] = _plain(_computed(name, columns, self.state, positions), self.kinds[name])
+        return pa.Table.from_arrays([columns[name] for name in names], [*names])
+
+    def _joined(self, parts: Sequence[Mapping[str, pa.Array]], names: Sequence[str]) -> dict[str, pa.Array]:
+        """Columns of rows that lie in several segments, or in none."""
+        pieces = {name: [part[name] for part in parts] for name in names}
+        return {
+            name: pa.concat_arrays(each) if each else pa.array([], type_of(self.kinds[name]))
+            for name, each in pieces.items()
+        }
 
     def _take_from(
         self, segment: SegmentFile, inside: np.ndarray, names: Sequence[str]
@@ -390,4 +402,6 @@ def _plain(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:
     """A column of the kind's own type, in one piece."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     return column if column.type == type_of(kind) else column.cast(type_of(kind))

@@ -254,7 +254,7 @@ class _Writer:
             docs.append(doc)
             noted.append((doc, int(numbers[row]), trace_id, uids[row], places[row], kinds[row]))
             said = None if rows.messages is None else rows.messages[row].as_py()
-            words.append((doc, "" if said is None else spaced(conversation_text(said))))
+            words.append((doc, b"" if said is None else spaced(conversation_text(said))))
         self._connection.executemany(
             "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)", noted
         )

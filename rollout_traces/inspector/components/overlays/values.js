@@ -1,13 +1,13 @@
 // What overlays compute with.
 
-// One value a token from its tracks; NaN where the policy did not sample it.
+// One value a token from up to four of its tracks; NaN where the policy did not sample it.
 export function each(tokens, names, value, { sampledOnly = true } = {}) {
   const out = new Float32Array(tokens.n).fill(NaN);
-  const arrays = names.map(name => tokens.get(name));
+  const [a, b, c, d] = names.map(name => tokens.get(name));
   const sampled = tokens.get("response_mask");
   for (let i = 0; i < tokens.n; i++) {
     if (sampledOnly && !sampled[i]) continue;
-    out[i] = value(...arrays.map(array => array[i]));
+    out[i] = value(a[i], b && b[i], c && c[i], d && d[i]);
   }
   return out;
 }

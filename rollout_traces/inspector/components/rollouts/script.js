@@ -33,6 +33,7 @@ let listFor = "";
 let chartsFor = "";
 let rollout = null;
 let rolloutFor = "";
+let ahead = null;
 let view = null;
 let marks = null;
 let labels = null;
@@ -56,7 +57,7 @@ export function mount(element, server) {
   charts = new Charts(part(".rt-right"));
   part(".rt-list-toggle").addEventListener("click", () => showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")));
   keys();
-  register("rollouts", { element: root, update, news });
+  register("rollouts", { element: root, update, news, askAhead });
 }
 
 function update(now, changed) {
@@ -194,13 +195,27 @@ function openWanted(now) {
   return openNamed(now);
 }
 
+function askRollout(now, id) {
+  return call("rollout", { ...request(now), id: id || now.id || null, group: now.group ?? null, sample: now.sample ?? null });
+}
+
+// The address names a rollout of a project that is only being opened: its answer is on the way meanwhile.
+function askAhead(now) {
+  if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined)) return;
+  ahead = { wanted: keyOf(now, OPEN_KEYS), answer: askRollout(now) };
+  ahead.answer.catch(() => {});
+}
+
 // In another run or split it is asked for beside the list, which may then say that another one is the nearest.
 function openNamed(now) {
   const wanted = keyOf(now, OPEN_KEYS);
   if (wanted === rolloutFor) return undefined;
   rolloutFor = wanted;
+  const early = ahead?.wanted === wanted ? ahead.answer : null;
+  ahead = null;
   const card = !wish && cards().find(each => (now.id !== undefined ? each.id === now.id : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step));
-  return newestRollout(call("rollout", { ...request(now), id: card?.id || now.id || null, group: now.group ?? null, sample: now.sample ?? null }), show, error => {
+  const ask = () => askRollout(now, card?.id);
+  return newestRollout(early ? early.catch(ask) : ask(), show, error => {
     rollout = null;
     if (wish) { rolloutFor = ""; return; }
     replace(part(".rt-middle"), notice("error", "This rollout could not be opened", error.message));

@@ -46,6 +46,7 @@ function follow(event) {
 async function refresh(changed) {
   const now = state.get();
   if (loadedProject === undefined || loadedProject !== (now.project || null)) {
+    whenReady(now.page || opens(now)).then(page => page.askAhead?.(now));
     if (!(await loadCatalog(now.project))) return;
   }
   if (fillDefaults()) return;

@@ -1,10 +1,12 @@
 // The tokens of a turn as text with exact edges. Chunks are one text node until they come near the view;
-// then they become one element a token. Layout is the same before and after, so nothing jumps.
+// then they become one element a token. Layout is the same before and after, so nothing jumps. A turn
+// far from the view is not laid out at all.
 
 import { escapeHtml, h } from "../../lib/dom.js";
 import { inert, showWhitespace } from "../../lib/text.js";
 
 const CHUNK = 256;
+const LINE_PX = 23;
 const NEAR = "900px 0px";
 // Tokens that are elements from the start: what is seen first is painted once, with its overlay.
 const SEEN_FIRST = 1024;
@@ -18,6 +20,9 @@ export class TokenText {
     this.observer = new IntersectionObserver(entries => {
       for (const entry of entries) if (entry.isIntersecting) this.upgrade(entry.target);
     }, { root: scroller, rootMargin: NEAR });
+    this.nearObserver = new IntersectionObserver(entries => {
+      for (const entry of entries) entry.target.classList.toggle("rt-near", entry.isIntersecting);
+    }, { root: scroller, rootMargin: NEAR });
   }
 
   // Other nodes will be made.
@@ -28,7 +33,7 @@ export class TokenText {
 
   // A node for tokens [start, stop).
   range(start, stop) {
-    const node = h("div", { class: "rt-tokens", dir: "auto" });
+    const node = h("div", { class: this.first > 0 ? "rt-tokens rt-near" : "rt-tokens", dir: "auto" });
     for (let at = start; at < stop; at += CHUNK) {
       const chunk = h("span", { class: "rt-chunk" });
       chunk.rtRange = [at, Math.min(at + CHUNK, stop)];
@@ -39,11 +44,19 @@ export class TokenText {
       this.observer.observe(chunk);
       node.append(chunk);
     }
+    node.style.containIntrinsicSize = `auto ${LINE_PX * this.lines(start, stop)}px`;
+    this.nearObserver.observe(node);
     return node;
+  }
+
+  lines(start, stop) {
+    const { starts, stops } = this.tokens.arrays;
+    return start < stop ? this.tokens.raw.slice(starts[start], stops[stop - 1]).split("\n").length : 1;
   }
 
   forget() {
     this.observer.disconnect();
+    this.nearObserver.disconnect();
     this.startOver();
   }
 
