@@ -252,7 +252,7 @@ def evaluation_alone(e: Evidence) -> list[Diagnosis]:
             f"select split, step, prompt_key{', ' if means else ''}{means} from rollouts where {scope} group by 1, 2, 3"
         )
     )
-    found = []
+    found: list[Diagnosis] = []
     for split in dict.fromkeys(rows["split"].tolist()):
         here = rows["split"] == split
         moved = [
