@@ -155,8 +155,8 @@ def _levels(union: str, part: Part | None = None, others: Sequence[str] = ()) ->
     if part is None:
         return f"select side, {MEAN} as level, sum(x) as total, count(x) as rollouts from ({union}) group by side order by side"
     inside, outside = (", ".join(sql_text(v) for v in values) for values in (part.values, others))
-    within = f"case when {part.column} in ({inside}) then 'inside'"
-    within += f" when {part.column} in ({outside}) then 'elsewhere' end" if others else " end"
+    within = f"case when {quoted(part.column)} in ({inside}) then 'inside'"
+    within += f" when {quoted(part.column)} in ({outside}) then 'elsewhere' end" if others else " end"
     return (
         f"select side, part, {MEAN} as level, sum(x) as total, count(x) as rollouts from (select side, x, w, {within} as part from ({union})) "
         "group by grouping sets ((side), (side, part)) having grouping(part) = 1 or part is not null order by part desc nulls first, side"
@@ -290,7 +290,7 @@ def _since(
     if condition:
         scope += f" and {condition}"
     if part is not None:
-        scope += f" and {part.column} in ({', '.join(sql_text(v) for v in part.values)})"
+        scope += f" and {quoted(part.column)} in ({', '.join(sql_text(v) for v in part.values)})"
     query = f"select step, avg({level}) as x, count({level}) as n from rollouts where {scope} group by step having n > 0 order by step"
     found = as_arrays(relations.sql(query, params))
     values = found["x"].astype(float)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.advantages import uncentred
 from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
+from rollout_traces.analysis.further import parts_further
 from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.recomputed import exact
@@ -23,6 +25,8 @@ WARM_UP_OF_VERSIONS = 12
 """Steps within which an asynchronous run takes up its staleness."""
 MOST_ELSEWHERE = 0.25
 """A change belongs to some parts alone where it is at most this much of theirs in every other part."""
+SHARP = 0.6
+"""A part is named where its jump is at least this much of the largest of any part: a source holds a language that failed."""
 HEADLINES = frozenset({"reward", "success", "n_sampled", "mean_logprob", "group/tie_share"})
 """The numbers that a run is read by; they share no chance of error with the many others."""
 NOT_FOLLOWED = ("time/", "timeperf/")
@@ -48,6 +52,8 @@ class Movements:
         return self.series.get((column, value, None))
 
 
+FURTHER_LEVEL = 0.02
+"""The same for the parts by further columns, which are many and of few rollouts."""
 LEVEL = 0.6
 """Nominal chance of any false change in a run, a third each for `HEADLINES`, all rollouts, and parts.
 
@@ -63,17 +69,24 @@ def movements(run: RunSeries, level: float = LEVEL) -> Movements:
         run: the run.
         level: chance of any false change over all series, a third each for `HEADLINES`, all rollouts, and parts.
     """
-    everything = [*run.numbers(), *run.shares(), *run.group_measures()]
+    everything = [*run.numbers(), *run.shares(), *run.group_measures(), *uncentred(run)]
     everything += [s for s in logged_series(run.relations, run.run, NOT_FOLLOWED) if not _repeats(s.column)]
     if run.always_solved is not None:
         everything.append(run.always_solved)
     first = [s for s in everything if s.segment is None and s.column in HEADLINES and s.value is None]
     whole = [s for s in everything if s.segment is None and s not in first]
     parts = [s for s in everything if s.segment is not None]
+    beside = list(parts_further(run))
+    everything += beside
     kept = []
-    for series in (first, whole, parts):
+    for series, chance in (
+        (first, level / 3),
+        (whole, level / 3),
+        (parts, level / 3),
+        (beside, FURTHER_LEVEL),
+    ):
         found = [change for each in series for change in change_points(each)]
-        kept += controlled(found, len(series), level / 3)
+        kept += controlled(found, len(series), chance)
     start = run.steps[min(WARM_UP, len(run.steps) - 1)] if len(run.steps) else 0
     kept = [change for change in kept if change.step > start and not _warms_up(change, run)]
     table = {(s.column, s.value, s.segment): s for s in everything}
@@ -181,9 +194,9 @@ def where(
 ) -> Part | None:
     """The sources or engines in which a change happened, where it spared the others.
 
-    Of several columns that separate it, the one whose other values moved least.
+    Of several columns that separate it, the one whose other values moved least, among those of the largest jumps.
     """
-    best: tuple[float, Part] | None = None
+    found: list[tuple[float, float, Part]] = []
     for segment in dict.fromkeys(
         key[2][0] for key in table if key[0] == column and key[1] == value and key[2]
     ):
@@ -203,9 +216,11 @@ def where(
         outside = [abs(jump / largest) for name, (jump, _) in jumps.items() if name not in inside]
         if outside and max(outside) <= MOST_ELSEWHERE and len(inside) <= max(len(jumps) // 2, 1):
             share = max(outside) + 0.05 * len(inside)
-            if best is None or share < best[0]:
-                best = (share, Part(segment, tuple(sorted(inside))))
-    return best[1] if best else None
+            found.append((share, abs(largest), Part(segment, tuple(sorted(inside)))))
+    sharp = max((jump for _, jump, _ in found), default=0.0) * SHARP
+    return min((each for each in found if each[1] >= sharp), default=(0, 0, None), key=lambda each: each[0])[
+        2
+    ]
 
 
 def _window(change: ChangePoint, width: int = 14) -> tuple[int, int, int, int]:

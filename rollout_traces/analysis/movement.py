@@ -10,7 +10,7 @@ class Part:
     """A part of the rollouts.
 
     Attributes:
-        column: `source` or `engine`.
+        column: `source`, `engine`, or another text column of few values.
         values: the values that it holds.
     """
 

@@ -33,6 +33,10 @@ LATEST = 8
 """Last steps of a run over which the share of a phrase is taken."""
 SPREAD = 0.15
 """A phrase of a run is followed when its share grew by at least this much."""
+UNHEARD = 0.01
+"""A phrase is new where at most this share of the texts of a run's first third hold it ..."""
+HEARD = 0.06
+"""... and at least this share of those of its last third."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
 
@@ -229,23 +233,55 @@ def texts_of(run: RunSeries, condition: str = "true", params: Sequence[object] =
     )
 
 
-def phrase_trends(run: RunSeries, most: int = 5) -> list[PhraseTrend]:
+def new_ngrams(texts: Texts, most: int = 3) -> list[str]:
+    """The longest n-grams of a run's last third that nearly nobody wrote in its first, the most frequent first.
+
+    The log-odds under a prior are weak for what was never seen; so it is counts that decide here, and whoever
+    uses them has to test when they began.
+
+    Args:
+        texts: of a run.
+        most: how many at most.
+    """
+    chosen, late = _ends(texts)
+    n_late, n_early = max(int(late.sum()), 1), max(int((~late).sum()), 1)
+    found: list[tuple[float, str, set[int]]] = []
+    for ngram, rows in occurrences([texts.text[i] for i in chosen]).items():
+        n = int(late[rows].sum())
+        groups = {texts.group[chosen[row]] for row in rows}
+        if n / n_late >= HEARD and (len(rows) - n) / n_early <= UNHEARD and len(groups) >= FEWEST_GROUPS:
+            found.append((n, ngram, set(rows.tolist())))
+    found.sort(key=lambda each: (-each[0], -len(each[1].split()), each[1]))
+    kept: list[tuple[str, set[int]]] = []
+    for _, ngram, held in found:
+        if not any(len(held & other) >= 0.8 * min(len(held), len(other)) for _, other in kept):
+            kept.append((ngram, held))
+    return [ngram for ngram, _ in kept[:most]]
+
+
+def _ends(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the texts traced at random in the first and last third of the steps, and which are of the last."""
+    steps = np.unique(texts.step)
+    third = len(steps) // 3
+    if not third:
+        return np.empty(0, int), np.empty(0, bool)
+    late, early = texts.step >= steps[-third], texts.step < steps[third]
+    chosen = np.flatnonzero((late | early) & texts.random)
+    return chosen, late[chosen]
+
+
+def phrase_trends(texts: Texts, most: int = 5) -> list[PhraseTrend]:
     """Phrases whose share grew over a run, with what they earn.
 
     Args:
-        run: the run.
+        texts: of the run.
         most: how many at most.
     """
-    texts = texts_of(run)
     steps = np.unique(texts.step)
     if len(steps) < 12:
         return []
-    third = len(steps) // 3
-    late, early = texts.step >= steps[-third], texts.step < steps[third]
-    chosen = np.flatnonzero((late | early) & texts.random)
-    found = enriched(
-        [texts.text[i] for i in chosen], late[chosen], [texts.group[i] for i in chosen], most=4 * most
-    )
+    chosen, late = _ends(texts)
+    found = enriched([texts.text[i] for i in chosen], late, [texts.group[i] for i in chosen], most=4 * most)
     trends = []
     for phrase in found:
         if phrase.share_a - phrase.share_b < SPREAD:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.advantages import UNCENTRED, uncentred_query
 from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.relations import current, known_number, quoted, sql_text
 from rollout_traces.analysis.series import GROUP_SHARES, RunSeries
@@ -45,8 +46,8 @@ def level_query(run: RunSeries, moved: Moved) -> str:
         parts.append("traced and selected_by = 'random'")
     inside = "true"
     if moved.part is not None:
-        inside = f"{moved.part.column} in ({', '.join(map(sql_text, moved.part.values))})"
-        parts.append(f"{moved.part.column} is not null")
+        inside = f"{quoted(moved.part.column)} in ({', '.join(map(sql_text, moved.part.values))})"
+        parts.append(f"{quoted(moved.part.column)} is not null")
     return (
         f"select step >= {start} as after, {inside} as inside, {what} as level, count(*) as rollouts from rollouts "
         f"where {' and '.join(parts)} and {steps} group by 1, 2 order by 1, 2 desc"
@@ -60,7 +61,7 @@ def _derived(run: RunSeries, moved: Moved, steps: str) -> str:
         of, what = GROUP_SHARES[moved.column]
         inside = "true"
         if moved.part is not None:
-            inside = f"{moved.part.column} in ({', '.join(map(sql_text, moved.part.values))})"
+            inside = f"{quoted(moved.part.column)} in ({', '.join(map(sql_text, moved.part.values))})"
         return (
             f"select step >= {start} as after, {inside} as inside, coalesce(sum({what}), 0) / sum({of}) as level, "
             f"sum(rows_) as rollouts from ({run.with_values(run.groups_query)}) where {steps} "
@@ -70,6 +71,7 @@ def _derived(run: RunSeries, moved: Moved, steps: str) -> str:
         "update/top3_share": (run.top_rows_query, "sum(top*n) / sum(n)", "n"),
         "prompts/always_solved_share": (run.always_solved_query, "sum(share*n) / sum(n)", "n"),
         "advantage/scale": (run.advantage_scale_query, "sqrt(sum(square*n) / sum(n))", "n"),
+        UNCENTRED: (uncentred_query(run), "sum(share*n) / sum(n)", "n"),
         "group/reward_corr_length": (
             run.length_correlation_query,
             "sum(correlation*freedom) / sum(freedom)",

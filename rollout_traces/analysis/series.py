@@ -147,7 +147,7 @@ class RunSeries:
         for i, name in enumerate(self.columns.numbers):
             known = known_number(name)
             parts += [f"count({known}) as k{i}", f"sum({known}) as s{i}"]
-        keys = ", ".join(["step", *self.segments])
+        keys = ", ".join(["step", *map(quoted, self.segments)])
         query = f"select {keys}, {', '.join(parts)} from rollouts where {self.scope} group by {keys}"
         return as_arrays(self.relations.sql(query, self.params))
 
@@ -188,7 +188,7 @@ class RunSeries:
 
     def _counts_query(self, at: int, name: str, condition: str) -> str:
         """A SELECT of the rollouts with each value in each cell; of a column of several values also of those that know it."""
-        keys = ", ".join(["step", *self.segments])
+        keys = ", ".join(["step", *map(quoted, self.segments)])
         where = self.with_values(
             f"from rollouts where {self.scope} and {quoted(name)} is not null{condition}"
         )

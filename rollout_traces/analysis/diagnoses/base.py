@@ -11,7 +11,7 @@ from rollout_traces.analysis.length_bias import LengthBias, length_bias
 from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.moved import LEVEL, Movements, movements
 from rollout_traces.analysis.movement import Moved, Part
-from rollout_traces.analysis.phrases import PhraseTrend, phrase_trends
+from rollout_traces.analysis.phrases import PhraseTrend, Texts, phrase_trends, texts_of
 from rollout_traces.analysis.seen import FirstSeen, first_seen
 from rollout_traces.analysis.series import RunSeries, Series
 
@@ -87,9 +87,14 @@ class Evidence:
         return logged_series(self.run.relations, self.run.run)
 
     @cached_property
+    def texts(self) -> Texts:
+        """What the traced rollouts wrote."""
+        return texts_of(self.run)
+
+    @cached_property
     def phrases(self) -> list[PhraseTrend]:
         """Phrases whose share grew."""
-        return phrase_trends(self.run)
+        return phrase_trends(self.texts)
 
     @cached_property
     def length_bias(self) -> LengthBias | None:

@@ -21,12 +21,12 @@ from rollout_traces.analysis.diagnoses.base import (
 )
 from rollout_traces.analysis.diagnoses.data import ADVICE_MASK, MASK_FLAGS, severity_of
 from rollout_traces.analysis.diagnoses.environment import ADVICE_TOOL, TOOL_FLAGS
-from rollout_traces.analysis.diagnoses.reward_values import share_likelihood
 from rollout_traces.analysis.moved import WARM_UP, first_there
 from rollout_traces.analysis.ramps import ramp
 from rollout_traces.analysis.recomputed import before_and_late, levels_of, logged_by_step, two_levels
 from rollout_traces.analysis.relations import sql_text
 from rollout_traces.analysis.series import Series
+from rollout_traces.analysis.share_changes import share_likelihood
 
 TOLD_ELSEWHERE = (
     "truncated",

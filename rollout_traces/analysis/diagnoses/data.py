@@ -19,6 +19,7 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
     since,
 )
+from rollout_traces.analysis.diagnoses.unexpected import prompts_changed
 from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import as_arrays, current, sql_text
@@ -148,7 +149,8 @@ def duplicate_prompts(e: Evidence) -> list[Diagnosis]:
 
 
 def data_mix(e: Evidence) -> list[Diagnosis]:
-    """The share of sources moved."""
+    """The share of sources moved, or the length of prompts."""
+    exact = prompts_changed(e)
     steps: dict[int, list] = {}
     for m in e.of("source"):
         near = next((step for step in steps if abs(step - m.step) <= 3), m.step)
@@ -166,6 +168,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
             )
         )  # fmt: skip
     if not found:
+        found += exact
         found += [
             Diagnosis(
                 "data_mix", f"Prompts changed their length (n_prompt): {change_text(m)}.", "warn", DATA, m.step, m.last, m.part,
@@ -173,6 +176,7 @@ def data_mix(e: Evidence) -> list[Diagnosis]:
                 "Compare prompts before and after: another data set, or another system prompt.",
             )
             for m in e.of("n_prompt")
+            if not any(d.step is not None and abs(d.step - m.step) <= 3 for d in exact)
         ]  # fmt: skip
     return found
 

@@ -11,6 +11,7 @@ from rollout_traces.analysis.diagnoses import (
     outcomes,
     policy,
     reward_values,
+    unexpected,
     update,
 )
 from rollout_traces.analysis.diagnoses.base import (
@@ -31,6 +32,7 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 
 RULES = (
+    *unexpected.RULES,
     *data.RULES,
     *environment.RULES,
     *reward_values.RULES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +32,7 @@ from rollout_traces.analysis.recomputed import (
 )
 from rollout_traces.analysis.relations import known_number, known_reward, sql_text
 from rollout_traces.analysis.seen import seen_query
+from rollout_traces.analysis.share_changes import begins
 
 TOOL_COLUMNS = ("n_tool_errors", "tools/errors_per_call")
 TOOL_FLAGS = ("tool_error", "tool_call_unparsed")
@@ -65,7 +66,8 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
             incidents.append([m])
         else:
             near.append(m)
-    found = [_tool_fault(e, incident, new) for incident in incidents]
+    sudden = _suddenly_new(e, {s.value for s in new})
+    found = [_tool_fault(e, incident, new, sudden) for incident in incidents]
     for s in new:
         if not any(d.step is not None and abs(d.step - s.first) <= 8 for d in found):
             text = f"New error of tools: “{s.value}”, in {percent(s.share_since)} of the traced rollouts since step {s.first}."
@@ -85,10 +87,41 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
                     ADVICE_TOOL,
                 )
             )
+    for value, step in sudden.items():
+        if not any(d.step is not None and abs(d.step - step) <= 8 for d in found):
+            found.append(_sudden_error(e, value, step))
     return found
 
 
-def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagnosis:
+def _suddenly_new(e: Evidence, told: Collection[str]) -> dict[str, int]:
+    """Error -> step from which it is there, of those that are too few in any one step to count as first seen."""
+    found = {}
+    for (column, value, segment), series in e.movements.series.items():
+        if column == "error_signatures" and segment is None and value is not None and value not in told:
+            place, _ = begins(series.values * series.rows, series.rows, 0.002, LEAST_NEW_SHARE)
+            if place is not None:
+                found[value] = int(series.steps[place])
+    return found
+
+
+def _sudden_error(e: Evidence, value: str, step: int) -> Diagnosis:
+    random = " and traced and selected_by = 'random'" if e.run.needs_text("error_signatures", value) else ""
+    has = f"list_contains(error_signatures, {sql_text(value)})"
+    query = (
+        f"select avg(cast({has} as int)) as share, count(*) as rollouts from rollouts where {e.run.with_values(e.run.scope)} "
+        f"and error_signatures is not null{random} and step >= {step}"
+    )
+    share = e.run.relations.sql(query).to_pylist()[0]["share"]
+    text = f"New error of tools: “{value}”, in {percent(share)} of the traced rollouts since step {step}."
+    where = f"error_signatures has {literal(value)} and step >= {step}"
+    return Diagnosis(
+        "tools_failing", text, "warn", ENVIRONMENT, step, None, None, {"share": share}, where, (query,), ADVICE_TOOL,
+    )  # fmt: skip
+
+
+def _tool_fault(
+    e: Evidence, incident: Sequence[Moved], new: Sequence, sudden: Mapping[str, int]
+) -> Diagnosis:
     m = _from_its_first(e, incident[0])
     signatures = [s for s in new if abs(s.first - m.step) <= 8]
     step = min([m.step, *(s.first for s in signatures if s.first >= m.step - 2)])
@@ -98,6 +131,7 @@ def _tool_fault(e: Evidence, incident: Sequence[Moved], new: Sequence) -> Diagno
     named = [s.value for s in signatures] or [
         i.value for i in incident if i.column == "error_signatures" and i.value
     ]
+    named = named or [value for value, first in sudden.items() if abs(first - m.step) <= 8]
     if named:
         text += f"; new error “{named[0]}”"
         if signatures:

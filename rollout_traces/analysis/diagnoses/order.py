@@ -26,6 +26,7 @@ FIRST_OF_TIER = {
     "truncation": 1,
     "dead_groups": 2,
     "reward_moved": 4,
+    "new_phrase": 5,
 }
 """Inside a tier, what explains stands before what it explains; 3 where nothing is said."""
 WORST_FIRST = {"error": 0, "warn": 1, "info": 2}

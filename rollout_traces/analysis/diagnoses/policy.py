@@ -26,6 +26,8 @@ MISMATCH = ("mismatch_k1", "mismatch_k3", "mismatch_abs_max", "log_ratio_sum")
 MISMATCH_FLAGS = ("logprob_mismatch", "logprob_out_of_range")
 SAMPLED = ("mean_logprob", "n_sampled", "reward", "success", "stop_reason", "n_turns", "answered")
 """What one engine alone can do differently, beside its logprobs."""
+LEAST_MISMATCH = 5e-4
+"""A mean log ratio, or divergence, that moved by less says nothing of an engine."""
 LEAST_PLATEAU = 5
 """Steps without a newer policy version that are too many, and at least three times the usual."""
 
@@ -36,6 +38,8 @@ def engine_off(e: Evidence) -> list[Diagnosis]:
     for m in e.moved:
         on_engine = m.part is not None and m.part.column == "engine"
         is_mismatch = m.column in MISMATCH or (m.column == "flags" and m.value in MISMATCH_FLAGS)
+        if is_mismatch and m.value is None and abs(m.after - m.before) < LEAST_MISMATCH:
+            continue
         if is_mismatch and (m.rises or m.column == "mismatch_k1" or m.column == "log_ratio_sum"):
             found.append(_mismatch(e, m))
         elif on_engine and (m.column in SAMPLED or m.column == "flags") and m.part is not None:

@@ -15,19 +15,16 @@ from rollout_traces.analysis.diagnoses.base import (
     number,
     percent,
 )
+from rollout_traces.analysis.diagnoses.whose import whose
 from rollout_traces.analysis.movement import Part
 from rollout_traces.analysis.recomputed import before_and_after, levels_of, two_levels
 from rollout_traces.analysis.relations import as_arrays, known_reward, sql_text
+from rollout_traces.analysis.share_changes import FEWEST_STEPS, begins
 
 DISCRETE = 20
-"""A reward with at most so many values is one of a few; a new value there is another scale or rule."""
-LEAST_SHARE = 0.1
-"""Share of the rewards of the steps after that have the value ..."""
-TIMES = 4.0
-"""... which is so many times the share before, over ten steps and over three: learning is not so sudden."""
-LEAST_GAIN = 25.0
-"""Gain in log-likelihood of two shares over one; chance gives this to one series in some billions."""
-FEWEST_STEPS = 5
+"""A reward with at most so many values is one of a few."""
+BEYOND = 0.05
+"""Share of the rewards that went beyond a value at which they are clipped since."""
 FEWEST_ROWS = 20
 LOOKED_THROUGH = 125_000
 """Rollouts in which frequent values are looked for; of a longer run a part of the steps, then counted in all."""
@@ -43,7 +40,7 @@ class NewValue:
 
 
 def reward_values(e: Evidence) -> list[Diagnosis]:
-    """Rewards that are suddenly 0 in an otherwise continuous reward, or take values that a discrete one did not."""
+    """Rewards that are suddenly 0, or that many rollouts take exactly and hardly any took before."""
     if not e.run.columns.has("reward") or len(e.run.steps) < 2 * FEWEST_STEPS:
         return []
     found: list[list[NewValue]] = []
@@ -80,48 +77,30 @@ def _new_values(e: Evidence) -> Iterator[NewValue]:
         here = np.asarray([s == name for s in sources])
         of = np.bincount(at[here & every], total[here & every], size)
         best: tuple[float, NewValue] | None = None
-        for value in values if discrete else values[values == 0]:
+        for value in values:
             rows = here & ~every
             rows[rows] = counted["v"][rows].astype(float) == value
-            place, gain = _begins(np.bincount(at[rows], total[rows], size), of, discrete)
+            most_before = 1.0 if value == 0 and not discrete else 0.002
+            place, gain = begins(np.bincount(at[rows], total[rows], size), of, most_before)
+            if place is not None and not discrete and value != 0 and not _is_an_end(e, float(value), place):
+                continue
             if place is not None and (best is None or gain > best[0]):
                 best = (gain, NewValue(name, float(value), place))
         if best is not None:
             yield best[1]
 
 
-def _begins(n: np.ndarray, of: np.ndarray, discrete: bool) -> tuple[int | None, float]:
-    """Position from which a value is suddenly frequent, and the gain in log-likelihood of it."""
-    a, b = np.cumsum(n)[:-1], np.cumsum(of)[:-1]
-    gains = (
-        share_likelihood(a, b)
-        + share_likelihood(n.sum() - a, of.sum() - b)
-        - share_likelihood(n.sum(), of.sum())
+def _is_an_end(e: Evidence, value: float, place: int) -> bool:
+    """Whether rewards stop at a value from a position on that went beyond it before: they are clipped there."""
+    reward, step = known_reward(e.run.columns), int(e.run.steps[place])
+    query = (
+        f"select min(r) filter (step >= {step}) as low, max(r) filter (step >= {step}) as high, "
+        f"avg(cast(r < {value!r} as int)) filter (step < {step}) as under, avg(cast(r > {value!r} as int)) filter (step < {step}) as over "
+        f"from (select step, {reward} as r from rollouts where {e.run.with_values(e.run.scope)})"
     )
-    inner = slice(FEWEST_STEPS - 1, len(n) - FEWEST_STEPS)
-    at = int(np.argmax(gains[inner])) + FEWEST_STEPS
-    gain = float(gains[at - 1])
-    most_before = 0.002 if discrete else 1.0
-    for width in (10, 3):
-        before = _share(n[max(0, at - width) : at], of[max(0, at - width) : at])
-        after = _share(n[at : at + width], of[at : at + width])
-        if not (after >= LEAST_SHARE and after >= TIMES * before and before <= most_before):
-            return None, gain
-    return (at, gain) if gain >= LEAST_GAIN else (None, gain)
-
-
-def share_likelihood(hits: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Largest log-likelihood of a share."""
-    hits, of = np.asarray(hits, float), np.asarray(of, float)
-    miss = of - hits
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(hits > 0, hits * np.log(hits / of), 0.0) + np.where(
-            miss > 0, miss * np.log(miss / of), 0.0
-        )
-
-
-def _share(n: np.ndarray, of: np.ndarray) -> float:
-    return float(n.sum() / of.sum()) if of.sum() else 0.0
+    row = e.run.relations.sql(query).to_pylist()[0]
+    above = row["high"] <= value and row["over"] >= BEYOND
+    return above or (row["low"] >= value and row["under"] >= BEYOND)
 
 
 def _told(e: Evidence, incident: Sequence[NewValue]) -> Diagnosis:
@@ -130,26 +109,29 @@ def _told(e: Evidence, incident: Sequence[NewValue]) -> Diagnosis:
     names = [str(new.source) for new in incident if new.source is not None]
     n_sources = len(set(e.run.groups["source"].tolist())) if e.run.columns.has("source") else 1
     part = Part("source", tuple(names)) if names and len(names) < n_sources else None
-    whose = f" and source in ({', '.join(map(sql_text, part.values))})" if part is not None else ""
+    whose_source = f" and source in ({', '.join(map(sql_text, part.values))})" if part is not None else ""
     reward = known_reward(e.run.columns)
     by_step = e.run.by_step(
         f"avg(cast({reward} = {first.value!r} as int)) as share, count({reward}) as rollouts",
-        f"({reward}) is not null{whose}",
+        f"({reward}) is not null{whose_source}",
     )
     levels = two_levels(by_step, "share", *before_and_after(e.run.steps, first.at), "rollouts")
     query = f"select after, level, {first.value!r} as value from ({levels}) order by after"
     before, after = levels_of(e.run, query)
     whom = f" of {part}" if part is not None else ""
+    holders = whose(e.run, f"({reward}) = {first.value!r}{whose_source}", step)
     text = (
         f"The reward{whom} is exactly {number(first.value)} in {percent(after)} of the rollouts, {percent(before)} before, "
-        f"since step {step}"
+        f"since step {step}{holders.text}"
     )
     where = f"reward = {first.value!r} and step >= {step}"
     if part is not None:
         where += " and (" + " or ".join(f"source = {literal(name)}" for name in part.values) + ")"
     failed = first.value == 0
     why = (
-        "what a reward function returns that fails or times out" if failed else "it was rescaled or redefined"
+        "what a reward function returns that fails or times out"
+        if failed
+        else "it was rescaled, clipped or redefined"
     )
     advice = (
         "Open some of them: are they worth 0, or did the reward function give up?"
@@ -158,7 +140,7 @@ def _told(e: Evidence, incident: Sequence[NewValue]) -> Diagnosis:
     )
     return Diagnosis(
         "reward_function" if failed else "reward_changed", f"{text}: {why}.", "error" if failed and after >= 0.3 else "warn", ENVIRONMENT,
-        step, None, part, {"before": before, "after": after}, where, (query,), advice,
+        step, None, part or holders.part, {"before": before, "after": after}, where, (query, *holders.queries), advice,
     )  # fmt: skip
 
 

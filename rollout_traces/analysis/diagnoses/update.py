@@ -36,6 +36,8 @@ from rollout_traces.analysis.series import Series
 
 OPTIMISER = re.compile(r"loss|grad|kl|clip|ratio|entropy|update", re.IGNORECASE)
 ENTROPY = re.compile(r"(^|/)entropy(/mean|/avg)?$", re.IGNORECASE)
+UNCENTRED = 0.1
+"""Share of the groups by which those with another mean than 0 have to change."""
 COLLAPSED = 0.6
 """Entropy, or its estimate, that falls below this part of what it was within `WITHIN` steps has collapsed."""
 WITHIN = 20
@@ -143,4 +145,17 @@ def advantage_scale(e: Evidence) -> list[Diagnosis]:
     ]  # fmt: skip
 
 
-RULES: Sequence = (advantage_scale, few_rows, collapse, optimiser)
+def advantages_uncentred(e: Evidence) -> list[Diagnosis]:
+    """Advantages that are no longer taken against the mean of their own group."""
+    return [
+        Diagnosis(
+            "update_moved", f"Advantages of a group do not have the mean 0 (advantage/uncentred), share of groups: {change_text(m, shares=True)}.",
+            "warn", UPDATE, m.step, m.last, m.part, figures(m), f"advantage is not null and step >= {m.step}", (level_query(e.run, m),),
+            "Compare whose rewards an advantage is taken against, before and after: another baseline, or rows in another order.",
+        )
+        for m in e.of("advantage/uncentred")
+        if abs(m.after - m.before) >= UNCENTRED
+    ]  # fmt: skip
+
+
+RULES: Sequence = (advantages_uncentred, advantage_scale, few_rows, collapse, optimiser)

@@ -1,0 +1,72 @@
+"""What should not change, or was never there before, is told with its step and for whom; its numbers come from its query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rollout_traces.analysis import diagnose
+from tests.analysis.test_recomputed import unexplained
+from tests.stories.later_causes import CAUSES
+from tests.stories.relations import of_story
+from tests.stories.world import World, write_run
+
+
+def told_of(name: str, kind: str = "mixed", seed: int = 3):
+    cause = CAUSES[name]
+    story = write_run(seed, kind, name, cause.changes, at=50)
+    relations = of_story(story)
+    return relations, diagnose(relations, "run").diagnoses
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("system prompt changed", "data_mix", "n_prompt"),
+        ("answers not parsed", "frequent_value", "“[invalid]”"),
+        ("a source answers in Spanish", "new_phrase", "on source search"),
+        ("evaluation sampled hotter", "evaluation_alone", "mean_logprob"),
+        ("loss is NaN at times", "lost_values", "train/loss is not a number"),
+        ("advantages of the next group", "update_moved", "advantage/uncentred"),
+        ("reward clipped", "reward_changed", "clipped"),
+        ("rewards of one rank are lost", "reward_function", "extra/rank rank-5"),
+    ],
+)
+def test_it_is_told_with_its_step_and_its_figures(name, kind, words):
+    relations, heads = told_of(name)
+    said = [d for head in heads for d in (head, *head.consequences) if d.kind == kind and words in d.sentence]
+    assert said
+    assert abs(said[0].step - 50) <= (5 if "NaN" in name else 2)
+    assert said[0].queries
+    lost = unexplained(said[0].sentence, relations, said[0].queries)
+    assert [text for text in lost if text != str(said[0].step)] == []
+
+
+def test_a_number_that_every_rollout_knew_and_then_some_do_not():
+    def lose(w: World) -> None:
+        w.c["mean_logprob"][w.share(w.after, 0.3)] = np.nan
+
+    heads = diagnose(
+        of_story(write_run(3, "mixed", "lost", {"policy": lose}, n_steps=60, at=30)), "run"
+    ).diagnoses
+    assert any(d.kind == "lost_values" and d.step == 30 and "mean_logprob" in d.sentence for d in heads)
+
+
+def test_a_run_with_ranks_and_no_cause_is_silent():
+    def ranks(w: World) -> None:
+        w.columns["extra/rank"] = np.asarray([f"rank-{g % 8}" for g in w.c["group"]], object)
+
+    for seed in (3, 4):
+        heads = diagnose(of_story(write_run(seed, "mixed", changes={"layout": ranks})), "run").diagnoses
+        assert [d.sentence for d in heads if d.severity != "info"] == []
+
+
+def test_an_answer_that_nobody_logged_is_no_fault():
+    story = write_run(3, "plain", n_steps=30)
+    at = story.rollouts.column_names.index("answer")
+    none = pa.array([None] * story.rollouts.num_rows, pa.string())
+    story = replace(story, rollouts=story.rollouts.set_column(at, "answer", none))
+    assert diagnose(of_story(story), "run").n_steps == 30
