@@ -207,6 +207,41 @@ class TestPages:
         expect(shown.get("turn").first).to_be_visible()
         assert shown.state["tab"] == "rollouts" and "against" not in shown.state
 
+    def test_a_finding_has_its_interval_both_distributions_and_three_rollouts_to_read(self, shown: Visit):
+        shown.open(**PLACE, tab="explain", steps=f"{AT}:", against=f"steps=:{AT - 1}")
+        pictured = shown.get("finding").filter(has=shown.page.locator(".rt-two-bars")).first
+        expect(pictured).to_contain_text(
+            re.compile(
+                r"effect [+−][\d.]+, 95 % from [+−][\d.]+ to [+−][\d.]+; p .*; n [\d,]+ against [\d,]+"
+            )
+        )
+        expect(pictured.locator("rect.rt-of-a").first).to_be_attached()
+        expect(pictured.locator("rect.rt-of-b").first).to_be_attached()
+        expect(pictured.get_by_test_id("explain-open")).to_have_count(3)
+
+    def test_the_change_of_the_reward_is_a_bar_for_each_part(self, shown: Visit):
+        shown.open(**PLACE, tab="explain", steps=f"{AT}:", against=f"steps=:{AT - 1}")
+        parts = shown.get("decomposition").first
+        expect(parts).to_contain_text("Mean reward")
+        bars = parts.locator(".rt-part-bar i")
+        assert bars.count() >= 2 and all(bar.get_attribute("style") for bar in bars.all())
+
+    def test_a_point_of_a_chart_is_explained_by_a_click(self, shown: Visit):
+        shown.open(**PLACE, tab="run")
+        shown.get("run-card").first.locator("svg").click()
+        expect(shown.get("explain-against")).to_contain_text("off, step")
+        assert shown.state["explain"] == "1" and int(shown.state["step"]) > 0
+
+    def test_what_is_unobserved_says_what_to_log(self, shown: Visit):
+        shown.open(**PLACE, tab="run")
+        expect(shown.get("unobserved")).to_contain_text(re.compile(r"without it nothing is known of .* Log "))
+
+    def test_two_runs_show_the_settings_that_differ_and_go_by_tokens(self, shown: Visit):
+        shown.open(**PLACE, tab="runs")
+        expect(shown.get("settings")).to_contain_text("Settings that differ")
+        shown.get("axis").select_option("tokens")
+        expect(shown.get("runs-card").first.locator("svg")).to_contain_text("tokens sampled")
+
     def test_what_b_is_can_be_chosen_and_stays_in_the_address(self, shown: Visit):
         shown.open(**PLACE, tab="explain", step=str(AT + 2))
         shown.get("b-kind").select_option("run")
