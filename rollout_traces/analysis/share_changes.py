@@ -26,8 +26,10 @@ def begins(
         least: smallest share that it has after.
 
     Returns:
-        None for the position where it is not sudden, or not sure.
+        None for the position where it is not sudden, or not sure, or the steps are too few to tell.
     """
+    if len(n) < 2 * FEWEST_STEPS:
+        return None, 0.0
     a, b = np.cumsum(n)[:-1], np.cumsum(of)[:-1]
     gains = (
         share_likelihood(a, b)

@@ -70,3 +70,10 @@ def test_an_answer_that_nobody_logged_is_no_fault():
     none = pa.array([None] * story.rollouts.num_rows, pa.string())
     story = replace(story, rollouts=story.rollouts.set_column(at, "answer", none))
     assert diagnose(of_story(story), "run").n_steps == 30
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 6, 9, 10])
+def test_a_run_of_few_steps_is_answered_without_an_error(n_steps):
+    cause = CAUSES["a source answers in Spanish"]
+    story = write_run(5, "mixed", "short", cause.changes, n_steps=n_steps, at=max(1, n_steps // 2))
+    assert diagnose(of_story(story), "run").n_steps == n_steps
