@@ -58,7 +58,7 @@ class ListElement(str):
     """The id of a group that is an element of a list without `group_ids`.
 
     Args:
-        call: tells the lists of several calls apart.
+        call: distinguishes the lists of several calls apart.
         index: its place in the list, dropped (None) elements counted.
     """
 
@@ -127,7 +127,7 @@ class RolloutBatch:
         known_columns: B mappings of ledger columns to numbers, for what is known of a row whose tokens are not
             (`n_sampled`, `mean_logprob`, ...); they stand where nothing else tells, or None.
         ledger_rows: B mappings of ledger columns to values, for rollouts that are copied with their ledger: numbers and
-            flags hold as they were stored, whatever the copy's tokens tell; None for all others.
+            flags hold as they were stored, whatever the copy's tokens say; None for all others.
         train_version: the policy version being trained; without it staleness is unknown.
         pad_id: the padding token, for what cannot tell it otherwise.
 

@@ -14,9 +14,9 @@ log = logging.getLogger("rollout_traces")
 WARN_EVERY = 60.0
 """Seconds between two warnings of one kind; what happened between them is counted."""
 KIND_LENGTH = 40
-"""Characters at a warning's beginning that tell its kind, beside its counter: they name the key."""
+"""Characters at a warning's beginning that show its kind, beside its counter: they name the key."""
 MAX_KINDS = 100
-"""Kinds that are told apart; further ones count as one."""
+"""Kinds that are distinguished; further ones count as one."""
 _NUMBER = re.compile(r"\d+")
 
 

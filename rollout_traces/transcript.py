@@ -69,7 +69,7 @@ class Turn:
     lies between an end marker and the next opener belongs to the turn that ended.
 
     Attributes:
-        role: who wrote it; `context` when the markers do not tell.
+        role: who wrote it; `context` when the markers do not say.
         start: first token of the turn, in the rollout's token positions.
         stop: one past its last token.
         body_start: first token of the body, after the opening marker.

@@ -85,7 +85,7 @@ class Incident:
 
     @property
     def name(self) -> str:
-        """What tells it from all other incidents of its run and split."""
+        """What distinguishes it from all other incidents of its run and split."""
         return f"{self.signal}@{self.opened}" + (f"@{self.source}" if self.source else "")
 
     def covers(self, step: int) -> bool:
@@ -383,7 +383,7 @@ def _newest(incidents: list[Incident], key: Key) -> int | None:
 
 
 def _told_by(key: Key, incidents: list[Incident], signals: Mapping[str, Signal]) -> int | None:
-    """The open incident that tells the fact already: of the signal, for all rows or the only source; of a cause."""
+    """The open incident that reports the fact already: of the signal, for all rows or the only source; of a cause."""
     name, source = key
     for at, known in enumerate(incidents):
         same_rows = source == EVERYWHERE or known.source in (EVERYWHERE, source)

@@ -91,7 +91,7 @@ def worn(
     usual: Mapping[str, Usual],
     incidents: Collection[Incident],
 ) -> Worn:
-    """Tells a row's flags apart.
+    """Separates a row's flags.
 
     Args:
         flags: their names.

@@ -13,7 +13,7 @@ from rollout_traces.analysis.selections import Selection, sql_union
 FEW_VALUES = 16
 """A text column of at most so many values on both sides is counted together with the others."""
 PROBED = 10_000
-"""Rollouts of each side by which columns of many values are told from the others."""
+"""Rollouts of each side by which columns of many values are recognised."""
 MOST_CELLS = 4096
 """Combinations of values that are counted in one reading."""
 

@@ -131,7 +131,7 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _repeats(key: str) -> bool:
-    """Whether a logged key only repeats what the ledger's columns tell."""
+    """Whether a logged key only repeats what the ledger's columns say."""
     return key.startswith(("rollout/", "eval-rollout/", "rollout_traces/", "system/"))
 
 

@@ -33,9 +33,9 @@ LATEST = 8
 """Last steps of a run over which the share of a phrase is taken."""
 SPREAD = 0.15
 """A phrase of a run is followed when its share grew by at least this much."""
-UNHEARD = 0.01
+RARE_BEFORE = 0.01
 """A phrase is new where at most this share of the texts of a run's first third hold it ..."""
-HEARD = 0.06
+FREQUENT_AFTER = 0.06
 """... and at least this share of those of its last third."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
@@ -249,7 +249,11 @@ def new_ngrams(texts: Texts, most: int = 3) -> list[str]:
     for ngram, rows in occurrences([texts.text[i] for i in chosen]).items():
         n = int(late[rows].sum())
         groups = {texts.group[chosen[row]] for row in rows}
-        if n / n_late >= HEARD and (len(rows) - n) / n_early <= UNHEARD and len(groups) >= FEWEST_GROUPS:
+        if (
+            n / n_late >= FREQUENT_AFTER
+            and (len(rows) - n) / n_early <= RARE_BEFORE
+            and len(groups) >= FEWEST_GROUPS
+        ):
             found.append((n, ngram, set(rows.tolist())))
     found.sort(key=lambda each: (-each[0], -len(each[1].split()), each[1]))
     kept: list[tuple[str, set[int]]] = []

@@ -26,7 +26,7 @@ def begins(
         least: smallest share that it has after.
 
     Returns:
-        None for the position where it is not sudden, or not sure, or the steps are too few to tell.
+        None for the position where it is not sudden, or not sure, or the steps are too few to know.
     """
     if len(n) < 2 * FEWEST_STEPS:
         return None, 0.0

@@ -103,7 +103,7 @@ class CapturedPart:
     def mask_source(self) -> MaskSource:
         """The column that the part's response mask comes from.
 
-        Versions that mark no prompt, as `full_like(input_ids, step)` does, cannot tell what was sampled: where no
+        Versions that mark no prompt, as `full_like(input_ids, step)` does, do not say what was sampled: where no
         token's version is negative and the loss mask leaves tokens out, it comes from the loss mask.
         """
         if self.batch.response_mask is not None:

@@ -208,7 +208,7 @@ class Markers:
         end_ids: ids of the special tokens that end a user's or an assistant's turn.
         anchored_closers: some end marker begins with a special token.
         marker_ids: int64, ascending: ids of the added and special tokens that stand in any marker.
-        ambiguous: some opener is plain text in this tokenizer, so that its letters cannot be told from it.
+        ambiguous: some opener is plain text in this tokenizer, so that its letters cannot be distinguished from it.
     """
 
     def __init__(self, dialect: TemplateMarkers, detokenizer: Detokenizer) -> None:

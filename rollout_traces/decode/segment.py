@@ -172,7 +172,7 @@ def _leading(row: Row, markers: Markers, stop: int) -> list[Segment]:
 
 
 def _handed_over(row: Row, markers: Markers, stop: int) -> list[Segment]:
-    """Turns before any opener that only an end marker such as `[/INST]` tells apart."""
+    """Turns before any opener that only an end marker such as `[/INST]` marks."""
     for role, patterns in markers.handovers.items():
         whole = Segment(role, 0, 0, stop, stop)  # type: ignore[arg-type]
         if any(_search(row, pattern, whole) for pattern in patterns):

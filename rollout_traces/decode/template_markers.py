@@ -69,7 +69,7 @@ class TemplateMarkers:
         tool_quoted: tool results are written as JSON strings.
         tool_field: tool results are written as JSON objects with the text under this key; else empty.
         system_bare: the system message stands before the first opener, with no marker of its own.
-        system_folded: the system message is written into the first user turn and cannot be told from it.
+        system_folded: the system message is written into the first user turn and cannot be distinguished from it.
         tools_preamble: text before and after the tool definitions where they stand in a user turn.
         roles: roles whose own marker was learned.
         content_form: how the template takes content, `string` or `parts`; empty when nothing was learned.
@@ -96,7 +96,7 @@ class TemplateMarkers:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Roles that can be told from the markers, in the order system, user, assistant, tool."""
+        """Roles that can be read from the markers, in the order system, user, assistant, tool."""
         known = {opener.role for opener in self.openers} | {closer.then for closer in self.closers}
         if self.system_bare:
             known.add("system")

@@ -72,7 +72,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system a path lies on; `unknown` where /proc does not tell."""
+    """The type of the file system a path lies on; `unknown` where /proc does not say."""
     try:
         lines = Path("/proc/mounts").read_text().splitlines()
     except OSError:

@@ -121,8 +121,8 @@ def combine(
         row_flags: what `flag_row` gave.
         transcript: the decoded row.
     """
-    told = {flag.name for flag in row_flags}
-    kept = [flag for flag in population_flags if flag.name not in told]
+    of_rows = {flag.name for flag in row_flags}
+    kept = [flag for flag in population_flags if flag.name not in of_rows]
     order = ("error", "warn", "info")
     worst_first = sorted([*kept, *row_flags], key=lambda flag: order.index(flag.severity))
     return [_with_turn(flag, transcript) for flag in worst_first]

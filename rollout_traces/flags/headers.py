@@ -118,7 +118,7 @@ def _header_stop(row: TracedRow, turn: Turn, n_characters: int) -> int:
 
 @lru_cache(maxsize=16)
 def _generation_prompt(tokenizer: Any, template: str) -> str:
-    """What the template writes to open the assistant's turn; empty where it cannot be told.
+    """What the template writes to open the assistant's turn; empty where it is not known.
 
     Args:
         tokenizer: it renders.

@@ -272,7 +272,7 @@ def _current_name(key: str) -> str:
 
 
 def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The thresholds that a run was judged with, as its stored config tells them.
+    """The thresholds that a run was judged with, as its stored config has them.
 
     Args:
         config: the run's; what it holds under `rollout_traces.flag_parameters` is read.

@@ -36,7 +36,7 @@ ASKED_AGAIN = 300.0
 
 
 def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
-    """Serves every project in Trackio's folder until the process is told to stop.
+    """Serves every project in Trackio's folder until the process is asked to stop.
 
     Args:
         environment: the variables it is set up by; the process's own by default.

@@ -56,7 +56,7 @@ class TimedProtocol(H11Protocol):
 
 
 def serve(server: InspectorServer, host: str, port: int) -> None:
-    """Serves until the process is told to stop.
+    """Serves until the process is asked to stop.
 
     Args:
         server: what is served.

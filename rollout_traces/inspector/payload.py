@@ -239,11 +239,11 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
         flag["message"] = encodable(str(flag.get("message", "")))
         for key in ("turn", "start", "stop"):
             flag.setdefault(key, None)
-    told = {flag["name"] for flag in known}
-    bare = [name for name in (names if isinstance(names, list) else []) if name not in told]
+    described = {flag["name"] for flag in known}
+    bare = [name for name in (names if isinstance(names, list) else []) if name not in described]
     causes = {
         child: cause
-        for cause, children in nested([*(str(name) for name in told), *map(str, bare)]).items()
+        for cause, children in nested([*(str(name) for name in described), *map(str, bare)]).items()
         for child in children
     }
     listed = known + [

@@ -39,5 +39,5 @@ def _ask(workspace: Workspace, project: str) -> None:
             for trace_id in kept[:1]:
                 rollout(workspace, Request({**place, "id": trace_id}))
             metrics(workspace, Request(place))
-    except Exception as error:  # noqa: BLE001 - whoever asks next is told
+    except Exception as error:  # noqa: BLE001 - the next question raises it again
         _LOG.debug("asked ahead of the first page: %s", error)

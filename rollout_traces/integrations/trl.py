@@ -135,7 +135,7 @@ class _TrlObserver(TrainerCallback):
         self._groups: dict[str, tuple[int, int]] = {}
 
     def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `_generate`, whose lists still tell a truncated completion from a masked one."""
+        """Wraps `_generate`, whose lists still distinguish a truncated completion from a masked one."""
 
         @functools.wraps(generate)
         def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -103,7 +103,7 @@ def _sample_ids(batch: PackedBatch) -> np.ndarray | None:
 
 
 def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Ledger:
-    """Replaces what only text can tell, for the rows that were decoded.
+    """Replaces what only text can show, for the rows that were decoded.
 
     Args:
         ledger: B rows.
@@ -314,8 +314,8 @@ def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray | None:
     if not given and (settings.success_threshold is None or "rewards" not in batch.row_floats):
         return None
     values = given or [None] * batch.n_rows
-    told = np.asarray([value is not None and value == value for value in values], bool)
-    success = np.where(told, [int(bool(value)) for value in values], NULL_INT).astype(np.int64)
+    known = np.asarray([value is not None and value == value for value in values], bool)
+    success = np.where(known, [int(bool(value)) for value in values], NULL_INT).astype(np.int64)
     rewards = batch.row_floats.get("rewards")
     if settings.success_threshold is None or rewards is None:
         return success
@@ -345,7 +345,7 @@ _IDENTITY = frozenset(("uid", "split", "step", "group", "sample", "trace_uid", "
 
 
 def _with_known(columns: Mapping[str, np.ndarray | None], batch: PackedBatch) -> dict[str, np.ndarray | None]:
-    """The columns, where a number of `known_columns` stands in every place that nothing else tells."""
+    """The columns, where a number of `known_columns` is in every place that nothing else fills."""
     given = batch.row_lists.get("known_columns")
     found = dict(columns)
     if given is None:
@@ -355,8 +355,8 @@ def _with_known(columns: Mapping[str, np.ndarray | None], batch: PackedBatch) ->
     for name in sorted({name for values in known for name in values} & numeric):
         kind = kind_of(name)
         unknown = NULL_INT if kind == "int" else np.nan
-        told = found.get(name)
-        column = np.full(batch.n_rows, unknown) if told is None else told.copy()
+        present = found.get(name)
+        column = np.full(batch.n_rows, unknown) if present is None else present.copy()
         missing = column == NULL_INT if kind == "int" else np.isnan(column)
         for row in np.flatnonzero(missing).tolist():
             value = known[row].get(name)

@@ -1,4 +1,4 @@
-"""Rows that are copied with their ledger: what was stored of them holds, not what their new step tells of them.
+"""Rows that are copied with their ledger: what was stored of them holds, not what their new step says of them.
 
 A copy may lack the tokens of some rows, and a row's share of an update, or its flags, speak of all rows of a step.
 """

@@ -80,7 +80,7 @@ def key_part(name: object) -> str:
 
 
 def key_parts(names: Iterable[object]) -> dict[str, str]:
-    """Names from the data as parts of keys, told apart where cleaning makes them equal.
+    """Names from the data as parts of keys, distinguished where cleaning makes them equal.
 
     Args:
         names: the names of one kind in a step.

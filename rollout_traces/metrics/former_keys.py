@@ -31,7 +31,7 @@ def with_former_keys(values: Mapping[str, float], families: tuple[Family, ...]) 
 
 @lru_cache(16)
 def _former_key_by(families: tuple[Family, ...]) -> Callable[[str], str | None]:
-    """What tells of a key what it was called before; None where it has not changed."""
+    """What gives the former name of a key; None where it has not changed."""
     renames = _renames(families)
 
     @lru_cache(4096)

@@ -184,14 +184,14 @@ def pass_at_k(view: StepView) -> dict[str, float]:
     success = view.floats("success")
     n_known = view.groups.count(np.isfinite(success))
     n_solved = view.groups.count(success == 1)
-    tells = int((n_known > 0).sum())
+    n_with_known = int((n_known > 0).sum())
     result = {}
     for k in _ks(int(n_known.max(initial=0))):
         pairs = [(n, c) for n, c in zip(n_known.tolist(), n_solved.tolist(), strict=True) if n >= k]
         at_least_one = sum(1 - math.comb(n - c, k) / math.comb(n, k) for n, c in pairs)
         result[f"group/pass@{k}"] = at_least_one / len(pairs)
         result[f"group/pass^{k}"] = sum(math.comb(c, k) / math.comb(n, k) for n, c in pairs) / len(pairs)
-        if len(pairs) < tells:
+        if len(pairs) < n_with_known:
             result[f"group/pass_{k}_n"] = float(len(pairs))
     return result
 

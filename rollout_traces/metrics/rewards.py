@@ -104,7 +104,7 @@ def reward_component_share(view: StepView) -> dict[str, float]:
 def component_weights(
     view: StepView, components: Mapping[str, np.ndarray], usable: np.ndarray
 ) -> dict[str, float]:
-    """The weight of each component in the reward: declared, else found; empty when neither tells.
+    """The weight of each component in the reward: declared, else found; empty when neither is known.
 
     Weights are found by least squares, with an intercept. They count when they reproduce every reward, and
     when the rows determine them: more rows than unknowns, and no component that is a combination of the others.

@@ -1,4 +1,4 @@
-"""Tool calls and thinking: what only decoded text tells.
+"""Tool calls and thinking: what only decoded text shows.
 
 Where every rollout of the step was decoded the keys speak of the step. Otherwise they are computed on the
 rollouts that chance selected, end in `_of_random`, and their n stands beside them.

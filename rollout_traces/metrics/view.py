@@ -74,7 +74,7 @@ class StepView:
 
         Args:
             key: `row_floats/<name>`, `reward_components/<name>` or `sample_metrics/<name>`.
-            values: float64 [B]; where nothing tells, NaN is taken for not given.
+            values: float64 [B]; where nothing says, NaN is taken for not given.
         """
         if self.not_given is None:
             return ~np.isnan(values)
@@ -150,7 +150,7 @@ class StepView:
     def token_staleness(self) -> np.ndarray | None:
         """int64 [M] over the sampled tokens: train version less version, below 0 for tokens ahead of the trainer.
 
-        `UNKNOWN_STALENESS` where the version is unknown; None when the step cannot tell.
+        `UNKNOWN_STALENESS` where the version is unknown; None when the step does not know.
         """
         versions = self.sampled.track("versions")
         train_version = self._tokens().train_version

@@ -1,6 +1,6 @@
 """What a batch would show if it were logged: masks, frames, versions, groups, rewards, sizes.
 
-Every flag is looked for on every row, and a few things that only a whole batch tells.
+Every flag is looked for on every row, and a few things that only a whole batch shows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CheckReport:
         n_tokens: tokens of all rows.
         longest: tokens of the longest row.
         n_groups: groups; rows without one are a group each.
-        mask_from: what tells which tokens were sampled: `given`, `versions`, or `loss_mask`, which is assumed.
+        mask_from: what says which tokens were sampled: `given`, `versions`, or `loss_mask`, which is assumed.
         problems: errors first, then by rows.
         off: what could not be looked for -> what it lacks.
         transcripts: row -> decoded rollout, for a few rows to read; empty without a tokenizer.

@@ -1,4 +1,4 @@
-"""Every option of a logger, once: all ways to set one, and what the worker is told, derive from these fields."""
+"""Every option of a logger, once: all ways to set one, and what the worker gets, derive from these fields."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Claim:
 
     Attributes:
         root: the folder that its run is called after: files of one root are one run.
-        step: the step that all of its rollouts are of; None where its records tell.
+        step: the step that all of its rollouts are of; None where its records say.
         split: the split that all of its rollouts are of.
         lacks: what the file does not have, one phrase each: shown before and after an import.
         order: sorts the files of one step.

@@ -23,7 +23,7 @@ from rollout_traces.sources.state import FileState, ImportState
 from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project
 
 Progress = Callable[[int, int], None]
-"""Told how much is done and how much there is: bytes of files, or rollouts."""
+"""Called with how much is done and how much there is: bytes of files, or rollouts."""
 ALL_ROWS = 1 << 30
 KEPT_ONLY = "rollouts that its trainer did not keep: how many there were is unknown"
 
@@ -126,7 +126,7 @@ def import_rollouts(
             `(step, batch)` or `(step, split, batch)`), of mappings with `messages` and whatever else, or of
             `RolloutRow`.
         project: Trackio project.
-        progress: told how far it is.
+        progress: called with how far it is.
         follow: go on watching the files for what is added; until interrupted.
         poll_s: seconds between two looks.
         quiet_s: seconds without a new row after which a followed run's last step is closed.
@@ -179,11 +179,11 @@ def _import_paths(
         name = _name_of(run, asked, len(found))
         already = done
 
-        def tell(n: int, already: int = already) -> None:
+        def advance(n: int, already: int = already) -> None:
             if progress is not None:
                 progress(already + n, total)
 
-        _import_run(run, name, paths, asked, report, tell, follow)
+        _import_run(run, name, paths, asked, report, advance, follow)
         done += run.size
 
 

@@ -57,7 +57,7 @@ class RolloutRow:
         run: name of its run, in a file of several.
         timings: seconds by name.
         extras: scalars to show beside it.
-        known_columns: numbers of the ledger that its tokens would tell (`n_sampled`, ...), by column.
+        known_columns: numbers of the ledger that its tokens would show (`n_sampled`, ...), by column.
         ledger_row: the row of the ledger as it was stored, of a rollout that is copied; empty for all others.
         train_version: the policy version being trained.
     """
@@ -113,7 +113,7 @@ class RolloutRow:
         return messages
 
     def key_of_prompt(self) -> str | None:
-        """The prompt key given, else a hash of the prompt's text; None where only tokens tell."""
+        """The prompt key given, else a hash of the prompt's text; None where only tokens show."""
         if self.prompt_key is not None:
             return self.prompt_key
         if self.prompt_text is not None:

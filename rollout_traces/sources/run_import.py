@@ -85,7 +85,7 @@ class FileImport:
         state: what was imported before.
         problems: where everything that cannot be read is noted.
         options: how to read.
-        progress: told how many bytes of the files are done.
+        progress: called with how many bytes of the files are done.
     """
 
     def __init__(

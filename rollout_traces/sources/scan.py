@@ -55,7 +55,7 @@ class FoundRun:
 
     @property
     def steps(self) -> tuple[int, int] | None:
-        """First and last step that names of files tell; None where only their records do."""
+        """First and last step that names of files say; None where only their records do."""
         known = [found.claim.step for found in self.files if found.claim.step is not None]
         return (min(known), max(known)) if known else None
 
@@ -192,7 +192,7 @@ def _ordered(files: Sequence[Found]) -> tuple[Found, ...]:
 
 
 def _names(roots: Sequence[Path], paths: Sequence[Path]) -> dict[Path, str]:
-    """A name a run: its folder's, with as many folders above as it takes to tell it from others."""
+    """A name a run: its folder's, with as many folders above as it takes to distinguish it from others."""
     names: dict[Path, str] = {}
     for root in roots:
         parts = root.resolve().parts

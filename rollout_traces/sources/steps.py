@@ -38,7 +38,7 @@ class StepQueue:
 
     Args:
         hand_over: takes rows of one step and split.
-        close: told when a step and split has had its last row.
+        close: called when a step and split has had its last row.
 
     Attributes:
         late: rows of steps that were closed before.

@@ -73,7 +73,7 @@ def rollout_of(
 
 
 def fields_of(row: RolloutRow) -> dict[str, Any]:
-    """What is known of a rollout under the names of the ledger, with what its text alone tells.
+    """What is known of a rollout under the names of the ledger, with what its text alone shows.
 
     Args:
         row: the rollout.

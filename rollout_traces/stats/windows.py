@@ -18,7 +18,7 @@ _NOT_AVERAGED = re.compile(
 def is_averaged(key: str) -> bool:
     """Whether a mean of the key's values means anything.
 
-    Step counters, counts, minima, maxima and quantiles are told by the end of their key (`/max`, `_count`,
+    Step counters, counts, minima, maxima and quantiles are recognised by the end of their key (`/max`, `_count`,
     `/p95`, `global_step`); of these the latest value is kept.
     """
     return _NOT_AVERAGED.search(key) is None and not key.startswith("count/") and "/count/" not in key

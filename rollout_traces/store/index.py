@@ -424,7 +424,7 @@ def _make_folders(folder: Path, segments: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another of the same name; None when there is none."""
+    """What distinguishes a file from another of the same name; None when there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

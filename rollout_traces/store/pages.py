@@ -31,7 +31,7 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
         after: the cursor of the page before.
 
     Returns:
-        The page, and how many rows the question has where the same look at the table has told it.
+        The page, and how many rows the question has where the same look at the table has counted it.
     """
     directions = [down for _, down in asked.order]
     keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))

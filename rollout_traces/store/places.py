@@ -76,7 +76,7 @@ def own_labels_path(address: str) -> Path:
     """The file of labels on what lives elsewhere, in the user's data: labels are no cache.
 
     Args:
-        address: what tells it from all others (a URL and project, a path).
+        address: what distinguishes it from all others (a URL and project, a path).
     """
     data = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "rollout-traces" / "labels"
     return data / (
@@ -88,7 +88,7 @@ def cached_index_path(address: str) -> Path:
     """The index's folder of what lives elsewhere, in the user's cache.
 
     Args:
-        address: what tells it from all others (a URL and project, a path).
+        address: what distinguishes it from all others (a URL and project, a path).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
     return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
@@ -112,7 +112,7 @@ def is_own(path: Path) -> bool:
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether a folder is on a network mount, as far as the system tells.
+    """Whether a folder is on a network mount, as far as the system says.
 
     Args:
         path: the folder.

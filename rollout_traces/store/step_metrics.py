@@ -37,7 +37,7 @@ def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> d
 
 
 def ledger_metrics(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSettings) -> Metrics:
-    """A step's metrics as its ledger tells them; those that need the tokens are absent.
+    """A step's metrics as its ledger gives them; those that need the tokens are absent.
 
     Args:
         ledger: the step's rows. Those that came after it was closed are not looked at, and of several attempts
@@ -87,7 +87,7 @@ def _between(step: int, steps: Steps) -> bool:
 
 
 def _of_traces(store: Store, run: str, split: str, steps: Steps, known: Container[int]) -> Ledger:
-    """The rows of the steps that have neither a log nor a ledger, as their traces tell them."""
+    """The rows of the steps that have neither a log nor a ledger, as their traces give them."""
     missing = [
         info.step for info in store.steps(run, split) if _between(info.step, steps) and info.step not in known
     ]

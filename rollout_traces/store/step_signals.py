@@ -1,4 +1,4 @@
-"""The signals of a run's steps, as its incidents are told from, read for many steps at once."""
+"""The signals of a run's steps, as its incidents are derived from, read for many steps at once."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ class Store(StoreTables):
         """Figures by the values of some columns; splits, and runs where there are several, are never mixed.
 
         Args:
-            by: columns whose values are told apart.
+            by: columns whose values are separated.
             measures: `Measure("mean", "mismatch_k3")` and the like.
             run: as for `query`, like the arguments after it.
             split: as for `query`.

@@ -19,7 +19,7 @@ class SwitchedOff:
         run: the run's name.
         split: `rollout` or `eval-rollout`.
         text: names and what they lack, as one sentence; empty when nothing is off, None when the split
-            has no step summary that could tell.
+            has no step summary that could say.
     """
 
     run: str
@@ -41,6 +41,6 @@ def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[Switche
 
 
 def off_in(store: Store, run: str, split: str, what: What) -> str | None:
-    """What is off in one split; None when no step summary can tell."""
+    """What is off in one split; None when no step summary can say."""
     digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
     return (store.record(digests[-1]).metadata.get(what) or "") if digests else None

@@ -28,7 +28,7 @@ from rollout_traces.analysis.relations import sql_text
 from rollout_traces.analysis.series import Series
 from rollout_traces.analysis.share_changes import share_likelihood
 
-TOLD_ELSEWHERE = (
+REPORTED_ELSEWHERE = (
     "truncated",
     "tied_group",
     "stale",
@@ -94,8 +94,10 @@ def _counted(series: Series, at: int) -> bool:
 
 def _grown(e: Evidence) -> Iterator[Series]:
     for (column, value, segment), series in e.movements.series.items():
-        told = column == "flags" and segment is None and value is not None and value not in TOLD_ELSEWHERE
-        if told and severity_of(value) in ("warn", "error") and len(series.values) >= 12:
+        is_flag = (
+            column == "flags" and segment is None and value is not None and value not in REPORTED_ELSEWHERE
+        )
+        if is_flag and severity_of(value) in ("warn", "error") and len(series.values) >= 12:
             yield series
 
 

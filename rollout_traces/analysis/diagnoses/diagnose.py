@@ -112,7 +112,7 @@ def _spoken_of(m: Moved, spoken: str) -> bool:
 
 
 def _severity(m: Moved) -> Severity:
-    """A flag that is only told of is no warning, nor are engines that share the work otherwise."""
+    """A flag that is only reported is no warning, nor are engines that share the work otherwise."""
     if m.column == "flags":
         return "info" if severity_of(m.value) in (None, "info") else "warn"
     return "info" if m.column == "engine" else "warn"

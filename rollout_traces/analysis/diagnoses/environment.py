@@ -93,11 +93,11 @@ def tools_failing(e: Evidence) -> list[Diagnosis]:
     return found
 
 
-def _suddenly_new(e: Evidence, told: Collection[str]) -> dict[str, int]:
+def _suddenly_new(e: Evidence, reported: Collection[str]) -> dict[str, int]:
     """Error -> step from which it is there, of those that are too few in any one step to count as first seen."""
     found = {}
     for (column, value, segment), series in e.movements.series.items():
-        if column == "error_signatures" and segment is None and value is not None and value not in told:
+        if column == "error_signatures" and segment is None and value is not None and value not in reported:
             place, _ = begins(series.values * series.rows, series.rows, 0.002, LEAST_NEW_SHARE)
             if place is not None:
                 found[value] = int(series.steps[place])
@@ -265,7 +265,7 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
         query = two_levels(by_step, "mean", *before_and_after(spread.steps, at))
         before, after = levels_of(e.run, query)
         level = f" (mean {number(before)} to {number(after)})"
-        what = "was switched on" if on else "is constant: it no longer tells rollouts apart"
+        what = "was switched on" if on else "is constant: it no longer distinguishes rollouts"
         component = name.removeprefix("component/")
         found.append(
             Diagnosis(

@@ -31,7 +31,7 @@ from rollout_traces.analysis.recomputed import (
 from rollout_traces.analysis.relations import known_reward, unit
 
 REWARDS = ("reward", "success", "raw_reward")
-"""What is meant to rise: that it rises inside the range it always had is told, and no warning."""
+"""What is meant to rise: that it rises inside the range it always had is reported, and no warning."""
 WASTED = 0.5
 """Share of tied groups above which a run that came to it by and by is warned about it."""
 GROWN = 1.25

@@ -27,7 +27,7 @@ from rollout_traces.analysis.diagnoses.base import (
 from rollout_traces.analysis.diagnoses.whose import whose
 from rollout_traces.analysis.movement import Part
 from rollout_traces.analysis.phrase_queries import holds, random_ones
-from rollout_traces.analysis.phrases import HEARD, new_ngrams
+from rollout_traces.analysis.phrases import FREQUENT_AFTER, new_ngrams
 from rollout_traces.analysis.recomputed import before_and_after, levels_of, two_levels
 from rollout_traces.analysis.relations import as_arrays, current, known_number, quoted, sql_text
 from rollout_traces.analysis.series import RARE_TEXTS, Series
@@ -224,7 +224,7 @@ def new_phrases(e: Evidence) -> list[Diagnosis]:
         )
         rows = as_arrays(e.run.relations.sql(by_step))
         steps, of = rows["step"].astype(np.int64), rows["rollouts"].astype(float)
-        place, _ = begins(rows["n"].astype(float), of, 0.02, HEARD)
+        place, _ = begins(rows["n"].astype(float), of, 0.02, FREQUENT_AFTER)
         if place is None or any(abs((d.step or 0) - int(steps[place])) <= 3 for d in found):
             continue
         step = int(steps[place])

@@ -23,7 +23,7 @@ INPUTS = (
     ("n_tool_errors", "tool calls", "failing tools", "traces (`max_rollout_traces_per_step` above 0) of tool calls"),
     ("reply", "texts", "phrases that winners write", "traces (`max_rollout_traces_per_step` above 0)"),
 )  # fmt: skip
-"""Column, what it tells, which diagnoses need it, what to log."""
+"""Column, what it shows, which diagnoses need it, what to log."""
 
 
 @dataclass(frozen=True)

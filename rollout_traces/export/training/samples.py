@@ -166,8 +166,12 @@ def _words(tool: Mapping[str, Any]) -> list[str]:
     function = inner if isinstance(inner, Mapping) else tool
     parameters = function.get("parameters")
     names = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    told = [function.get("name"), function.get("description"), *(names if isinstance(names, Mapping) else ())]
-    return [str(word) for word in told if word]
+    described = [
+        function.get("name"),
+        function.get("description"),
+        *(names if isinstance(names, Mapping) else ()),
+    ]
+    return [str(word) for word in described if word]
 
 
 def _messages(record: TraceRecord, thinking: str) -> list[dict[str, Any]]:

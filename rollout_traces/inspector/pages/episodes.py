@@ -130,8 +130,8 @@ def _sample_id(store: Store, row: TraceRow) -> str | None:
     """The row's sample id; of older ledgers the kept rows' details alone know it."""
     if row["sample_id"] is not None or row.id is None:
         return row["sample_id"]
-    told = store.details(row.id).get("sample_id")
-    return None if told is None else str(told)
+    given = store.details(row.id).get("sample_id")
+    return None if given is None else str(given)
 
 
 def _branch(
@@ -181,7 +181,7 @@ def _names_a_part(key: str) -> bool:
 
 
 def _differing(rows: Sequence[TraceRow]) -> list[str]:
-    """Columns by which the trainer itself tells the rows apart."""
+    """Columns by which the trainer itself distinguishes the rows."""
     names = {key for row in rows for key in row.values if _names_a_part(key)}
     return sorted(key for key in names if len({str(row[key]) for row in rows}) > 1)[:4]
 

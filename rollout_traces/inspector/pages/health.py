@@ -36,7 +36,7 @@ MEASURES_OF_TRAINING = (
 """What means nothing where nothing is trained on."""
 
 MEASURES_OF_ALL = (FLAGGED, "discarded/share")
-"""What a trainer's own traces do not tell: they carry flags of text alone, and none that was left out."""
+"""What a trainer's own traces do not show: they carry flags of text alone, and none that was left out."""
 
 
 def health(workspace: Workspace, request: Request) -> dict[str, Any]:

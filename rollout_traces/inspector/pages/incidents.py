@@ -50,11 +50,11 @@ class RunAlarms:
     incidents: Sequence[Incident] = ()
 
     def worn_by(self, row: TraceRow) -> Worn:
-        """A row's flags, told apart."""
+        """A row's flags, by what they mean for the row."""
         return self.worn_of(row.values, row.step)
 
     def worn_of(self, values: Mapping[str, Any], step: int) -> Worn:
-        """The flags of a row's columns or a trace's metadata, told apart."""
+        """The flags of a row's columns or a trace's metadata, by what they mean for the row."""
         flags = values.get("flags")
         names = [name for name in flags if isinstance(name, str)] if isinstance(flags, list | tuple) else []
         return worn(names, step, values.get("source"), self.usual, self.incidents)

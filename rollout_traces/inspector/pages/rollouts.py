@@ -129,8 +129,8 @@ def find_sample(store: Store, request: Request) -> str:
 
 def told_population(groups: StepGroups) -> int | None:
     """How many rollouts there were, as the traces of a step without a ledger say; None when they do not."""
-    told = [row["population"] for group in groups.groups for row in group.traces]
-    return max((n for n in told if isinstance(n, int)), default=None)
+    populations = [row["population"] for group in groups.groups for row in group.traces]
+    return max((n for n in populations if isinstance(n, int)), default=None)
 
 
 def _matching(store: Store, request: Request) -> dict[str, TraceRow] | None:
@@ -184,7 +184,7 @@ def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarm
 def _of_group(group: Group, alarms: RunAlarms) -> dict[str, list[str]]:
     """Flags of the group that its rows do not wear: `flags`, and those that are usual in this run.
 
-    A tie is told by `tied`; it is among the usual ones where it is usual.
+    A tie is marked by `tied`; it is among the usual ones where it is usual.
     """
     names = {name for row in group.traces for name in alarms.worn_by(row).of_group}
     places = {(row.step, row.get("source")) for row in group.traces}
@@ -194,8 +194,8 @@ def _of_group(group: Group, alarms: RunAlarms) -> dict[str, list[str]]:
 
 def _told_size(group: Group) -> int:
     """How many rollouts the group has, as its traces say."""
-    told = [row["group_size"] for row in group.traces if isinstance(row["group_size"], int)]
-    return max(told, default=group.n_rollouts)
+    sizes = [row["group_size"] for row in group.traces if isinstance(row["group_size"], int)]
+    return max(sizes, default=group.n_rollouts)
 
 
 def _dots(rewards: Sequence[float | None], traces: Sequence[TraceRow]) -> list[dict[str, Any]]:

@@ -180,7 +180,7 @@ def _read(workspace: Workspace, store: Store, project: str, ids: Sequence[str]) 
 
 
 def _shown(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout with its own labels; those of others are not told, and none can be added."""
+    """A rollout with its own labels; those of others are not included, and none can be added."""
     return {**payload, "labels": {**payload["labels"], "names": [], "may_label": False}}
 
 
@@ -213,7 +213,7 @@ def _ids_of(shown: Iterable[Mapping[str, Any]]) -> np.ndarray:
 
 
 def _pushes_on(pushes: Mapping[str, Any], ids: np.ndarray) -> dict[str, Any]:
-    """The pushes on some token ids: others would tell what rollouts that are not shared wrote."""
+    """The pushes on some token ids: others would show what rollouts that are not shared wrote."""
     there = np.isin(_numbers(pushes["ids"], "<i4"), ids)
     kept = {"ids": packed(_numbers(pushes["ids"], "<i4")[there])}
     return {**pushes, **kept, **{k: packed(_numbers(pushes[k], "<f4")[there]) for k in ("up", "down")}}

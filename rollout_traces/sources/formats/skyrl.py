@@ -131,7 +131,7 @@ def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
 
 
 def _groups(metadata: Mapping[str, Any], n: int) -> list[Any]:
-    """What rows of one prompt share; the prompts' boundaries tell it where the trainer has let go of their ids."""
+    """What rows of one prompt share; the prompts' boundaries show it where the trainer has let go of their ids."""
     uids = metadata.get("uids")
     if isinstance(uids, list) and len(uids) == n:
         return uids

@@ -132,7 +132,7 @@ def rows_of_trace(
     Args:
         episode: the record that `Episode.to_record` makes.
         trace: one of its `traces`.
-        claim: step and split, where the record does not tell.
+        claim: step and split, where the record does not say.
         line: the record's line, for messages.
 
     Raises:

@@ -155,7 +155,7 @@ class Rows:
         return np.flatnonzero(self.arrow(["place"])["place"].to_numpy() == place)
 
     def nothing(self, names: Sequence[str]) -> pa.Table:
-        """Some columns without rows, to tell their types; nothing is read."""
+        """Some columns without rows, to know their types; nothing is read."""
         return pa.schema([(name, type_of(self.kinds[name])) for name in names]).empty_table()
 
     def take(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:

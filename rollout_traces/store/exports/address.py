@@ -34,7 +34,7 @@ class FoundFile:
         path: its path inside the file system.
         name: its path below the address, with `/`.
         size: bytes.
-        stamp: changes with its content, as far as the file system tells.
+        stamp: changes with its content, as far as the file system says.
     """
 
     path: str

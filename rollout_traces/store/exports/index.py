@@ -153,9 +153,9 @@ class ExportIndex(Index):
             return None
 
     def _copy_runs(self) -> None:
-        told = self.export.runs()
+        runs = self.export.runs()
         with self._transaction() as connection:
-            for run in told:
+            for run in runs:
                 connection.execute(
                     "UPDATE runs SET name = ?, started = ?, last_step = ? WHERE run_id = ?",
                     (run.name, run.started, run.last_step, run.run_id),

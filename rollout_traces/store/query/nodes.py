@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Name:
-    """A column, a flag, or an unquoted text: which of them, only the columns tell.
+    """A column, a flag, or an unquoted text: which of them, only the columns say.
 
     Attributes:
         name: the name.
