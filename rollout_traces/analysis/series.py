@@ -37,6 +37,12 @@ SEGMENTS = ("source", "engine")
 """Columns by which a change is looked for in parts of a step."""
 RARE_TEXTS = frozenset(("answer",))
 """Text columns with too many values to follow each over the steps."""
+OUTCOMES = frozenset(("reward_status", "stop_reason", "discard_reason", "answer"))
+"""Text columns that say how a rollout came out, which is no part of the rollouts to look into."""
+MOST_FURTHER = 3
+"""Further columns by which the rollouts are parted ..."""
+MOST_PARTS = 12
+"""... each of at most so many values."""
 FEWEST = 3
 """Rollouts that a part of a step needs to have a value."""
 
@@ -139,6 +145,18 @@ class RunSeries:
     def with_values(self, query: str) -> str:
         """A query that takes `params`, with their values written into it."""
         return written(query, self.params)
+
+    @cached_property
+    def further(self) -> tuple[str, ...]:
+        """The text columns of 2 to `MOST_PARTS` values beside the segments, `MOST_FURTHER` at most."""
+        names = [name for name in self.columns.texts if name not in self.segments and name not in OUTCOMES]
+        if not names:
+            return ()
+        counts = ", ".join(f"approx_count_distinct({quoted(name)}) as d{i}" for i, name in enumerate(names))
+        query = f"select {counts} from rollouts where {self.scope}"
+        row = self.relations.sql(query, self.params).to_pylist()[0]
+        few = [name for i, name in enumerate(names) if 2 <= row[f"d{i}"] <= MOST_PARTS]
+        return tuple(few[:MOST_FURTHER])
 
     @cached_property
     def _cells(self) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ AT_ONCE = 3
 FOLLOWS = {SAMPLER: 4, UPDATE: 8, OUTCOME: 20, OTHER: 8, DATA: 3, ENVIRONMENT: 4}
 """... and at most this many after, by its tier: what is learned shows later than what is given."""
 FIRST_OF_TIER = {
+    "values_moved": -1,
     "reward_and_purpose": 0,
     "length_bias": 0,
     "memorised": 0,
@@ -27,6 +28,7 @@ FIRST_OF_TIER = {
     "dead_groups": 2,
     "reward_moved": 4,
     "new_phrase": 5,
+    "slower": 4,
 }
 """Inside a tier, what explains stands before what it explains; 3 where nothing is said."""
 WORST_FIRST = {"error": 0, "warn": 1, "info": 2}
