@@ -542,11 +542,15 @@ def _most_frequent(values: np.ndarray, counts: np.ndarray) -> tuple[list[Any], d
 
 def _codes(keys: Sequence[np.ndarray]) -> np.ndarray:
     """int [C]: the same number for cells with the same keys, counted from 0."""
-    index: dict[tuple[Any, ...], int] = {}
-    return np.asarray(
-        [index.setdefault(row, len(index)) for row in zip(*(key.tolist() for key in keys), strict=True)],
-        np.int64,
-    )
+    code = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        if key.dtype == object:
+            index: dict[Any, int] = {}
+            of_key = np.asarray([index.setdefault(value, len(index)) for value in key.tolist()], np.int64)
+        else:
+            _, of_key = np.unique(key, return_inverse=True)
+        code = code * (int(of_key.max(initial=0)) + 1) + of_key
+    return np.unique(code, return_inverse=True)[1]
 
 
 def _usual_level(sources: np.ndarray, n: np.ndarray, total: np.ndarray) -> np.ndarray:
