@@ -123,12 +123,25 @@ def filled(sample: RowSample, name: str) -> Filled | None:
         of = counted.reshape(len(names), size, n_cells).sum(axis=2).astype(float)
         for i, j in _uneven(hits, of):
             found = _begun(hits[i, :, j], of[i])
-            if found is not None and found[2] >= SURE:
-                place, rises, gain = found
-                if best is None or gain > best.gain * (CLEARER if len(columns) > len(best.part) else 1.0):
-                    part = tuple(zip(columns, names[i], strict=True))
-                    best = Filled(name, ranges[j], place, rises, gain, part)
+            if found is None or found[2] < SURE:
+                continue
+            place, rises, gain = found
+            rows = here & (code == i)
+            inside = members[cell[rows], j] > 0
+            gain /= _alike(inside, sample.group[known][rows], at[rows] >= place)
+            if gain >= SURE:
+                part = tuple(zip(columns, names[i], strict=True))
+                each = Filled(name, ranges[j], place, rises, gain, part)
+                if best is None or _clearer(each, best):
+                    best = each
     return best
+
+
+def _clearer(one: Filled, other: Filled) -> bool:
+    """Whether a range says more than another; of two that say the same, the one that filled."""
+    if len(one.part) == len(other.part) and one.rises and not other.rises:
+        return one.gain >= 0.999 * other.gain
+    return one.gain > other.gain * (CLEARER if len(one.part) > len(other.part) else 1.0)
 
 
 def _cells(values: np.ndarray) -> tuple[np.ndarray, list[Range]]:
@@ -232,6 +245,23 @@ def _learned(hits: np.ndarray, of: np.ndarray, x: np.ndarray) -> float:
         b = float(np.sign(b) * STEEPEST)
     p = np.clip(1 / (1 + np.exp(-np.clip(a + b * x, -30, 30))), 1e-9, 1 - 1e-9)
     return float((hits * np.log(p) + (of - hits) * np.log(1 - p)).sum())
+
+
+def _alike(inside: np.ndarray, group: np.ndarray, after: np.ndarray) -> float:
+    """How many times more groups vary beside two levels than as many independent rollouts; at least 1.
+
+    Args:
+        inside: bool [N], rollouts of a part that are in a range.
+        group: [N].
+        after: bool [N], from the position on.
+    """
+    share = np.where(after, inside[after].mean(), inside[~after].mean())
+    _, of = np.unique(group, return_inverse=True)
+    left = np.bincount(of, inside - share)
+    n, counted = np.bincount(of), float((share * (1 - share)).sum())
+    if counted <= 0:
+        return float((n**2).sum() / n.sum())
+    return max(float((left**2).sum()) / counted, 1.0)
 
 
 def _unrest(n: np.ndarray, of: np.ndarray, place: int) -> float:

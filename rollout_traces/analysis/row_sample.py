@@ -1,4 +1,4 @@
-"""The rollouts of a run as arrays: every number, and the parts that it belongs to."""
+"""The rollouts of a run as arrays: every number, its group, and the parts that it belongs to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.relations import quoted
+from rollout_traces.analysis.relations import quoted, unit_over_steps
 from rollout_traces.analysis.series import RunSeries
 
 LOOKED_THROUGH = 125_000
@@ -22,12 +22,14 @@ class RowSample:
     Attributes:
         steps: int [T], ascending.
         at: int [N], position of each rollout's step.
+        group: uint64 [N], its group.
         parts: text column -> (int [N], -1 where unknown, the values that the codes stand for).
         numbers: numeric column -> float [N], NaN where unknown.
     """
 
     steps: np.ndarray
     at: np.ndarray
+    group: np.ndarray
     parts: dict[str, tuple[np.ndarray, list[str]]]
     numbers: dict[str, np.ndarray]
 
@@ -54,7 +56,7 @@ def row_sample(run: RunSeries) -> RowSample:
     every_so_many = 1 + int(run.row_counts.sum()) // LOOKED_THROUGH
     names = list(dict.fromkeys((*run.segments, *run.further)))
     numbers = run.columns.numbers
-    what = ["step"]
+    what = [f"step, {unit_over_steps(run.columns, one_run=True)} as unit"]
     what += [f"cast({quoted(name)} as double) as c{i}" for i, name in enumerate(numbers)]
     what += [f"{quoted(name)} as t{i}" for i, name in enumerate(names)]
     found = run.relations.sql(
@@ -66,6 +68,7 @@ def row_sample(run: RunSeries) -> RowSample:
     return RowSample(
         steps,
         at,
+        found.column("unit").to_numpy(),
         {name: (codes, values) for name, (codes, values) in parts.items() if len(values) >= 2},
         {name: found.column(f"c{i}").to_numpy().astype(float) for i, name in enumerate(numbers)},
     )

@@ -14,7 +14,7 @@ STEPS, ROWS, AT = 60, 60, 30
 def sample(values: np.ndarray, engine: np.ndarray, source: np.ndarray) -> RowSample:
     at = np.repeat(np.arange(STEPS), ROWS)
     parts = {"source": (source, ["math", "code"]), "engine": (engine, ["a", "b", "c"])}
-    return RowSample(np.arange(100, 100 + STEPS), at, parts, {"x": values})
+    return RowSample(np.arange(100, 100 + STEPS), at, np.arange(len(at)) // 4, parts, {"x": values})
 
 
 @pytest.fixture
@@ -75,3 +75,12 @@ class TestFilled:
         assert filled(sample(values, engine, source), "x") is None
         values[:] = 3.0
         assert filled(sample(values, engine, source), "x") is None
+
+    def test_groups_that_agree_count_once(self, drawn):
+        rng = drawn[0]
+        step = np.repeat(np.arange(STEPS), ROWS)
+        n_groups = STEPS * ROWS // 20
+        lucky = rng.random(n_groups) < np.where(np.arange(n_groups) * 20 // ROWS < AT, 0.04, 0.12)
+        values = lucky[np.arange(STEPS * ROWS) // 20].astype(float)
+        groups = RowSample(np.arange(STEPS), step, np.arange(len(step)) // 20, {}, {"x": values})
+        assert filled(groups, "x") is None

@@ -44,6 +44,8 @@ WITHIN = 20
 EXPLODED = 1.3
 """Entropy that grows by this factor within `SLOWLY` steps explodes: it falls in a run that learns."""
 SLOWLY = 30
+BEYOND_NOISE = 4.0
+"""Both move by so many times the step-to-step noise."""
 
 
 def few_rows(e: Evidence) -> list[Diagnosis]:
@@ -85,7 +87,7 @@ def collapse(e: Evidence) -> list[Diagnosis]:
             if found is None or found.at <= WARM_UP or found.before <= 0 or found.explained < 0.5:
                 continue
             far = found.after >= EXPLODED * found.before if grows else found.after <= COLLAPSED * found.before
-            if far and abs(found.before - found.after) >= 5 * noise(values)[0]:
+            if far and abs(found.before - found.after) >= BEYOND_NOISE * noise(values)[0]:
                 return [_entropy(e, what, series, found, query)]
     return []
 

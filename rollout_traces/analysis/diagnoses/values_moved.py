@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from rollout_traces.analysis.diagnoses.base import (
     DATA,
@@ -16,6 +17,7 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
 )
 from rollout_traces.analysis.diagnoses.whose import whose
+from rollout_traces.analysis.moved import WARM_UP
 from rollout_traces.analysis.movement import Part
 from rollout_traces.analysis.ranges import Filled, filled
 from rollout_traces.analysis.recomputed import before_and_after, levels_of, two_levels
@@ -72,7 +74,7 @@ def _spoken_of(e: Evidence, each: Filled, told: Sequence[Diagnosis]) -> bool:
     """Whether something told names the column at about the same step."""
     name = each.column.removeprefix("component/")
     step = _step(e, each)
-    if step <= e.rows.steps[0] + NEAR:
+    if step <= e.rows.steps[min(WARM_UP, len(e.rows.steps) - 1)]:
         return True
     return any(d.step is not None and abs(d.step - step) <= NEAR and name in d.sentence for d in told)
 
@@ -87,7 +89,12 @@ def _told(e: Evidence, incident: Sequence[Filled]) -> Diagnosis:
     )
     step = _step(e, first)
     at = int((e.run.steps < step).sum())
-    query = two_levels(by_step, "share", *before_and_after(e.run.steps, at), "rollouts")
+    levels = two_levels(by_step, "share", *before_and_after(e.run.steps, at), "rollouts")
+    ends = {
+        name: end for name, end in (("low", first.range.low), ("high", first.range.high)) if isfinite(end)
+    }
+    named = "".join(f", {end!r} as {name}" for name, end in ends.items())
+    query = f"select after, level{named} from ({levels}) order by after"
     before, after = levels_of(e.run, query)
     whom = " and ".join(f"{column} {value}" for column, value in first.part)
     text = f"{first.column} is {first.range.words(number)} in {percent(after)} of the rollouts"
