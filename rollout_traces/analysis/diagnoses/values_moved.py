@@ -71,10 +71,12 @@ def _tier(column: str) -> int:
 
 
 def _spoken_of(e: Evidence, each: Filled, told: Sequence[Diagnosis]) -> bool:
-    """Whether something told names the column at about the same step."""
+    """Whether the column is known to have moved at about the same step, or something told names it there."""
     name = each.column.removeprefix("component/")
     step = _step(e, each)
     if step <= e.rows.steps[min(WARM_UP, len(e.rows.steps) - 1)]:
+        return True
+    if any(m.column == each.column and abs(m.step - step) <= NEAR for m in e.moved):
         return True
     return any(d.step is not None and abs(d.step - step) <= NEAR and name in d.sentence for d in told)
 
