@@ -157,7 +157,7 @@ def read_column(segment: SegmentFile, name: str, row_groups: Sequence[int] | Non
 def read_columns(
     segment: SegmentFile, names: Sequence[str], row_groups: Sequence[int] | None = None
 ) -> dict[str, pa.ChunkedArray]:
-    """Several columns of a segment, see `read_column`; those of few values are dictionaries of them."""
+    """Several columns of a segment in this order, see `read_column`; those of few values are dictionaries of them."""
     here = [name for name in names if name in segment.kinds]
     packed = [name for name in here if name in segment.packed]
     try:
@@ -169,8 +169,7 @@ def read_columns(
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DamagedSegment(segment, error) from error
     n = len(found[here[0]]) if here else segment.n_rows
-    nulls = {name: pa.chunked_array([pa.nulls(n)]) for name in names if name not in found}
-    return found | nulls
+    return {name: found[name] if name in found else pa.chunked_array([pa.nulls(n)]) for name in names}
 
 
 def _read_packed(

@@ -128,3 +128,10 @@ def test_a_packed_column_with_another_byte_is_damage(tmp_path: Path) -> None:
     segment.path.write_bytes(content)
     with pytest.raises(DamagedSegment, match="not what was written"):
         read_columns(segment, ["reward"])
+
+
+def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    names = ["advantage", "missing", "reward", "row"]
+    for rewards in ([float(b % 2) for b in range(N)], [b / 3 for b in range(N)]):
+        segment = written(tmp_path, reward=rewards, advantage=[b / 7 for b in range(N)])
+        assert list(read_columns(segment, names)) == names
