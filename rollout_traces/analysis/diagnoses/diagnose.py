@@ -8,10 +8,12 @@ from rollout_traces.analysis.diagnoses import (
     creeping,
     data,
     environment,
+    evaluation_alone,
+    lost_values,
     outcomes,
     policy,
     reward_values,
-    unexpected,
+    suddenly_frequent,
     update,
 )
 from rollout_traces.analysis.diagnoses.base import (
@@ -32,7 +34,9 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 
 RULES = (
-    *unexpected.RULES,
+    *lost_values.RULES,
+    *suddenly_frequent.RULES,
+    *evaluation_alone.RULES,
     *data.RULES,
     *environment.RULES,
     *reward_values.RULES,
