@@ -10,7 +10,7 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
-from rollout_traces.inspector.pages.run import diagnosis_figures, run_report
+from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.inspector.conftest import Served, Visit
 from tests.stories.causes import CAUSES
@@ -53,6 +53,14 @@ class TestAnswers:
         assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2 and "vllm-1" in head["sentence"]
         assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
+
+    def test_the_curves_wait_for_no_diagnosis(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+        place = Request({"project": "story", "run": "off"})
+        with monkeypatch.context() as patch:
+            patch.setattr("rollout_traces.analysis.diagnoses.diagnose_series", None)
+            curves = run_curves(workspace, place)
+        report = run_report(workspace, place)
+        assert curves["metrics"] and curves == {key: report[key] for key in curves}
 
     def test_a_step_is_explained(self, workspace: Workspace):
         found = explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
@@ -104,3 +112,21 @@ class TestPage:
         shown.get("run-verdict").wait_for()
         assert "Nothing stands out" in shown.get("run-verdict").inner_text()
         assert shown.get("diagnoses").count() == 0
+
+    def test_the_curves_are_drawn_while_changes_are_looked_for(self, shown: Visit):
+        page, held = shown.page, []
+        page.route(
+            "**/component_server/",
+            lambda route, request: (
+                held.append(route) if "run_report" in (request.post_data or "") else route.continue_()
+            ),
+        )
+        try:
+            shown.open(project="story", run="off", split="rollout")
+            shown.get("run-card").first.wait_for()
+            assert shown.get("run-pending").is_visible() and not shown.get("run-verdict").count()
+            held.pop().continue_()
+            shown.get("diagnosis").first.wait_for()
+            assert not shown.get("run-pending").count() and shown.get("run-card").count()
+        finally:
+            page.unroute("**/component_server/")
