@@ -41,13 +41,19 @@ def plain_rows(rows: Rows, positions: np.ndarray, names: Sequence[str]) -> list[
         names: their columns, with those that say where each is.
     """
     columns = rows.values(positions, names)
-    place = zip(*(columns.pop(name) for name in PLACE), strict=True)
+    places = zip(*(columns.pop(name) for name in PLACE), strict=True)
     known = {name: _listed(values, rows.kinds[name]) for name, values in columns.items()}
+    others = zip(*known.values(), strict=True) if known else [()] * len(positions)
     return [
         TraceRow(
-            *where, values={name: value for name, value in zip(known, row, strict=True) if value is not None}
+            trace_id,
+            run_id,
+            run,
+            split,
+            step,
+            {name: value for name, value in zip(known, row, strict=True) if value is not None},
         )
-        for where, row in zip(place, zip(*known.values(), strict=True), strict=True)
+        for (trace_id, run_id, run, split, step), row in zip(places, others, strict=True)
     ]
 
 
