@@ -25,7 +25,7 @@ SORTED_AS_VALUES = 256
 
 
 @dataclass(frozen=True)
-class Page:
+class PageRows:
     """The rows of a page.
 
     Attributes:
@@ -37,13 +37,13 @@ class Page:
     sorted_by: Sequence[Sequence[Any]]
 
     @classmethod
-    def of(cls, found: pa.Table) -> Page:
+    def of(cls, found: pa.Table) -> PageRows:
         """What a statement of a page gave: `position`, `k0`, `k1`, …, `last`."""
         keys = [found[name].to_pylist() for name in found.column_names if name != POSITION]
         return cls(found[POSITION].to_numpy(), keys)
 
 
-def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[Page, int | None]:
+def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[PageRows, int | None]:
     """Where a page's rows are.
 
     Args:
@@ -74,7 +74,7 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
-            return Page.of(asking.run_over(taken, statement, sorting)), total
+            return PageRows.of(asking.run_over(taken, statement, sorting)), total
     if total is None and after is None and asking.rows.n_rows <= SORTED_WHOLE:
         return _counted(
             asking.run(
@@ -85,12 +85,12 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
             )
         )
     statement = f"SELECT * FROM {rows.text}{order}"
-    return Page.of(asking.run(asked, statement, rows.parameters, [POSITION, "row"])), total
+    return PageRows.of(asking.run(asked, statement, rows.parameters, [POSITION, "row"])), total
 
 
-def _counted(found: pa.Table) -> tuple[Page, int]:
+def _counted(found: pa.Table) -> tuple[PageRows, int]:
     """A page without the column that says how many rows there are, and that number."""
-    return Page.of(found.drop_columns("n")), found["n"][0].as_py() if found.num_rows else 0
+    return PageRows.of(found.drop_columns("n")), found["n"][0].as_py() if found.num_rows else 0
 
 
 def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
@@ -210,7 +210,7 @@ def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> 
     return np.concatenate(found)
 
 
-def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> Page | None:
+def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> PageRows | None:
     """What the statement of a page gives; None where a sort key is more than a column of plain numbers."""
     names = [_plain_column(asked, at) for at in range(len(asked.order))]
     plain = [name for name in names if name is not None and asking.rows.kinds[name] in ("int", "float")]
@@ -226,12 +226,12 @@ def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> P
         for name, (_, down) in zip(plain, asked.order, strict=True)
     ]
     order = [at for *_, at in sorted(zip(*keys, found["row"], range(len(best)), strict=True))[:limit]]
-    return Page(best[order], [[found[name][at] for at in order] for name in (*plain, "row")])
+    return PageRows(best[order], [[found[name][at] for at in order] for name in (*plain, "row")])
 
 
 def _by_columns(
     asking: Asking, asked: Asked, plain: Sequence[str], best: np.ndarray, limit: int
-) -> Page | None:
+) -> PageRows | None:
     """The same where so many rows are sorted that columns are quicker than their values."""
     rows = asking.rows.take(best, list(dict.fromkeys([*plain, "row"])))
     if any(_has_nan(rows[name]) for name in plain):
@@ -240,7 +240,7 @@ def _by_columns(
     found = pa.table({POSITION: pa.array(best), **keys, "last": rows["row"]})
     order = [(f"k{at}", "descending" if down else "ascending") for at, (_, down) in enumerate(asked.order)]
     places = pc.sort_indices(found, [*order, ("last", "ascending")])
-    return Page.of(found.take(places.slice(0, limit)))
+    return PageRows.of(found.take(places.slice(0, limit)))
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
