@@ -85,14 +85,13 @@ class Finder:
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             found, n_rows = page_of(asking, asked, limit + 1, after)
-            if after is None and found.num_rows <= limit:
-                n_rows = found.num_rows
+            n_found = len(found.positions)
+            if after is None and n_found <= limit:
+                n_rows = n_found
             total = self._count(asking, asked, n_rows)
-            more, found = found.num_rows > limit, found.slice(0, limit)
-            names = shown_columns(asking.rows, columns)
-            rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
-            keys = [name for name in found.column_names if name != POSITION]
-            last = [found[name][-1].as_py() for name in keys] if found.num_rows else []
+            rows = plain_rows(asking.rows, found.positions[:limit], shown_columns(asking.rows, columns))
+            more = n_found > limit
+            last = [values[limit - 1] for values in found.sorted_by] if more else []
             return RowPage(tuple(rows), total, cursor.encoded(last) if more else None)
 
         return self.ask(page)

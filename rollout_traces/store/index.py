@@ -69,6 +69,7 @@ class Index:
         self._connections = Connections(self._open)
         self._cache = Cache()
         self._rows: Rows | None = None
+        self._side_folder = Path(source.side_folder())
         self.labels = LabelBook(source.labels_path())
         self._ensure()
 
@@ -145,7 +146,7 @@ class Index:
 
     def side_folder(self) -> Path:
         """Where the side tables are read from."""
-        return Path(self.source.side_folder())
+        return self._side_folder
 
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes what came since the last time.
