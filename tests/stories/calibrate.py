@@ -15,7 +15,7 @@ import numpy as np
 
 from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
-from tests.stories import held_out, later_causes, more_causes
+from tests.stories import held_out, later_causes, more_causes, unseen_causes
 from tests.stories.causes import CAUSES, UNTUNED, Cause, both
 from tests.stories.relations import of_story
 from tests.stories.world import KINDS, Story, write_run
@@ -145,7 +145,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tuning", action="store_true", help="the seeds that thresholds are tuned on")
     parser.add_argument(
-        "--only", choices=["causes", "pairs", "healthy", "comparisons", "more", "held-out", "later"]
+        "--only",
+        choices=[
+            "causes",
+            "pairs",
+            "healthy",
+            "comparisons",
+            "more",
+            "held-out",
+            "later",
+            "unseen",
+            "unseen-2",
+        ],
     )
     parser.add_argument("--first", type=int, default=700, help="first seed of the held-out and later causes")
     asked = parser.parse_args()
@@ -166,6 +177,10 @@ def main() -> None:
         table_of_causes(range(start + asked.first, start + asked.first + asked.seeds), held_out.CAUSES)
     if asked.only in (None, "later"):
         table_of_causes(range(start + asked.first, start + asked.first + asked.seeds), later_causes.CAUSES)
+    if asked.only in (None, "unseen"):
+        table_of_causes(range(start + asked.first, start + asked.first + asked.seeds), unseen_causes.FIRST)
+    if asked.only in (None, "unseen-2"):
+        table_of_causes(range(start + asked.first, start + asked.first + asked.seeds), unseen_causes.SECOND)
     print(f"{time.process_time() - began:.0f} s of processor time")
 
 

@@ -19,7 +19,7 @@ from rollout_traces.analysis.diagnoses.base import (
     percent,
     since,
 )
-from rollout_traces.analysis.diagnoses.unexpected import prompts_changed
+from rollout_traces.analysis.diagnoses.prompt_lengths import prompts_changed
 from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import as_arrays, current, sql_text

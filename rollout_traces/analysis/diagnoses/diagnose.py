@@ -8,10 +8,12 @@ from rollout_traces.analysis.diagnoses import (
     creeping,
     data,
     environment,
+    evaluation_alone,
+    lost_values,
     outcomes,
     policy,
     reward_values,
-    unexpected,
+    suddenly_frequent,
     update,
 )
 from rollout_traces.analysis.diagnoses.base import (
@@ -32,7 +34,9 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.series import RunSeries
 
 RULES = (
-    *unexpected.RULES,
+    *lost_values.RULES,
+    *suddenly_frequent.RULES,
+    *evaluation_alone.RULES,
     *data.RULES,
     *environment.RULES,
     *reward_values.RULES,
@@ -80,7 +84,12 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         run: the run as `rollouts` names it.
         split: the split.
     """
-    e = Evidence(RunSeries(relations, run, split))
+    return diagnose_series(RunSeries(relations, run, split))
+
+
+def diagnose_series(series: RunSeries) -> RunReport:
+    """What is wrong with a run and split that are at hand as series."""
+    e, run, split = Evidence(series), series.run, series.split
     n_steps, n_rows = len(e.run.steps), int(e.run.row_counts.sum()) if len(e.run.steps) else 0
     remarks = []
     if not n_rows:
