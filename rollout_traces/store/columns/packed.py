@@ -73,7 +73,13 @@ def write_packed(file: BinaryIO, column: PackedColumn, block: bytes) -> PackedCo
     return replace(column, at=at)
 
 
-def read_packed(file: BinaryIO, column: PackedColumn, n_rows: int, kind: pa.DataType) -> pa.DictionaryArray:
+def read_packed(
+    file: BinaryIO,
+    column: PackedColumn,
+    n_rows: int,
+    kind: pa.DataType,
+    spans: Sequence[tuple[int, int]] | None = None,
+) -> pa.DictionaryArray:
     """A column as a dictionary of its values.
 
     Args:
@@ -81,6 +87,8 @@ def read_packed(file: BinaryIO, column: PackedColumn, n_rows: int, kind: pa.Data
         column: what is said of it.
         n_rows: rows of the segment.
         kind: the type of its values.
+        spans: first row and the one behind the last of the parts that are wanted, each beginning at a multiple of 8;
+            all rows when None.
 
     Raises:
         ValueError: the file does not hold it.
@@ -90,18 +98,27 @@ def read_packed(file: BinaryIO, column: PackedColumn, n_rows: int, kind: pa.Data
     if len(block) != column.size or zlib.crc32(block) != column.checksum:
         raise ValueError(f"its bytes {column.at} to {column.at + column.size} are not what was written")
     values = _array(column.values, kind)
+    spans = [(0, n_rows)] if spans is None else [(first, min(last, n_rows)) for first, last in spans]
+    n = sum(last - first for first, last in spans)
     if not column.bits:
-        numbers = np.zeros(n_rows, np.uint8)
-        known = np.zeros(n_rows, bool) if column.unknown else None
+        numbers = np.zeros(n, np.uint8)
+        known = np.zeros(n, bool) if column.unknown else None
     else:
-        packed = pa.decompress(block, decompressed_size=-(-n_rows * column.bits // 8), codec=_CODEC)
-        numbers = _unpacked(np.frombuffer(packed, np.uint8), column.bits)[:n_rows]
+        size = -(-n_rows * column.bits // 8)
+        packed = np.frombuffer(pa.decompress(block, decompressed_size=size, codec=_CODEC), np.uint8)
+        parts = [_rows(packed, column.bits, first, last) for first, last in spans]
+        numbers = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
         known = numbers != len(values) if column.unknown else None
     if known is not None:
         numbers = np.where(known, numbers, 0)
     bitmap = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
-    indices = pa.Array.from_buffers(pa.int8(), n_rows, [bitmap, pa.py_buffer(numbers)])
+    indices = pa.Array.from_buffers(pa.int8(), n, [bitmap, pa.py_buffer(numbers)])
     return pa.DictionaryArray.from_arrays(indices, values)
+
+
+def _rows(packed: np.ndarray, bits: int, first: int, last: int) -> np.ndarray:
+    """The numbers of some rows, uint8."""
+    return _unpacked(packed[first * bits // 8 : -(-last * bits // 8)], bits)[: last - first]
 
 
 def _bits(n: int) -> int:

@@ -177,19 +177,13 @@ def _read_packed(
 ) -> dict[str, pa.ChunkedArray]:
     if not names:
         return {}
+    spans = None if row_groups is None else [(at * ROW_GROUP, (at + 1) * ROW_GROUP) for at in row_groups]
     with segment.path.open("rb") as file:
         found = {
-            name: read_packed(file, segment.packed[name], segment.n_rows, type_of(segment.kinds[name]))
+            name: read_packed(file, segment.packed[name], segment.n_rows, type_of(segment.kinds[name]), spans)
             for name in names
         }
-    if row_groups is None:
-        return {name: pa.chunked_array([column]) for name, column in found.items()}
-    return {
-        name: pa.chunked_array(
-            [pa.concat_arrays([column.slice(at * ROW_GROUP, ROW_GROUP) for at in row_groups])]
-        )
-        for name, column in found.items()
-    }
+    return {name: pa.chunked_array([column]) for name, column in found.items()}
 
 
 def _read_parquet(

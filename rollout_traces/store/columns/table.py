@@ -203,11 +203,11 @@ class Rows:
         self._bring_small(positions, needed)
         inside, back = self._places(positions)
         parts = [self._values_in(segment, at, needed) for segment, at in inside]
-        found = {
-            name: [v for part in parts for v in part[name]]
-            for name in needed
-            if all(name in p for p in parts)
-        }
+        if len(parts) == 1:
+            found = parts[0]
+        else:
+            quick = [name for name in needed if all(name in part for part in parts)]
+            found = {name: [value for part in parts for value in part[name]] for name in quick}
         if back is not None:
             order = back.tolist()
             found = {name: [values[at] for at in order] for name, values in found.items()}

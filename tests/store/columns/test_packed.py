@@ -45,6 +45,12 @@ def test_what_is_packed_comes_back(data: st.DataObject) -> None:
     assert read.null_count == column.null_count
     assert repr(read.to_pylist()) == repr(column.to_pylist())
     assert stored.size <= len(column) + 16
+    wanted = data.draw(st.lists(st.integers(0, (len(column) - 1) // 8), unique=True).map(sorted))
+    spans = [(8 * at, 8 * at + 8) for at in wanted]
+    part = read_packed(file, stored, len(column), column.type, spans)
+    part.validate(full=True)
+    expected = [value for first, last in spans for value in column.to_pylist()[first:last]]
+    assert repr(part.to_pylist()) == repr(expected)
 
 
 def is_plain(value: Any) -> bool:
