@@ -1,4 +1,4 @@
-"""Explain in the page at a million rollouts: from the click on a step to the first line on the screen.
+"""Explain and Run in the page at a million rollouts: from the click to the first line on the screen.
 
     python -m benchmarks.explain_page --rows 1000000
 
@@ -97,6 +97,15 @@ def measure(folder: Path, n_rows: int, times: int) -> None:
                 },
                 "[data-testid='findings']",
             )
+            page.close()
+            server.stop()
+            server = Served(folder)
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            page.goto(f"{server.address}/?access_token={TOKEN}")
+            curves = opened(page, server.address, {**place, "tab": "run"}, "[data-testid='run-card']")
+            began = time.perf_counter()
+            page.locator("[data-testid='run-verdict']").wait_for(timeout=120_000)
+            verdict = curves + time.perf_counter() - began
             browser.close()
     finally:
         server.stop()
@@ -106,6 +115,8 @@ def measure(folder: Path, n_rows: int, times: int) -> None:
         f"Explain a step, first line                     {median(first_lines):8.3f}  goal {GOAL}; worst {max(first_lines):.3f}"
     )
     print(f"Explain two halves, page and first line        {halves:8.3f}")
+    print(f"Run page of a new server, its curves           {curves:8.3f}")
+    print(f"Run page of a new server, its diagnoses        {verdict:8.3f}")
 
 
 def opened(page: Any, address: str, state: dict[str, Any], wanted: str) -> float:

@@ -45,6 +45,8 @@ MOST_PARTS = 12
 """... each of at most so many values."""
 MOSTLY = 0.5
 """Share of the groups that hold several values of a column from which they are drawn inside groups."""
+LEAST_FREEDOM = 8
+"""Rollouts less their groups that a step's correlation of reward and length needs."""
 FEWEST = 3
 """Rollouts that a part of a step needs to have a value."""
 
@@ -449,24 +451,22 @@ class RunSeries:
         return f"""
             select step, sum(sxy) / sqrt(sum(sxx)*sum(syy)) as correlation, sum(freedom) as freedom
             from ({self.groups_query}) group by step
-            having sum(sxx) > 0 and sum(syy) > 0 and sum(freedom) >= 8 order by step"""
+            having sum(sxx) > 0 and sum(syy) > 0 and sum(freedom) >= {LEAST_FREEDOM} order by step"""
 
     @cached_property
     def length_correlation(self) -> Series | None:
         """Correlation of reward and sampled tokens inside groups, pooled over the groups of a step."""
-        found = as_arrays(self.relations.sql(self.length_correlation_query, self.params))
-        if not len(found["step"]):
-            return None
-        values = found["correlation"].astype(float)
-        return Series(
-            "group/reward_corr_length",
-            None,
-            None,
-            found["step"].astype(np.int64),
-            values,
-            values,
-            found["freedom"].astype(float),
+        g = self.groups
+        steps, at = np.unique(g["step"].astype(np.int64), return_inverse=True)
+        sxy, sxx, syy, freedom = (
+            np.bincount(at, np.nan_to_num(g[name].astype(float)), len(steps))
+            for name in ("sxy", "sxx", "syy", "freedom")
         )
+        there = (sxx > 0) & (syy > 0) & (freedom >= LEAST_FREEDOM)
+        if not there.any():
+            return None
+        values = sxy[there] / np.sqrt(sxx[there] * syy[there])
+        return Series("group/reward_corr_length", None, None, steps[there], values, values, freedom[there])
 
     def component_spreads(self) -> Iterator[Series]:
         """Standard deviation of each reward component over the rollouts of a step."""

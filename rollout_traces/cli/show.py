@@ -142,8 +142,10 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
 
 
 def _need_the_extra() -> None:
+    from rollout_traces.inspector.gradio_import import import_gradio
+
     try:
-        import gradio  # noqa: F401
+        import_gradio()
         import uvicorn  # noqa: F401
     except ImportError as error:
         typer.secho(

@@ -40,7 +40,7 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
 
 
 def page_head(root_path: str, dashboard: bool) -> str:
-    """What stands in the page's head: the style sheet, the scripts' preload and their settings.
+    """What stands in the page's head: the style sheet and the scripts' settings.
 
     Args:
         root_path: the prefix under which a proxy serves the app.
@@ -49,7 +49,7 @@ def page_head(root_path: str, dashboard: bool) -> str:
     Returns:
         HTML.
     """
-    base = f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
+    base = _base(root_path)
     settings = {
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
@@ -60,9 +60,22 @@ def page_head(root_path: str, dashboard: bool) -> str:
     return (
         f'<link rel="stylesheet" href="{base}/{STYLE}">\n'
         f'<link rel="icon" type="image/svg+xml" href="{base}/icon.svg">\n'
-        f'<link rel="modulepreload" href="{base}/{SCRIPTS}">\n'
         f"<script>window.rolloutTraces = {inline};</script>\n{_EARLY_THEME}"
     )
+
+
+def early_files(root_path: str) -> str:
+    """The page's `Link` header: Gradio adds the head when it has started, the browser fetches these before.
+
+    Args:
+        root_path: the prefix under which a proxy serves the app.
+    """
+    base = _base(root_path)
+    return f"<{base}/{STYLE}>; rel=preload; as=style, <{base}/{SCRIPTS}>; rel=modulepreload"
+
+
+def _base(root_path: str) -> str:
+    return f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
 
 
 _EARLY_THEME = """<script>

@@ -48,6 +48,7 @@ class GuardOptions:
         hashes: of the scripts that Gradio puts into the page's head when it runs.
         root_path: the prefix under which a proxy serves the page. Some proxies take it off before they pass
             a request on, others do not; both are served.
+        early: the `Link` header of the inspector's page; empty for none.
     """
 
     hosts: HostPolicy
@@ -59,6 +60,7 @@ class GuardOptions:
     ancestors: tuple[str, ...] = ()
     hashes: tuple[str, ...] = ()
     root_path: str = ""
+    early: str = ""
 
     @property
     def prefix(self) -> str:
@@ -124,7 +126,10 @@ class Guard:
         if body is None:
             await self._answer(_too_large(rule), scope, receive, send)
             return
-        await self.app(_uncompressed(scope, rule), _replayed(body, receive), self._sender(rule.kind, send))
+        early = self.options.early if rule.path == "/" else ""
+        await self.app(
+            _uncompressed(scope, rule), _replayed(body, receive), self._sender(rule.kind, send, early)
+        )
 
     async def _answer(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
         await response(
@@ -195,8 +200,14 @@ class Guard:
             return _plain(f"The Hub did not say who may write here: {type(error).__name__}.\n", 503)
         return None if may_write else _json_refusal("This token may not write to the Space.")
 
-    def _sender(self, kind: Kind, send: Send) -> Send:
-        """Adds the headers; a page is held back until its scripts are known."""
+    def _sender(self, kind: Kind, send: Send, early: str = "") -> Send:
+        """Adds the headers; a page is held back until its scripts are known.
+
+        Args:
+            kind: what is answered.
+            send: where to.
+            early: what a page's browser may fetch before it has read it, as a `Link` header.
+        """
         start: Message = {}
         parts: list[bytes] = []
 
@@ -213,6 +224,8 @@ class Guard:
                 if not message.get("more_body"):
                     body = b"".join(parts)
                     headers = self._headers(start, "page", (*script_hashes(body), *self.options.hashes))
+                    if early:
+                        headers.append((b"link", early.encode()))
                     await send({**start, "headers": headers})
                     await send({"type": "http.response.body", "body": body})
             else:

@@ -87,6 +87,7 @@ PAGE_ANSWERS = (
     "rollouts/step_means",
     "rollouts/tokens",
     "run",
+    "run/curves",
     "run/figures",
     "runs",
     "what_if",

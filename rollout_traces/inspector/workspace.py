@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +14,8 @@ from rollout_traces.inspector.few_at_once import FewAtOnce
 from rollout_traces.inspector.turns import Turns
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
-from rollout_traces.store.time_limit import QUERY_SECONDS, current_limit
+from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.time_limit import QUERY_SECONDS
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
@@ -29,7 +28,6 @@ LONGEST_TEXT = 10_000
 """Characters of one argument: a filter, a search, a name."""
 MOST_NAMES = 200
 """Names in one argument: charts, columns."""
-KEPT_ANSWERS = 64
 
 
 @dataclass(frozen=True)
@@ -133,34 +131,6 @@ class _FirstIndex:
         self.progress = (done, total)
 
 
-@dataclass
-class _Asked:
-    """A question whose answer is being computed.
-
-    Attributes:
-        n_waiting: threads that want the answer.
-    """
-
-    n_waiting: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """One thread at a time; the others wait.
-
-        Raises:
-            StoreError: the time is over, see `time_limit`.
-        """
-        limit = current_limit()
-        if not self._lock.acquire(timeout=-1 if limit is None else limit.seconds_left):
-            assert limit is not None
-            raise limit.error()
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-
 class Workspace:
     """The projects that the inspector shows.
 
@@ -197,8 +167,7 @@ class Workspace:
         self._versions: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._answers: OrderedDict[Any, Any] = OrderedDict()
-        self._asked: dict[Any, _Asked] = {}
+        self._answers = RememberedAnswers()
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.turns = Turns()
@@ -329,27 +298,7 @@ class Workspace:
             project: the project it is about.
             compute: gives the answer.
         """
-        full = (project, self.version(project), *key)
-        with self._lock:
-            if full in self._answers:
-                return self._answers[full]
-            asked = self._asked.setdefault(full, _Asked())
-            asked.n_waiting += 1
-        try:
-            with asked.computing():
-                if full in self._answers:
-                    return self._answers[full]
-                answer = compute()
-                with self._lock:
-                    self._answers[full] = answer
-                    while len(self._answers) > KEPT_ANSWERS:
-                        self._answers.popitem(last=False)
-                return answer
-        finally:
-            with self._lock:
-                asked.n_waiting -= 1
-                if not asked.n_waiting:
-                    self._asked.pop(full, None)
+        return self._answers.answer((project, self.version(project), *key), compute)
 
     def close(self) -> None:
         """Closes every store."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -21,13 +19,13 @@ from rollout_traces.store.pages import page_of
 from rollout_traces.store.query.compiler import EVERY, Compiler
 from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.query.nodes import Place
+from rollout_traces.store.remembered import RememberedAnswers
 from rollout_traces.store.rows import Histogram, RowPage
 from rollout_traces.store.scope import Scope
 
 DEFAULT_ORDER = "-step, group, sample"
 MAX_LIMIT = 10_000
 """Most rows in one page; ask for the next one with its cursor."""
-KEPT_ANSWERS = 64
 PIECE = 32_768
 """Values that are binned together."""
 FEW = 4
@@ -47,8 +45,7 @@ class Finder:
     def __init__(self, index: Index, engine: Engine) -> None:
         self._index = index
         self._engine = engine
-        self._answers: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._answers = RememberedAnswers()
 
     def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of the index."""
@@ -85,14 +82,13 @@ class Finder:
         def page(asking: Asking) -> RowPage:
             asked = _ordered(asking, asking.asked(scope, order_by))
             found, n_rows = page_of(asking, asked, limit + 1, after)
-            if after is None and found.num_rows <= limit:
-                n_rows = found.num_rows
+            n_found = len(found.positions)
+            if after is None and n_found <= limit:
+                n_rows = n_found
             total = self._count(asking, asked, n_rows)
-            more, found = found.num_rows > limit, found.slice(0, limit)
-            names = shown_columns(asking.rows, columns)
-            rows = plain_rows(asking.rows.take(found[POSITION].to_numpy(), names), asking.rows.kinds)
-            keys = [name for name in found.column_names if name != POSITION]
-            last = [found[name][-1].as_py() for name in keys] if found.num_rows else []
+            rows = plain_rows(asking.rows, found.positions[:limit], shown_columns(asking.rows, columns))
+            more = n_found > limit
+            last = [values[limit - 1] for values in found.sorted_by] if more else []
             return RowPage(tuple(rows), total, cursor.encoded(last) if more else None)
 
         return self.ask(page)
@@ -186,8 +182,7 @@ class Finder:
 
     def forget(self) -> None:
         """Drops remembered answers."""
-        with self._lock:
-            self._answers.clear()
+        self._answers.forget()
 
     def _count(self, asking: Asking, asked: Asked, known: int | None = None) -> int:
         """How many rows there are; `known` where somebody has just counted them."""
@@ -204,21 +199,7 @@ class Finder:
 
     def _remembering(self, rows: Rows) -> Callable[[Any, Callable[[], Any]], Any]:
         """Gives an answer from before, as long as the index has not changed."""
-
-        def remember(key: Any, answer: Callable[[], Any]) -> Any:
-            key = (rows.state.stamp, key)
-            with self._lock:
-                if key in self._answers:
-                    self._answers.move_to_end(key)
-                    return self._answers[key]
-            found = answer()
-            with self._lock:
-                self._answers[key] = found
-                while len(self._answers) > KEPT_ANSWERS:
-                    self._answers.popitem(last=False)
-            return found
-
-        return remember
+        return lambda key, compute: self._answers.answer((rows.state.stamp, key), compute)
 
 
 def named(asking: Asking, name: str) -> QueryColumn:

@@ -44,6 +44,7 @@ class HttpSource(Source):
     """
 
     page = 200
+    batch = 200
 
     def __init__(self, project: str, *, server_url: str | None = None, space: str | None = None) -> None:
         self.project = project

@@ -40,6 +40,8 @@ Answer = TypeVar("Answer")
 
 PAGE_BYTES = 16384
 """Page size of a new file: a scan looks up a quarter of the pages that SQLite's usual 4 KB need."""
+KEPT_JOURNAL = 8 << 20
+"""Bytes of the write-ahead log that stay on disk once they are in the file itself."""
 MANY = 10_000
 """Traces of one refresh after which its segments are joined at once."""
 MANIFEST = "index.sqlite3"
@@ -67,6 +69,7 @@ class Index:
         self._connections = Connections(self._open)
         self._cache = Cache()
         self._rows: Rows | None = None
+        self._side_folder = Path(source.side_folder())
         self.labels = LabelBook(source.labels_path())
         self._ensure()
 
@@ -143,7 +146,7 @@ class Index:
 
     def side_folder(self) -> Path:
         """Where the side tables are read from."""
-        return Path(self.source.side_folder())
+        return self._side_folder
 
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes what came since the last time.
@@ -222,6 +225,7 @@ class Index:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -32000")
+        connection.execute(f"PRAGMA journal_size_limit = {KEPT_JOURNAL}")
         self._file = _identity(self.path)
         return connection
 

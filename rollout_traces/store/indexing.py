@@ -6,9 +6,9 @@ import base64
 import logging
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
-from rollout_traces.store.source import Source, StoredTrace
+from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source, StoredTrace
 
 logger = logging.getLogger("rollout_traces")
 
@@ -28,7 +28,7 @@ SEGMENT_ROWS = 131_072
 """Rows after which a segment is written, within one batch; a step is never torn."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Read:
     """A stored trace, and what the index keeps of it.
 
@@ -44,20 +44,27 @@ class Read:
 
 
 def read_batch(source: Source, after: int) -> list[Read]:
-    """Reads the next traces of a source; touches no index, so that it can run beside the writing.
+    """Reads the next traces of a source, those of one transaction; touches no index, so that it can run beside the
+    writing.
 
     Args:
         source: the source.
         after: rowid to start behind.
     """
-    return [read_stored(stored) for stored in source.traces(after)]
+    batch: list[Read] = []
+    size = 0
+    while len(batch) < source.batch and size <= BATCH_BYTES - PAGE_BYTES and (page := source.traces(after)):
+        after = page[-1].rowid
+        size += sum(len(stored.messages) for stored in page)
+        batch += [read_stored(stored) for stored in page]
+    return batch
 
 
 def read_stored(stored: StoredTrace) -> Read:
     """What the index keeps of a trace."""
     reading = read_trace(stored)
     packed = _packed_ledger(stored) if reading.kind == DIGEST else None
-    return Read(replace(stored, messages="", spans=None), reading, packed)
+    return Read(stored.without_texts(), reading, packed)
 
 
 class IndexWriter:
@@ -75,6 +82,7 @@ class IndexWriter:
         self._folder = folder
         self._runs: dict[str, int] = dict(connection.execute("SELECT run_id, run FROM runs").fetchall())
         self._names = manifest.ColumnNames(connection)
+        self._columns: dict[tuple[str, ...], list[str | None]] = {}
         self._places: dict[tuple[int, str, int], int] = {}
 
     def add(self, batch: Sequence[Read]) -> None:
@@ -85,10 +93,10 @@ class IndexWriter:
         """
         if not batch:
             return
+        places = [self._place(read) for read in batch]
         arrived: dict[int, list[tuple[Read, int]]] = {}
-        for read in batch:
-            place = self._place(read)
-            arrived.setdefault(place, []).append((read, self._doc(read, place)))
+        for read, place, doc in zip(batch, places, self._docs(batch, places), strict=True):
+            arrived.setdefault(place, []).append((read, doc))
         again = [
             place
             for place, reads in arrived.items()
@@ -159,10 +167,10 @@ class IndexWriter:
 
     def _fields(self, read: Read, doc: int) -> dict[str, Any]:
         stored, reading = read.stored, read.reading
-        named = {self._names.stored(name): value for name, value in reading.fields.items()}
+        columns = self._columns_of(tuple(reading.fields))
+        named: dict[Any, Any] = dict(zip(columns, reading.fields.values(), strict=True))
         named.pop(None, None)
-        return {
-            **cast("dict[str, Any]", named),
+        return named | {
             "doc": doc,
             "id": stored.trace_id,
             "kind": reading.kind,
@@ -173,6 +181,12 @@ class IndexWriter:
             "prompt": reading.prompt,
             "reply": reading.reply,
         }
+
+    def _columns_of(self, names: tuple[str, ...]) -> list[str | None]:
+        """The columns that some names are stored in; most traces have the same names."""
+        if names not in self._columns:
+            self._columns[names] = [self._names.stored(name) for name in names]
+        return self._columns[names]
 
     def _ledger(self, read: Read) -> LedgerPart | None:
         if read.packed is None:
@@ -204,17 +218,24 @@ class IndexWriter:
             self._places[key] = manifest.place_of(self._connection, *key)
         return self._places[key]
 
-    def _doc(self, read: Read, place: int) -> int:
-        stored, reading = read.stored, read.reading
-        uid = reading.fields.get("uid")
-        cursor = self._connection.execute(
-            "INSERT INTO docs (src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?)",
-            (stored.rowid, stored.trace_id, None if uid is None else str(uid), place, reading.kind),
+    def _docs(self, batch: Sequence[Read], places: Sequence[int]) -> Sequence[int]:
+        """Adds documents and their words; returns their numbers, which are never given out again."""
+        highest = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'docs'").fetchone()
+        first = 1 + (highest[0] if highest else 0)
+        docs = range(first, first + len(batch))
+        self._connection.executemany(
+            "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)",
+            (_document(read, doc, place) for read, doc, place in zip(batch, docs, places, strict=True)),
         )
-        doc = int(cursor.lastrowid or 0)
-        if reading.kind != DIGEST:
-            self._connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (doc, reading.words))
-        return doc
+        self._connection.executemany(
+            "INSERT INTO words (rowid, text) VALUES (?, ?)",
+            (
+                (doc, read.reading.words)
+                for read, doc in zip(batch, docs, strict=True)
+                if read.reading.kind != DIGEST
+            ),
+        )
+        return docs
 
     def _say_left_out(self) -> None:
         if self._names.left_out:
@@ -290,6 +311,13 @@ def _say_unreadable(batch: Sequence[Read]) -> None:
             len(batch),
             unreadable[0],
         )
+
+
+def _document(read: Read, doc: int, place: int) -> tuple[Any, ...]:
+    """A row of the table `docs`."""
+    uid = read.reading.fields.get("uid")
+    stored = read.stored
+    return doc, stored.rowid, stored.trace_id, None if uid is None else str(uid), place, read.reading.kind
 
 
 def _belongs_to_a_ledger(read: Read) -> bool:

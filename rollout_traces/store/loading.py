@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.kinds import Kind
@@ -24,8 +24,7 @@ def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
         rows: the table.
         wanted: some columns; all when None.
     """
-    known = {name for segment in rows.state.segments for name in segment.kinds}
-    known |= {"id", "split", "step", *COMPUTED, *rows.state.side_names}
+    known = {*rows.state.stored_names, "id", "split", "step", *COMPUTED, *rows.state.side_names}
     known |= LABELLED.keys() if rows.state.labelled.entries else set()
     names = [name for name in rows.kinds if name in known and name not in INTERNAL]
     if wanted is None:
@@ -33,26 +32,28 @@ def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys([*PLACE, *(name for name in wanted if name in rows.kinds)]))
 
 
-def plain_rows(table: pa.Table, kinds: Mapping[str, Kind]) -> list[TraceRow]:
-    """An Arrow table as rows.
+def plain_rows(rows: Rows, positions: np.ndarray, names: Sequence[str]) -> list[TraceRow]:
+    """Rows of the table as plain ones.
 
     Args:
-        table: the rows, with the columns that say where each is.
-        kinds: the kind of each column.
+        rows: the table.
+        positions: which, int [K], in this order.
+        names: their columns, with those that say where each is.
     """
-    ids, run_ids, runs, splits, steps = (table[name].to_pylist() for name in PLACE)
-    columns = [(name, _values(table[name], kinds[name])) for name in table.column_names if name not in PLACE]
-    known = [(name, values) for name, values in columns if any(value is not None for value in values)]
+    columns = rows.values(positions, names)
+    places = zip(*(columns.pop(name) for name in PLACE), strict=True)
+    known = {name: _listed(values, rows.kinds[name]) for name, values in columns.items()}
+    others = zip(*known.values(), strict=True) if known else [()] * len(positions)
     return [
         TraceRow(
-            ids[b],
-            run_ids[b],
-            runs[b],
-            splits[b],
-            steps[b],
-            values={name: values[b] for name, values in known if values[b] is not None},
+            trace_id,
+            run_id,
+            run,
+            split,
+            step,
+            {name: value for name, value in zip(known, row, strict=True) if value is not None},
         )
-        for b in range(table.num_rows)
+        for (trace_id, run_id, run, split, step), row in zip(places, others, strict=True)
     ]
 
 
@@ -86,6 +87,6 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 
 
-def _values(column: pa.ChunkedArray, kind: Kind) -> list[Any]:
-    values = column.to_pylist()
-    return [None if v is None else tuple(v) for v in values] if kind == "tags" else values
+def _listed(values: list[Any], kind: Kind) -> list[Any]:
+    """Lists of names as tuples."""
+    return [None if value is None else tuple(value) for value in values] if kind == "tags" else values

@@ -14,23 +14,27 @@ from typing import Any
 import orjson
 
 from rollout_traces.store.columns.attempts import superseded_from
+from rollout_traces.store.columns.packed import PackedColumn, PackedColumns
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
-from rollout_traces.store.columns.segments import Few, SegmentFile
+from rollout_traces.store.columns.segments import SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
-INDEX_VERSION = 10
+INDEX_VERSION = 11
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""
 WORDS_IN_MEMORY = 32 << 20
 """Bytes of the full-text index that are gathered before they are written: fewer pieces to merge later."""
+PIECES = 8
+"""Pieces of the full-text index of like size that are merged: of SQLite's usual 4 every word is written once more, and
+a search is no quicker."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT UNIQUE, name TEXT, started TEXT, last_step INTEGER);
 CREATE TABLE places (place INTEGER PRIMARY KEY, run INTEGER, split TEXT, step INTEGER, UNIQUE (run, split, step));
-CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT, few TEXT);
+CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT, packed TEXT);
 CREATE TABLE parts (
     segment INTEGER, place INTEGER, n_rows INTEGER, n_ledger INTEGER, n_traces INTEGER, dead INTEGER,
     PRIMARY KEY (segment, place)) WITHOUT ROWID;
@@ -63,7 +67,8 @@ def create(connection: sqlite3.Connection) -> None:
         if statement.strip():
             connection.execute(statement)
     connection.execute(_WORDS)
-    connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
+    for setting, value in (("hashsize", WORDS_IN_MEMORY), ("automerge", PIECES)):
+        connection.execute("INSERT INTO words (words, rank) VALUES (?, ?)", (setting, value))
     set_meta(connection, "version", INDEX_VERSION)
 
 
@@ -127,10 +132,10 @@ def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
             n_rows,
             orjson.loads(kinds),
             frozenset(dead.get(number, ())),
-            orjson.loads(few),
+            {name: PackedColumn(**column) for name, column in orjson.loads(packed).items()},
         )
-        for number, file, n_rows, kinds, few in connection.execute(
-            "SELECT segment, file, n_rows, kinds, few FROM segments ORDER BY segment"
+        for number, file, n_rows, kinds, packed in connection.execute(
+            "SELECT segment, file, n_rows, kinds, packed FROM segments ORDER BY segment"
         ).fetchall()
     ]
 
@@ -148,7 +153,7 @@ def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) ->
 
 def add_segment(
     connection: sqlite3.Connection,
-    written: tuple[Path, Few],
+    written: tuple[Path, PackedColumns],
     n_rows: int,
     kinds: Mapping[str, str],
     parts: Iterable[Sequence[int]],
@@ -157,15 +162,15 @@ def add_segment(
 
     Args:
         connection: a connection whose transaction the caller holds.
-        written: the file, and the values of its columns of few.
+        written: the file, and its columns of few values.
         n_rows: rows in it.
         kinds: the kind of each column.
         parts: place, rows, rows of ledgers and traced rows of each place in it.
     """
-    path, few = written
+    path, packed = written
     cursor = connection.execute(
-        "INSERT INTO segments (file, n_rows, kinds, few) VALUES (?, ?, ?, ?)",
-        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), orjson.dumps(few).decode()),
+        "INSERT INTO segments (file, n_rows, kinds, packed) VALUES (?, ?, ?, ?)",
+        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), orjson.dumps(packed).decode()),
     )
     number = int(cursor.lastrowid or 0)
     connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in parts])

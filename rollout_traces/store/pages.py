@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,31 @@ SORTED_WHOLE = 50_000
 """Rows up to which a page is sorted out of all of them at once."""
 SORTED_AS_FOUND = 2_000
 """Rows up to which those that were found are sorted, and not thinned out by the first key before."""
+SORTED_AS_VALUES = 256
+"""Rows up to which Python's own values are sorted, and not columns."""
 
 
-def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[pa.Table, int | None]:
-    """Positions of a page's rows, with what they are sorted by (`k0`, `k1`, …) and their numbers (`last`).
+@dataclass(frozen=True)
+class PageRows:
+    """The rows of a page.
+
+    Attributes:
+        positions: where they are, int [K].
+        sorted_by: the values of each sort key, and last the rows' numbers.
+    """
+
+    positions: np.ndarray
+    sorted_by: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of(cls, found: pa.Table) -> PageRows:
+        """What a statement of a page gave: `position`, `k0`, `k1`, …, `last`."""
+        keys = [found[name].to_pylist() for name in found.column_names if name != POSITION]
+        return cls(found[POSITION].to_numpy(), keys)
+
+
+def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tuple[PageRows, int | None]:
+    """Where a page's rows are.
 
     Args:
         asking: the table.
@@ -44,16 +66,15 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
     )
     total = None
     if _by_first_key(asking, asked, after):
-        values, positions = _first_key(asking, asked, rows, after)
-        total = len(values) if after is None else None
-        best = _best(asking, len(directions) == 1, values, positions, limit, directions[0])
+        best, n_rows = _candidates(asking, asked, rows, limit, after)
+        total = n_rows if after is None else None
         page = None if best is None else _by_numbers(asking, asked, best, limit)
         if page is not None:
             return page, total
         if best is not None:
             taken = asking.rows_at(best, [*dict.fromkeys([*asked.columns, "row"]), POSITION])
             statement = f"SELECT * FROM (SELECT t.position{keys}, t.row AS last FROM rollouts t){order}"
-            return asking.run_over(taken, statement, sorting), total
+            return PageRows.of(asking.run_over(taken, statement, sorting)), total
     if total is None and after is None and asking.rows.n_rows <= SORTED_WHOLE:
         return _counted(
             asking.run(
@@ -64,12 +85,12 @@ def page_of(asking: Asking, asked: Asked, limit: int, after: str | None) -> tupl
             )
         )
     statement = f"SELECT * FROM {rows.text}{order}"
-    return asking.run(asked, statement, rows.parameters, [POSITION, "row"]), total
+    return PageRows.of(asking.run(asked, statement, rows.parameters, [POSITION, "row"])), total
 
 
-def _counted(page: pa.Table) -> tuple[pa.Table, int]:
+def _counted(found: pa.Table) -> tuple[PageRows, int]:
     """A page without the column that says how many rows there are, and that number."""
-    return page.drop_columns("n"), page["n"][0].as_py() if page.num_rows else 0
+    return PageRows.of(found.drop_columns("n")), found["n"][0].as_py() if found.num_rows else 0
 
 
 def _by_first_key(asking: Asking, asked: Asked, after: str | None) -> bool:
@@ -92,23 +113,37 @@ def _plain_column(asked: Asked, at: int) -> str | None:
     return next((name for name in asked.columns if key.text == f"t.{quoted(name)}"), None)
 
 
-def _first_key(
-    asking: Asking, asked: Asked, rows: Sql, after: str | None
-) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """The first sort key of all rows of a question, and their positions; None for all rows in order."""
+def _candidates(
+    asking: Asking, asked: Asked, rows: Sql, limit: int, after: str | None
+) -> tuple[np.ndarray | None, int]:
+    """Positions of the rows that can be on the page, int [K], and how many rows there are to choose from.
+
+    None for the positions where they are not known by numbers alone, or would be too many.
+    """
     name = _plain_column(asked, 0)
-    if name is not None and after is None:
-        if asked.condition == EVERY:
-            return asking.rows.arrow([name])[name], None
-        condition = asked.condition
-        positions = asked.only_found
-        if positions is None:
-            statement = f"SELECT {condition.text} AS hit FROM rollouts t"
-            hits = asking.run(asked, statement, condition.parameters)["hit"]
-            positions = np.flatnonzero(hits.to_numpy())
-        return asking.rows.arrow([name])[name].take(pa.array(positions)), positions
-    found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
-    return found["k0"], found[POSITION].to_numpy()
+    positions = None
+    if name is None or after is not None:
+        found = asking.run(asked, f"SELECT k0, position FROM {rows.text}", rows.parameters, [POSITION, "row"])
+        values, positions = found["k0"], found[POSITION].to_numpy()
+    elif asked.condition == EVERY:
+        values = asking.rows.arrow([name])[name]
+    else:
+        positions = _matching(asking, asked)
+        if len(positions) <= SORTED_AS_FOUND:
+            return positions, len(positions)
+        values = asking.rows.arrow([name])[name].take(pa.array(positions))
+    best = _best(asking, len(asked.order) == 1, values, positions, limit, asked.order[0][1])
+    return best, len(values)
+
+
+def _matching(asking: Asking, asked: Asked) -> np.ndarray:
+    """Positions of the rows of a question, int [K]."""
+    positions = asked.only_found
+    if positions is None:
+        statement = f"SELECT {asked.condition.text} AS hit FROM rollouts t"
+        hits = asking.run(asked, statement, asked.condition.parameters)["hit"]
+        positions = np.flatnonzero(hits.to_numpy())
+    return positions
 
 
 def _best(
@@ -175,12 +210,29 @@ def _rows(values: pa.ChunkedArray, bound: Any, compare: np.ufunc, most: int) -> 
     return np.concatenate(found)
 
 
-def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> pa.Table | None:
+def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> PageRows | None:
     """What the statement of a page gives; None where a sort key is more than a column of plain numbers."""
     names = [_plain_column(asked, at) for at in range(len(asked.order))]
     plain = [name for name in names if name is not None and asking.rows.kinds[name] in ("int", "float")]
     if len(plain) < len(names):
         return None
+    if len(best) > SORTED_AS_VALUES:
+        return _by_columns(asking, asked, plain, best, limit)
+    found = asking.rows.values(best, list(dict.fromkeys([*plain, "row"])))
+    if any(value != value for name in plain for value in found[name]):
+        return None
+    keys = [
+        [(value is None, 0 if value is None else -value if down else value) for value in found[name]]
+        for name, (_, down) in zip(plain, asked.order, strict=True)
+    ]
+    order = [at for *_, at in sorted(zip(*keys, found["row"], range(len(best)), strict=True))[:limit]]
+    return PageRows(best[order], [[found[name][at] for at in order] for name in (*plain, "row")])
+
+
+def _by_columns(
+    asking: Asking, asked: Asked, plain: Sequence[str], best: np.ndarray, limit: int
+) -> PageRows | None:
+    """The same where so many rows are sorted that columns are quicker than their values."""
     rows = asking.rows.take(best, list(dict.fromkeys([*plain, "row"])))
     if any(_has_nan(rows[name]) for name in plain):
         return None
@@ -188,7 +240,7 @@ def _by_numbers(asking: Asking, asked: Asked, best: np.ndarray, limit: int) -> p
     found = pa.table({POSITION: pa.array(best), **keys, "last": rows["row"]})
     order = [(f"k{at}", "descending" if down else "ascending") for at, (_, down) in enumerate(asked.order)]
     places = pc.sort_indices(found, [*order, ("last", "ascending")])
-    return found.take(places.slice(0, limit))
+    return PageRows.of(found.take(places.slice(0, limit)))
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,6 +31,8 @@ SIGNS = "{}[]()<>=+*/\\_^$#@|&%~`"
 
 THINKING_BEGINS, THINKING_ENDS = "<think>", "</think>"
 """What stands around the thinking inside an assistant's content."""
+_THINKING = "think>"
+"""Part of both."""
 SIGNED = 4000
 """Characters of a tool's result that its error signature is looked for in."""
 
@@ -41,7 +43,8 @@ _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
 _ALONE = [(sign.encode(), f" {sign} ".encode()) for sign in SIGNS]
-_SPACE = re.compile(r"\s+")
+_FAR = 2**63
+_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 _VARIES = (
     (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
     (re.compile(r"(?<![\w<])(?:[A-Za-z]:)?(?:[\w.~-]*[/\\][\w.~-]+)+"), "<path>"),
@@ -51,7 +54,7 @@ _VARIES = (
 """What differs between two occurrences of one error."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What the index keeps of one trace.
 
@@ -88,7 +91,7 @@ def read_trace(stored: StoredTrace) -> Reading:
     """
     messages, damaged_messages = _load(stored.messages, list)
     metadata, damaged_metadata = _load(stored.metadata, dict)
-    fields = dict(flatten(metadata))
+    fields = flatten(metadata)
     if damaged_messages or damaged_metadata:
         fields["unreadable"] = 1
     kind = fields.pop("kind", None)
@@ -113,7 +116,9 @@ def read_trace(stored: StoredTrace) -> Reading:
         prompt=_preview(next((m for m in shown if m.get("role") == "user"), None)),
         reply=_preview(next((m for m in reversed(shown) if m.get("role") == "assistant"), None), answer_of),
         n_messages=len(messages),
-        words=b"\n".join(spaced(text) for message in said for text in message_texts(message)),
+        words=_signs_alone(
+            b"\n".join([_written(text) for message in said for text in message_texts(message)])
+        ),
     )
 
 
@@ -134,62 +139,84 @@ def part_text(messages: str | bytes, part: str) -> str:
     spoken = [message for message in loaded if isinstance(message, dict)]
     role, among = ("user", spoken) if part == "prompt" else ("assistant", spoken[::-1])
     message = next((m for m in among if m.get("role") == role), None)
-    text = "" if message is None else next(message_texts(message), "")
+    text = "" if message is None else _first_text(message)
     return answer_of(text) if part == "reply" else text
 
 
-def message_texts(message: Mapping[str, Any]) -> Iterator[str]:
+def message_texts(message: Mapping[str, Any]) -> list[str]:
     """The texts of one message: content, reasoning, names and arguments of its tool calls."""
-    yield from _texts(message.get("content"))
-    yield from _texts(message.get("reasoning_content"))
+    found = _texts(message.get("content"))
+    if "reasoning_content" in message:
+        found += _texts(message["reasoning_content"])
     for call in _items(message.get("tool_calls")):
         given = call.get("function")
         function = given if isinstance(given, Mapping) else call
-        yield from _texts(function.get("name"))
+        found += _texts(function.get("name"))
         arguments = function.get("arguments")
-        yield from _texts(orjson.dumps(arguments).decode() if isinstance(arguments, dict) else arguments)
+        found += _texts(orjson.dumps(arguments).decode() if isinstance(arguments, dict) else arguments)
+    return found
 
 
 def spaced(text: str) -> bytes:
     """Text with every CJK character and every sign of code standing alone, a token each, as UTF-8."""
-    if not text.isascii():
-        pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
-        text = "".join(piece if piece.isascii() else _HAN.sub(r" \1 ", piece) for piece in pieces)
-    written = text.encode("utf-8", "replace")
+    return _signs_alone(_written(text))
+
+
+def _written(text: str) -> bytes:
+    """Text as UTF-8, with spaces around every CJK character."""
+    if text.isascii():
+        return text.encode()
+    pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+    # split at a group returns the group too: what lies between, a character, what lies between, ...
+    apart = [piece if piece.isascii() else " ".join(_HAN.split(piece)) for piece in pieces]
+    return b"".join([piece.encode("utf-8", "replace") for piece in apart])
+
+
+def _signs_alone(written: bytes) -> bytes:
+    """Text with spaces around every sign of code."""
     for sign, alone in _ALONE:
         if sign in written:
             written = written.replace(sign, alone)
     return written
 
 
-def flatten(metadata: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """Scalars of nested metadata by `/`-joined name; lists of texts as tuples."""
+def flatten(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars of nested metadata by `/`-joined name; lists of texts as tuples.
+
+    Args:
+        metadata: as JSON was parsed.
+    """
+    found: dict[str, Any] = {}
+    _flatten_into(found, metadata, "", 1)
+    return found
+
+
+def _flatten_into(found: dict[str, Any], metadata: Mapping[str, Any], prefix: str, depth: int) -> None:
     for key, value in metadata.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
+        name = prefix + key
+        kind = type(value)
+        if kind is dict:
             if depth < MAX_DEPTH:
-                yield from flatten(value, f"{name}/", depth + 1)
-        elif isinstance(value, list):
+                _flatten_into(found, value, f"{name}/", depth + 1)
+        elif kind is list:
             if all(isinstance(item, str) for item in value):
-                yield name, tuple(item[:TEXT_LIMIT] for item in value[:MOST_NAMES])
-        elif value is not None:
-            scalar = _scalar(value)
+                found[name] = tuple([item[:TEXT_LIMIT] for item in value[:MOST_NAMES]])
+        else:
+            scalar = value if kind is float and value == value else _scalar(value)
             if scalar is not None:
-                yield name, scalar
+                found[name] = scalar
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return None if value in ("NaN", "") else _INFINITE.get(value) or value[:TEXT_LIMIT]
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else float(value)
+        return value if -_FAR <= value < _FAR else float(value)
     if isinstance(value, float):
         return None if math.isnan(value) else value
-    if value in ("NaN", ""):
-        return None
-    if value in ("Infinity", "-Infinity"):
-        return float(value)
-    return str(value)[:TEXT_LIMIT]
+    return None if value is None else str(value)[:TEXT_LIMIT]
 
 
 def _flat_known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,12 +236,19 @@ def _numeric_names() -> frozenset[str]:
     return frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
 
 
-def _numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields, where what is a number everywhere else is one here: a text in place of it moves to `name/text`."""
     numeric = _numeric_names()
+    texts = [
+        name
+        for name, value in fields.items()
+        if isinstance(value, str) and (name in numeric or name.startswith("component/"))
+    ]
+    if not texts:
+        return fields
     found: dict[str, Any] = {}
     for name, value in fields.items():
-        if not isinstance(value, str) or (name not in numeric and not name.startswith("component/")):
+        if name not in texts:
             found[name] = value
             continue
         try:
@@ -233,6 +267,8 @@ def _split_of(key: str) -> str:
 
 def answer_of(text: str) -> str:
     """What an assistant's text says after its thinking; the thinking where nothing follows."""
+    if text.rfind(_THINKING) < 0:
+        return text
     before, mark, after = text.rpartition(THINKING_ENDS)
     answer = after if mark and after.strip() else before if mark else text
     return answer.replace(THINKING_BEGINS, " ").replace(THINKING_ENDS, " ")
@@ -250,7 +286,7 @@ def error_signature(result: str) -> str:
     line = lines[-1] if lines and "Traceback" in lines[0] else (lines or [""])[0]
     for pattern, placeholder in _VARIES:
         line = pattern.sub(placeholder, line)
-    return _SPACE.sub(" ", line).strip()[:PREVIEW]
+    return " ".join(line.split())[:PREVIEW]
 
 
 def _tools(messages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -274,8 +310,16 @@ def _tools(messages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
 def _preview(message: Mapping[str, Any] | None, part: Callable[[str], str] = str) -> str:
     if message is None:
         return ""
-    text = part(next(message_texts(message), ""))
-    return _SPACE.sub(" ", text[: PREVIEW * 4].strip()).strip()[:PREVIEW]
+    text = part(_first_text(message))
+    preview = " ".join(text[: PREVIEW + PREVIEW // 2].split())
+    if len(preview) < PREVIEW:
+        preview = " ".join(text[: PREVIEW * 4].split())
+    return preview[:PREVIEW]
+
+
+def _first_text(message: Mapping[str, Any]) -> str:
+    texts = message_texts(message)
+    return texts[0] if texts else ""
 
 
 def _load(text: str | bytes, kind: type) -> tuple[Any, bool]:
@@ -286,14 +330,11 @@ def _load(text: str | bytes, kind: type) -> tuple[Any, bool]:
     return (value, False) if isinstance(value, kind) else (kind(), True)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
-        if value:
-            yield value
-    elif isinstance(value, list):
-        for part in _items(value):
-            yield from _texts(part.get("text"))
+        return [value] if value else []
+    return [text for part in _items(value) for text in _texts(part.get("text"))]
 
 
-def _items(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+def _items(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else ()

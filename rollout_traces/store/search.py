@@ -126,9 +126,9 @@ def snippets(
         engine: what matches regular expressions, in linear time.
     """
     phrases: dict[str, list[str]] = {key: [] for key in texts}
-    table = pa.table({"id": pa.array(texts), "text": pa.array(texts.values(), pa.string())})
     for node in looked_for:
         if isinstance(node, TextScan) and node.how == "~":
+            table = pa.table({"id": pa.array(texts), "text": pa.array(texts.values(), pa.string())})
             matched = engine.run(
                 "SELECT id, regexp_extract(text, ?) AS found FROM texts", (node.pattern,), {"texts": table}
             )

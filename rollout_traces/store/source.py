@@ -21,8 +21,10 @@ from rollout_traces.store.logged_tables import LoggedTables, is_row_of_table
 from rollout_traces.store.places import cached_marks_path, own_labels_path
 from rollout_traces.store.stored_trace import NO_STEP, StoredTrace
 
-PAGE_BYTES = 64 << 20
+PAGE_BYTES = 16 << 20
 """Messages read together; one trace may hold more."""
+BATCH_BYTES = 64 << 20
+"""Messages indexed together; one trace may hold more."""
 
 _PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"
 _LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
@@ -55,12 +57,14 @@ class Source(abc.ABC):
         project: the project's name.
         label: how it is called in messages to a person.
         page: rows of text fetched in one SELECT.
+        batch: traces indexed in one transaction.
         texts: the JSON of a trace as it is selected for the index, as text or as bytes.
     """
 
     project: str
     label: str
     page: int = 1000
+    batch: int = 1000
     texts: str = "messages, metadata"
     _tables: set[str] | frozenset[str] = frozenset()
 
@@ -147,10 +151,14 @@ class Source(abc.ABC):
         return [
             StoredTrace(*row)
             for row in self.select(
-                f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces WHERE rowid > ? AND rowid <= ? ORDER BY rowid",
-                (after, last),
+                f"{self.select_traces} WHERE rowid > ? AND rowid <= ? ORDER BY rowid", (after, last)
             )
         ]
+
+    @property
+    def select_traces(self) -> str:
+        """The columns of a `StoredTrace`; spans only of traces that may be step summaries."""
+        return f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces"
 
     @cached_property
     def logged_tables(self) -> LoggedTables:
@@ -183,8 +191,7 @@ class Source(abc.ABC):
             found += [
                 StoredTrace(*row)
                 for row in self.select(
-                    f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid",
-                    chunk,
+                    f"{self.select_traces} WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid", chunk
                 )
             ]
         return found

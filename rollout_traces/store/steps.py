@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.rewards import tied
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.ledger.rewards import tied_groups
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.attempts import TRAINING
 from rollout_traces.store.loading import plain_rows, shown_columns
@@ -90,21 +94,21 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     ).fetchone()
     positions = asking.rows.of_place(number[0] if number else NO_PLACE)
     names = shown_columns(asking.rows, None)
-    found = asking.rows.take(positions, [*names, "from_ledger"])
-    rows = plain_rows(found.select(names), asking.rows.kinds)
-    of_ledger = found["from_ledger"].to_pylist()
-    kept = [(row, known) for row, known in zip(rows, of_ledger, strict=True) if not row["superseded"]]
+    rows = plain_rows(asking.rows, positions, names)
+    from_ledger = asking.rows.values(positions, ["from_ledger"])["from_ledger"]
+    both = [*zip(rows, from_ledger, strict=True)]
     by_group: dict[int | None, tuple[list[TraceRow], list[TraceRow]]] = {}
-    for row, known in kept or list(zip(rows, of_ledger, strict=True)):
-        traced, ledger = by_group.setdefault(row["group"], ([], []))
+    for row, known in [each for each in both if not each[0].values["superseded"]] or both:
+        traced, ledger = by_group.setdefault(row.values.get("group"), ([], []))
         if row.id is not None:
             traced.append(row)
         if known:
             ledger.append(row)
-    groups = [_group(group, *rows) for group, rows in by_group.items()]
+    ties = _ties([ledger or traced for traced, ledger in by_group.values()])
+    groups = [_group(group, *rows, tie) for (group, rows), tie in zip(by_group.items(), ties, strict=True)]
     groups.sort(key=lambda group: (group.group is None, group.group))
     traces = [row for group in groups for row in group.traces]
-    chosen = Counter(str(row["selected_by"]) for row in traces if row["selected_by"] is not None)
+    chosen = Counter(str(row.values["selected_by"]) for row in traces if "selected_by" in row.values)
     digest = asking.connection.execute(
         "SELECT id FROM docs WHERE kind = 'digest' AND place = ? ORDER BY doc DESC LIMIT 1",
         number or (NO_PLACE,),
@@ -121,26 +125,38 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     )
 
 
-def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow]) -> Group:
-    all_rows = ledger or traced
-    rewards = tuple(_number(row["reward"]) for row in all_rows)
-    advantages = [_number(row["advantage"]) for row in all_rows]
+def _ties(groups: Sequence[Sequence[TraceRow]]) -> list[bool]:
+    """Which groups' rewards are tied."""
+    known = [row.values for rows in groups for row in rows]
+    rewards = np.array([_number(row.get("reward")) for row in known], np.float64)
+    failed = np.array([row.get("reward_status", "ok") != "ok" for row in known], bool)
+    codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
+    ties = np.zeros(len(groups), bool)
+    if len(codes):
+        ties[np.unique(codes)] = tied_groups(GroupIndex.of(codes), np.where(failed, np.nan, rewards), failed)
+    return ties.tolist()
+
+
+def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow], tied: bool) -> Group:
+    known = [row.values for row in ledger or traced]
+    rewards = tuple(_number(row.get("reward")) for row in known)
+    advantages = [_number(row.get("advantage")) for row in known]
     return Group(
         group=group,
-        prompt_key=next((row["prompt_key"] for row in all_rows if row["prompt_key"] is not None), None),
-        prompt=next((row["prompt"] for row in traced if row["prompt"]), ""),
+        prompt_key=next((row["prompt_key"] for row in known if "prompt_key" in row), None),
+        prompt=next((row.values["prompt"] for row in traced if row.values.get("prompt")), ""),
         traces=tuple(sorted(traced, key=_best_first)),
         rewards=rewards,
-        n_rollouts=len(all_rows),
-        tied=tied(rewards, [row["reward_status"] not in (None, "ok") for row in all_rows]),
+        n_rollouts=len(known),
+        tied=tied,
         zero_advantage=all(a is not None and abs(a) <= 1e-8 for a in advantages),
         from_ledger=bool(ledger),
     )
 
 
 def _best_first(row: TraceRow) -> tuple[bool, float, int]:
-    reward = _number(row["reward"])
-    return reward is None, -(reward or 0.0), row["sample"] or 0
+    reward = _number(row.values.get("reward"))
+    return reward is None, -(reward or 0.0), row.values.get("sample") or 0
 
 
 def _number(value: object) -> float | None:

@@ -8,7 +8,7 @@ NO_STEP = -1
 """In place of a step that is no whole number."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredTrace:
     """One row of Trackio's `traces` table.
 
@@ -42,3 +42,10 @@ class StoredTrace:
         """SQLite keeps whatever was put into a column: a step that is no whole number becomes -1."""
         if type(self.step) is not int:
             object.__setattr__(self, "step", NO_STEP)
+
+    def without_texts(self) -> StoredTrace:
+        """The same trace, its texts let go."""
+        return StoredTrace(
+            self.rowid, self.trace_id, self.run_id, self.run_name, self.step, self.key, self.trace_index,
+            self.timestamp, b"", b"", None,
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from rollout_traces.store import manifest
 from rollout_traces.store.indexing import IndexWriter, read_stored
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.manifest import meta, set_meta
-from rollout_traces.store.source import PAGE_BYTES, Source
+from rollout_traces.store.source import BATCH_BYTES, Source
 from rollout_traces.store.stored_trace import StoredTrace
 
 WATERMARK, COUNTED = "tables_watermark", "tables_counted"
@@ -46,7 +46,7 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
     added = 0
     if last <= after:
         return 0
-    for reached, rows in source.logged_tables.between(after, last, PAGE_BYTES):
+    for reached, rows in source.logged_tables.between(after, last, BATCH_BYTES):
         with transaction() as connection:
             if int(meta(connection, WATERMARK, 0)) != after:
                 return added

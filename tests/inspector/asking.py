@@ -49,6 +49,7 @@ class Site:
         root_path: a proxy's prefix.
         content: the application's content type and body.
         hashes: of scripts that are let run.
+        early: the page's `Link` header.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +61,7 @@ class Site:
     root_path: str = ""
     content: tuple[str, bytes] = ("text/html", b"<p>shown</p>")
     hashes: tuple[str, ...] = ()
+    early: str = ""
 
     def ask(
         self,
@@ -105,6 +107,7 @@ class Site:
             ancestors=self.ancestors,
             hashes=self.hashes,
             root_path=self.root_path,
+            early=self.early,
         )
         return lambda app: Guard(app, options)
 

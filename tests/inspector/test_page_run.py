@@ -6,19 +6,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
-from rollout_traces.inspector.pages.run import diagnosis_figures, run_report
+from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.inspector.conftest import Served, Visit
+from tests.store.projects import RUN, make_ledger, write_step
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
 from tests.trackio_home import use_trackio_home
 
 AT = 14
+CARRIED_AT, CARRIERS = 6, (5, 30, 61)
+"""The step that few rollouts carry, and which rows they are."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ),
             "story",
         )
+        log_carried()
     return folder
+
+
+def log_carried() -> None:
+    """A project in which three of 64 rollouts make most of the update of the last step, and all alike before."""
+    n = 64
+    for step in range(1, CARRIED_AT + 1):
+        shares = np.full(n, 0.4 / (n - 3) if step == CARRIED_AT else 1 / n)
+        if step == CARRIED_AT:
+            shares[list(CARRIERS)] = 0.2
+        ledger = make_ledger(
+            [[0.0, 1.0, 0.0, 1.0]] * (n // 4),
+            step=step,
+            traced=range(n),
+            update_share=shares.astype(np.float32),
+        )
+        write_step(ledger, range(n), project="carried")
 
 
 @pytest.fixture
@@ -53,6 +74,14 @@ class TestAnswers:
         assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2 and "vllm-1" in head["sentence"]
         assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
+
+    def test_the_curves_wait_for_no_diagnosis(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+        place = Request({"project": "story", "run": "off"})
+        with monkeypatch.context() as patch:
+            patch.setattr("rollout_traces.analysis.diagnoses.diagnose_series", None)
+            curves = run_curves(workspace, place)
+        report = run_report(workspace, place)
+        assert curves["metrics"] and curves == {key: report[key] for key in curves}
 
     def test_a_step_is_explained(self, workspace: Workspace):
         found = explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
@@ -99,8 +128,41 @@ class TestPage:
         shown.get("diagnosis-rollouts").first.click()
         page.wait_for_url(re.compile("tab=explore"))
 
+    def test_who_carried_an_update_is_said_and_opened(self, shown: Visit):
+        page = shown.page
+        place = {"project": "carried", "run": RUN, "split": "rollout", "tab": "explain"}
+        shown.open(**place, step=CARRIED_AT)
+        shown.get("carried").wait_for()
+        assert "Who carried it" in shown.get("carried").inner_text()
+        assert "3 of 64 rollouts make 60 % of the update" in shown.get("carried").inner_text()
+        shown.get("carried").get_by_test_id("explain-open").first.click()
+        shown.get("rollout-header").wait_for()
+        opened = page.evaluate("document.querySelector('.rt-active [data-testid=transcript]').textContent")
+        assert any(f"answer {row}" in opened for row in CARRIERS)
+        shown.open(**place, step=CARRIED_AT - 1)
+        shown.get("findings").wait_for()
+        assert shown.get("carried").count() == 0
+
     def test_a_healthy_run_says_so(self, shown: Visit):
         shown.open(project="story", run="healthy", split="rollout")
         shown.get("run-verdict").wait_for()
         assert "Nothing stands out" in shown.get("run-verdict").inner_text()
         assert shown.get("diagnoses").count() == 0
+
+    def test_the_curves_are_drawn_while_changes_are_looked_for(self, shown: Visit):
+        page, held = shown.page, []
+        page.route(
+            "**/component_server/",
+            lambda route, request: (
+                held.append(route) if "run_report" in (request.post_data or "") else route.continue_()
+            ),
+        )
+        try:
+            shown.open(project="story", run="off", split="rollout")
+            shown.get("run-card").first.wait_for()
+            assert shown.get("run-pending").is_visible() and not shown.get("run-verdict").count()
+            held.pop().continue_()
+            shown.get("diagnosis").first.wait_for()
+            assert not shown.get("run-pending").count() and shown.get("run-card").count()
+        finally:
+            page.unroute("**/component_server/")

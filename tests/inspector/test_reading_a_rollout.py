@@ -13,18 +13,22 @@ PLACE = {"project": "demo", "run": "run-a", "split": "rollout"}
 LEAK = {**PLACE, "scope": "all", "where": "flags has 'mask_leak'"}
 
 
+IN_SIGHT = """() => [...document.querySelectorAll("[data-role='user']")].some(turn =>
+    turn.checkVisibility() && turn.getBoundingClientRect().top < 480)"""
+
+
 class TestHeader:
     def test_the_conversation_is_in_sight_for_every_rollout_of_a_small_window(self, chromium, served):
         visit = Visit(chromium, served.address, viewport={"width": 1280, "height": 720})
         for step in range(1, 7):
             visit.open(**PLACE, step=step)
             expect(visit.get("turn").first).to_be_visible()
+            visit.get("sample-card").first.wait_for()
             for position in range(visit.get("sample-card").count()):
                 card = visit.get("sample-card").nth(position)
                 card.click()
                 expect(card).to_have_attribute("aria-current", "")
-                top = visit.page.locator("[data-role='user']:visible").first.bounding_box()["y"]
-                assert top < 480, visit.state
+                visit.page.wait_for_function(IN_SIGHT)
         visit.close()
 
     def test_it_unfolds_and_stays_so_for_the_next_rollout(self, visit):
@@ -52,8 +56,9 @@ class TestHeader:
 
     def test_a_preview_shows_the_answer_not_the_thinking(self, visit):
         visit.open(**PLACE, step=4)
-        words = visit.page.locator(".rt-sample-words:visible").all_inner_texts()
-        assert words
+        previews = visit.page.locator(".rt-sample-words:visible")
+        previews.first.wait_for()
+        words = previews.all_inner_texts()
         assert not any("think>" in each for each in words)
 
 

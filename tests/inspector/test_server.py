@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 
@@ -36,6 +37,13 @@ class TestAssets:
         status, sheet = fetch(served, f"{base}/style.css")
         assert status == 200
         assert b".rt-turn" in sheet
+
+    def test_the_page_names_them_before_gradio_runs(self, served):
+        request = urllib.request.Request(served.address, headers=BEARER)
+        with urllib.request.urlopen(request, timeout=20) as response:
+            named = re.findall(r"<(/[^>]*)>", response.headers["link"])
+        assert [path.rpartition("/")[2] for path in named] == ["style.css", "scripts.js"]
+        assert [fetch(served, path)[0] for path in named] == [200, 200]
 
     @pytest.mark.parametrize(
         "name", ["../guard.py", "..%2f..%2fguard.py", "/etc/passwd", "lib/../../guard.py", "%2e%2e/server.py"]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.shell import catalog, pulse
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store.time_limit import time_limit
 from tests.sources.test_trackio_traces import CHAT, TRACES
 from tests.store.projects import PROJECT, conversation, make_ledger, store_values, write_step
 
@@ -68,51 +64,6 @@ class TestWorkspace:
         assert asked == [1]
         workspace._versions["demo"] = -1
         assert workspace.remembered(("x",), "demo", lambda: 8) == 8
-        workspace.close()
-
-    def test_of_several_that_ask_the_same_at_once_one_computes(self, home):
-        workspace = Workspace(folder=home)
-        started, may_end, computed = threading.Event(), threading.Event(), []
-
-        def compute():
-            computed.append(1)
-            started.set()
-            assert may_end.wait(60)
-            return len(computed)
-
-        with ThreadPoolExecutor(4) as pool:
-            first = pool.submit(workspace.remembered, ("x",), "demo", compute)
-            assert started.wait(60)
-            others = [pool.submit(workspace.remembered, ("x",), "demo", compute) for _ in range(3)]
-            assert workspace.remembered(("y",), "demo", lambda: 9) == 9, "Another question does not wait."
-            may_end.set()
-            assert [each.result(60) for each in (first, *others)] == [1, 1, 1, 1]
-        assert not workspace._asked
-        workspace.close()
-
-    def test_who_waits_for_an_answer_waits_no_longer_than_its_time(self, home):
-        workspace = Workspace(folder=home)
-        started, may_end = threading.Event(), threading.Event()
-
-        def compute():
-            started.set()
-            return may_end.wait(60)
-
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(workspace.remembered, ("x",), "demo", compute)
-            assert started.wait(60)
-            with time_limit(0.01), pytest.raises(StoreError, match="took longer than"):
-                workspace.remembered(("x",), "demo", compute)
-            may_end.set()
-            assert first.result(60) is True
-        workspace.close()
-
-    def test_an_answer_that_failed_is_computed_by_the_next_who_asks(self, home):
-        workspace = Workspace(folder=home)
-        with pytest.raises(ZeroDivisionError):
-            workspace.remembered(("x",), "demo", lambda: 1 // 0)
-        assert workspace.remembered(("x",), "demo", lambda: 2) == 2
-        assert not workspace._asked
         workspace.close()
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import Store, index, manifest, open_store, source
+from rollout_traces.store import Store, index, local_source, manifest, open_store, source
+from rollout_traces.store.local_source import LocalSource
 from tests.store.projects import PROJECT, RUN, RUN_ID, conversation, make_ledger, store_values, write_step
 
 OTHER = ("run-002", "2" * 32)
@@ -91,6 +92,21 @@ class TestLargeTraces:
             after = page[-1].rowid
         assert sizes == [2, 5]
         assert store.refresh() == 7 and len(uids(store)) == 6
+
+    def test_a_batch_of_many_pages_is_indexed_as_one_page_is(
+        self, trackio_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for step in range(3):
+            write_step(make_ledger([[0.0] * 6], step=step), range(6))
+        whole = open_store(PROJECT, index_path=tmp_path / "whole")
+        monkeypatch.setattr(local_source, "AT_ONCE", 2)
+        monkeypatch.setattr(LocalSource, "batch", 5)
+        progress: list[tuple[int, int]] = []
+        paged = open_store(PROJECT, refresh=False, index_path=tmp_path / "paged")
+        assert paged.refresh(lambda *done: progress.append(done)) == 21
+        assert [done for done, _ in progress] == [6, 12, 18, 21]
+        assert paged.rollouts().sort_by("uid").equals(whole.rollouts().sort_by("uid"))
+        assert paged.count(text="answer") == whole.count(text="answer")
 
     def test_a_message_of_megabytes_is_indexed_and_read(self, trackio_dir: Path) -> None:
         message = {"role": "assistant", "content": "filler " * 700_000 + "needle"}

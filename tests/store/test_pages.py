@@ -96,3 +96,13 @@ def test_unknown_values_come_last_either_way(shared: Store, monkeypatch: pytest.
         rows = shared.query(order_by=order_by, rows="all", limit=240).rows
         known = [row.get("reward") is not None for row in rows]
         assert known == sorted(known, reverse=True) and not all(known)
+
+
+def test_a_page_may_carry_nothing_but_where_its_rows_are(shared: Store) -> None:
+    whole = shared.query(limit=5, rows="all")
+    for columns in ([], ["step"], ["id", "reward"]):
+        page = shared.query(limit=5, rows="all", columns=columns)
+        assert [(row.id, row.run, row.step) for row in page.rows] == [
+            (row.id, row.run, row.step) for row in whole.rows
+        ]
+        assert {name for row in page.rows for name in row.values} <= {"reward"}

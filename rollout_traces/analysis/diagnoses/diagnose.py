@@ -85,7 +85,12 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         run: the run as `rollouts` names it.
         split: the split.
     """
-    e = Evidence(RunSeries(relations, run, split))
+    return diagnose_series(RunSeries(relations, run, split))
+
+
+def diagnose_series(series: RunSeries) -> RunReport:
+    """What is wrong with a run and split that are at hand as series."""
+    e, run, split = Evidence(series), series.run, series.split
     n_steps, n_rows = len(e.run.steps), int(e.run.row_counts.sum()) if len(e.run.steps) else 0
     remarks = []
     if not n_rows:

@@ -58,6 +58,7 @@ READ: dict[str, Callable[..., Any]] = {
     "pages/rollouts/step_means": pages.means_of_step,
     "pages/rollouts/tokens": pages.tokens,
     "pages/run": pages.run_page,
+    "pages/run/curves": pages.run_curves_page,
     "pages/run/figures": pages.run_figures,
     "pages/runs": pages.runs_page,
     "pages/what_if": pages.what_if_page,

@@ -31,7 +31,7 @@ from rollout_traces.inspector.pages.projects import project as project_figures
 from rollout_traces.inspector.pages.prompts import prompt as one_prompt
 from rollout_traces.inspector.pages.prompts import prompt_list
 from rollout_traces.inspector.pages.rollouts import metrics, samples
-from rollout_traces.inspector.pages.run import diagnosis_figures, run_report
+from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
 from rollout_traces.inspector.pages.runs import two_runs
 from rollout_traces.inspector.pages.shell import catalog
 from rollout_traces.inspector.pages.what_if import what_if
@@ -69,6 +69,13 @@ def project_page(workspace: Workspace, project: str) -> of_runs.ProjectAnswer:
 def run_page(workspace: Workspace, project: str, run: str, split: str = "rollout") -> of_runs.RunPageAnswer:
     """Is a run healthy: diagnoses in causal order, incidents, events, the metrics that matter, settings."""
     return _typed(of_runs.RunPageAnswer, run_report(workspace, _place(project, run, split)))
+
+
+def run_curves_page(
+    workspace: Workspace, project: str, run: str, split: str = "rollout"
+) -> of_runs.RunCurvesAnswer:
+    """The metrics that matter of a run: the part of the Run page that takes no looking for changes."""
+    return _typed(of_runs.RunCurvesAnswer, run_curves(workspace, _place(project, run, split)))
 
 
 def run_figures(

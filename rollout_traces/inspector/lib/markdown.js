@@ -83,8 +83,8 @@ function fence(lines, first, rest) {
   const sign = rest[0];
   if (sign !== "`" && sign !== "~") return null;
   const length = runOf(rest, sign);
-  const told = rest.slice(length);
-  if (length < 3 || told.includes("`")) return null;
+  const info = rest.slice(length);
+  if (length < 3 || info.includes("`")) return null;
   const closes = line => {
     const indent = indentOf(line);
     if (indent > 3 || line[indent] !== sign) return false;
@@ -94,7 +94,7 @@ function fence(lines, first, rest) {
   let last = first + 1;
   while (last < lines.length && !closes(lines[last])) last++;
   if (last === lines.length && last === first + 1) return null;
-  const language = /^[\w+#.-]*/.exec(told.trimStart())[0];
+  const language = /^[\w+#.-]*/.exec(info.trimStart())[0];
   return { block: { kind: "code", language, text: lines.slice(first + 1, last).join("\n") }, last };
 }
 

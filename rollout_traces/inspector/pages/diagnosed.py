@@ -1,4 +1,4 @@
-"""The diagnoses of a run and split, kept until the project has new rows."""
+"""The series and the diagnoses of a run and split, kept until the project has new rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,26 @@ from rollout_traces.inspector.workspace import Request, Workspace
 
 if TYPE_CHECKING:
     from rollout_traces.analysis.diagnoses import RunReport
+    from rollout_traces.analysis.series import RunSeries
+
+
+def run_series(workspace: Workspace, request: Request) -> RunSeries:
+    """The run of a request as series over its steps; gives way to answers that go first."""
+    from rollout_traces.analysis.series import RunSeries
+
+    store = workspace.store(request.project)
+    name = store.run(request.run).name
+    return workspace.remembered(
+        ("run series", name, request.split),
+        request.project,
+        lambda: RunSeries(GivingWay(store.table(), workspace.turns), name, request.split),
+    )
 
 
 def run_diagnosed(workspace: Workspace, request: Request) -> RunReport:
-    """What is wrong with the run of a request, since when and for whom; gives way to answers that go first."""
-    from rollout_traces.analysis import diagnose
+    """What is wrong with the run of a request, since when and for whom."""
+    from rollout_traces.analysis.diagnoses import diagnose_series
 
-    store = workspace.store(request.project)
-    relations, name = GivingWay(store.table(), workspace.turns), store.run(request.run).name
-    key = ("run report", name, request.split)
-    return workspace.remembered(key, request.project, lambda: diagnose(relations, name, request.split))
+    series = run_series(workspace, request)
+    key = ("run report", series.run, request.split)
+    return workspace.remembered(key, request.project, lambda: diagnose_series(series))

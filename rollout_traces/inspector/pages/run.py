@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis import events as timeline
-from rollout_traces.analysis.diagnoses import TIERS, Diagnosis, RunReport
+from rollout_traces.analysis.diagnoses import TIERS, Diagnosis
+from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.purpose import evaluation_scores
-from rollout_traces.analysis.series import Series
+from rollout_traces.analysis.series import RunSeries, Series
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.diagnosed import run_diagnosed
+from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_series
 from rollout_traces.inspector.pages.explain import answered_all, explain, figures, without_queries
 from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
@@ -48,28 +49,37 @@ def _kept_only(workspace: Workspace, request: Request) -> bool:
     return bool(steps) and not any(info.n_rollouts for info in steps)
 
 
+def run_curves(workspace: Workspace, request: Request) -> dict[str, Any]:
+    """The metrics that matter of a run and split: what the page draws before the diagnoses are there."""
+    run = run_series(workspace, request)
+    n_steps = len(run.steps)
+    return {
+        "run": run.run,
+        "split": run.split,
+        "n_steps": n_steps,
+        "n_rows": int(run.row_counts.sum()) if n_steps else 0,
+        "kept_only": _kept_only(workspace, request),
+        "steps": [int(step) for step in run.steps[[0, -1]]] if n_steps else [],
+        "metrics": _metrics(run) if n_steps else [],
+        "progress": run_progress(workspace, request) if n_steps else None,
+    }
+
+
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Diagnoses in causal order, events, the metrics that matter and what is unobserved, of a run and split."""
+    """What `run_curves` gives, and diagnoses in causal order, incidents, events and what is unobserved."""
     report = run_diagnosed(workspace, request)
     found = timeline(report.evidence) if report.n_rows else []
     alarms = run_alarms(workspace, request)
     incidents = incidents_listed(alarms, report.split)
     return {
-        "run": report.run,
-        "split": report.split,
-        "n_steps": report.n_steps,
+        **run_curves(workspace, request),
         "verdict": verdict(report, incidents),
-        "n_rows": report.n_rows,
-        "kept_only": _kept_only(workspace, request),
-        "steps": [int(step) for step in report.evidence.run.steps[[0, -1]]] if report.n_steps else [],
         "tiers": TIERS,
         "diagnoses": [_diagnosis(d) for d in report.diagnoses],
         "incidents": incidents,
         "usual": usual_listed(alarms),
         "events": [without_queries(asdict(event)) for event in found[:MOST_EVENTS]],
         "n_events": len(found),
-        "metrics": _metrics(report) if report.n_rows else [],
-        "progress": run_progress(workspace, request) if report.n_rows else None,
         "settings": since_run_before(workspace, request),
         "unobserved": [{**asdict(missing), "text": str(missing)} for missing in report.unobserved],
         "remarks": list(report.remarks),
@@ -111,48 +121,36 @@ def _diagnosis(d: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _metrics(report: RunReport) -> list[dict[str, Any]]:
+def _metrics(run: RunSeries) -> list[dict[str, Any]]:
     """The series that matter, chosen by what there is."""
-    movements = report.evidence.movements
+    whole = {s.column: s for s in (*run.numbers(), *run.group_measures()) if s.segment is None}
+    logged = logged_series(run.relations, run.run)
     found = []
     for key, title, unit in MATTERS:
-        series = movements.get(key)
+        series = whole.get(key)
         if series is not None and len(series.steps):
             found.append(_chart(key, title, unit, series.steps, series.values))
         if key == "reward":
-            found += _evaluation(report)
-    names = [
-        column for column, value, part in movements.series if column.startswith("component/") and not part
-    ]
+            found += _evaluation(run)
+    names = [column for column in whole if column.startswith("component/")]
     for name in names[:MOST_COMPONENTS]:
-        chart = movements.get(name)
-        if chart is not None:
-            found.append(
-                _chart(name, f"Component {name.split('/', 1)[1]}", "number", chart.steps, chart.values)
-            )
+        chart = whole[name]
+        found.append(_chart(name, f"Component {name.split('/', 1)[1]}", "number", chart.steps, chart.values))
     for ending, title in LOGGED:
-        logged = _logged(report.evidence.logged, ending)
-        if logged is not None:
+        curve = _logged(logged, ending)
+        if curve is not None:
             found.append(
-                _chart(logged.column, f"{title} ({logged.column})", "number", logged.steps, logged.values)
+                _chart(curve.column, f"{title} ({curve.column})", "number", curve.steps, curve.values)
             )
-    if not any("ntropy" in chart["title"] for chart in found):
-        estimate = movements.get("mean_logprob")
-        if estimate is not None:
-            found.append(
-                _chart(
-                    "mean_logprob",
-                    "Entropy, estimated by −logprob",
-                    "number",
-                    estimate.steps,
-                    -estimate.values,
-                )
-            )
+    estimate = whole.get("mean_logprob")
+    if estimate is not None and not any("ntropy" in chart["title"] for chart in found):
+        title = "Entropy, estimated by −logprob"
+        found.append(_chart("mean_logprob", title, "number", estimate.steps, -estimate.values))
     return found
 
 
-def _evaluation(report: RunReport) -> list[dict[str, Any]]:
-    scores = evaluation_scores(report.evidence.run)
+def _evaluation(run: RunSeries) -> list[dict[str, Any]]:
+    scores = evaluation_scores(run)
     return (
         []
         if scores is None
@@ -186,5 +184,8 @@ def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarra
 
 
 PAGE = Page(
-    name="run", title="Run", key="6", functions=(run_report, explain, figures, diagnosis_figures, share)
+    name="run",
+    title="Run",
+    key="6",
+    functions=(run_curves, run_report, explain, figures, diagnosis_figures, share),
 )

@@ -1,9 +1,8 @@
-"""Segments: immutable parquet files of rows, written once under a name of their own."""
+"""Segments: immutable parquet files of rows, written once under a name of their own, with packed columns inside."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,27 +18,22 @@ import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.kinds import Kind, type_of
+from rollout_traces.store.columns.packed import PackedColumns, pack, read_packed, write_packed
 
 logger = logging.getLogger("rollout_traces")
 
 SUFFIX = ".parquet"
 ROW_GROUP = 8192
 """Rows that are decoded together where only some are wanted."""
-UNIQUE = frozenset({"uid", "id", "trace_uid", "prompt", "reply", "timestamp", "answer", "parsed_answer"})
-"""Texts that rarely occur twice, which a dictionary would only make larger."""
+UNIQUE = frozenset(
+    {"row", "uid", "id", "trace_uid", "prompt", "reply", "timestamp", "answer", "parsed_answer"}
+)
+"""Values that rarely occur twice, which a dictionary would only make larger."""
 FEW_VALUES = 2000
 """Different values among the first `ROW_GROUP` rows up to which a column is stored as a dictionary of them: that is
 small already, and is read faster when it is packed lightly."""
-IN_A_BYTE = 127
-"""Different values of a whole segment up to which a column is stored as their numbers, a byte each: that is read in
-half the time, and takes an eighth of the memory."""
-MOST_LETTERS = 10_000
-"""Characters that such values have together."""
 MANY_COLUMNS = 8
 """Columns from which on several threads read them: for fewer it costs more than it saves."""
-
-Few = Mapping[str, Sequence[Any]]
-"""Column -> the values that it has, in the order of their numbers, for columns of few values."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class SegmentFile:
         n_rows: rows in it.
         kinds: the kind of each of its columns.
         dead: places whose rows in it were replaced by another segment's.
-        few: the values of its columns that are stored as numbers of them.
+        packed: its columns of few values.
     """
 
     number: int
@@ -61,7 +54,7 @@ class SegmentFile:
     n_rows: int
     kinds: Mapping[str, Kind]
     dead: frozenset[int] = frozenset()
-    few: Few = field(default_factory=dict)
+    packed: PackedColumns = field(default_factory=dict)
 
 
 class DamagedSegment(StoreError):
@@ -77,7 +70,7 @@ class DamagedSegment(StoreError):
         super().__init__(f"{segment.path}: damaged ({why}); it is rebuilt at the next refresh.")
 
 
-def write_segment(folder: Path, table: pa.Table) -> tuple[Path, Few]:
+def write_segment(folder: Path, table: pa.Table) -> tuple[Path, PackedColumns]:
     """Writes rows to a new file that only its owner can read, and nobody finds before it is complete.
 
     Args:
@@ -85,52 +78,48 @@ def write_segment(folder: Path, table: pa.Table) -> tuple[Path, Few]:
         table: the rows.
 
     Returns:
-        The file, and the values of the columns that it holds as numbers of them.
+        The file, and its columns of few values.
     """
     path = folder / f"{secrets.token_hex(8)}{SUFFIX}"
     unfinished = path.with_suffix(".unfinished")
     coded = _coded(table)
-    table, few = _numbered(table, coded)
+    blocks = {name: found for name in coded if (found := pack(table[name])) is not None}
+    parquet = _parquet(table.drop_columns([*blocks]), coded)
+    footer = int.from_bytes(parquet[-8:-4], "little") + 8
     try:
         with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            pq.write_table(
-                table,
-                file,
-                compression={
-                    _leaf(field): "lz4" if field.name in coded else "zstd" for field in table.schema
-                },
-                row_group_size=ROW_GROUP,
-                use_dictionary=coded,
-                write_statistics=False,
-                store_schema=False,
-            )
+            # the footer comes last and says where its columns are, so that between them there may be other bytes
+            file.write(parquet[:-footer])
+            packed = {name: write_packed(file, *found) for name, found in blocks.items()}
+            file.write(parquet[-footer:])
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return path, few
+    return path, packed
 
 
-def _numbered(table: pa.Table, coded: Sequence[str]) -> tuple[pa.Table, Few]:
-    """Rows with the numbers of their values in columns of few; which values are always known is in the schema."""
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    few: dict[str, list[Any]] = {}
-    for name in coded:
-        encoded = columns[name].combine_chunks().dictionary_encode()
-        values = encoded.dictionary.to_pylist()
-        if len(values) <= IN_A_BYTE and _are_plain(values):
-            few[name] = values
-            columns[name] = encoded.indices.cast(pa.int8())
-    # columns without unknown values are read quicker when they say so
-    schema = pa.schema([pa.field(name, c.type, nullable=c.null_count > 0) for name, c in columns.items()])
-    return pa.table([*columns.values()], schema=schema), few
+def _parquet(table: pa.Table, coded: Sequence[str]) -> memoryview:
+    rows = _saying_what_is_known(table)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        buffer,
+        compression={_leaf(field): "lz4" if field.name in coded else "zstd" for field in rows.schema},
+        row_group_size=ROW_GROUP,
+        use_dictionary=[name for name in coded if name in rows.column_names],
+        write_statistics=False,
+        store_schema=False,
+    )
+    return memoryview(buffer.getvalue())
 
 
-def _are_plain(values: Sequence[Any]) -> bool:
-    """Whether values of one column are the same again once they were JSON."""
-    if all(isinstance(value, str) for value in values):
-        return sum(map(len, values)) <= MOST_LETTERS
-    numbers = not any(isinstance(value, bool | str) for value in values)
-    return numbers and all(math.isfinite(value) for value in values)
+def _saying_what_is_known(table: pa.Table) -> pa.Table:
+    """Rows whose schema names the columns that are always known: they are read quicker."""
+    fields = [
+        pa.field(name, column.type, nullable=column.null_count > 0)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(table.columns, schema=pa.schema(fields))
 
 
 def _coded(table: pa.Table) -> list[str]:
@@ -168,50 +157,49 @@ def read_column(segment: SegmentFile, name: str, row_groups: Sequence[int] | Non
 def read_columns(
     segment: SegmentFile, names: Sequence[str], row_groups: Sequence[int] | None = None
 ) -> dict[str, pa.ChunkedArray]:
-    """Several columns of a segment, see `read_column`; those of few values are dictionaries of them."""
+    """Several columns of a segment in this order, see `read_column`; those of few values are dictionaries of them."""
     here = [name for name in names if name in segment.kinds]
-    texts = [name for name in here if segment.kinds[name] in ("text", "mixed")]
-    coded = [name for name in texts if name not in UNIQUE and name not in segment.few]
-    threads = len(here) >= MANY_COLUMNS
+    packed = [name for name in here if name in segment.packed]
     try:
-        footer = _footer(segment.path)
-        with pq.ParquetFile(segment.path, metadata=footer, read_dictionary=coded) as file:
-            if row_groups is None:
-                table = file.read(columns=here, use_threads=threads)
-                if table.num_rows != segment.n_rows:
-                    raise pa.ArrowInvalid(f"{table.num_rows} rows, expected {segment.n_rows}")
-            else:
-                table = file.read_row_groups(list(row_groups), columns=here, use_threads=threads)
-            n = table.num_rows if here else segment.n_rows
-            table = table.unify_dictionaries().combine_chunks()
-            found = {name: _valued(segment, name, table[name]) for name in here}
+        found = _read_packed(segment, packed, row_groups)
+        if len(packed) < len(here):
+            found |= _read_parquet(segment, [name for name in here if name not in segment.packed], row_groups)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DamagedSegment(segment, error) from error
-    nulls = {name: pa.chunked_array([pa.nulls(n)]) for name in names if name not in found}
-    return found | nulls
+    n = len(found[here[0]]) if here else segment.n_rows
+    return {name: found[name] if name in found else pa.chunked_array([pa.nulls(n)]) for name in names}
 
 
-def _valued(segment: SegmentFile, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as read, with its values in place of their numbers."""
-    if name not in segment.few:
-        return column
-    values = _array(segment.few[name], type_of(segment.kinds[name]))
-    kind = pa.dictionary(pa.int8(), values.type)
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(c, values) for c in column.chunks], kind)
+def _read_packed(
+    segment: SegmentFile, names: Sequence[str], row_groups: Sequence[int] | None
+) -> dict[str, pa.ChunkedArray]:
+    if not names:
+        return {}
+    spans = None if row_groups is None else [(at * ROW_GROUP, (at + 1) * ROW_GROUP) for at in row_groups]
+    with segment.path.open("rb") as file:
+        found = {
+            name: read_packed(file, segment.packed[name], segment.n_rows, type_of(segment.kinds[name]), spans)
+            for name in names
+        }
+    return {name: pa.chunked_array([column]) for name, column in found.items()}
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Known values as an array, by its buffers: `pyarrow.array` imports all of pandas first, where that is there."""
-    if kind == pa.string():
-        texts = [value.encode() for value in values]
-        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-        return pa.Array.from_buffers(
-            kind, len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
-        )
-    numbers = np.array(values, kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+def _read_parquet(
+    segment: SegmentFile, names: Sequence[str], row_groups: Sequence[int] | None
+) -> dict[str, pa.ChunkedArray]:
+    coded = [name for name in names if segment.kinds[name] in ("text", "mixed") and name not in UNIQUE]
+    threads = len(names) >= MANY_COLUMNS
+    with pq.ParquetFile(segment.path, metadata=_footer(segment.path), read_dictionary=coded) as file:
+        if row_groups is None:
+            table = file.read(columns=list(names), use_threads=threads)
+            if table.num_rows != segment.n_rows:
+                raise pa.ArrowInvalid(f"{table.num_rows} rows, expected {segment.n_rows}")
+        else:
+            table = file.read_row_groups(list(row_groups), columns=list(names), use_threads=threads)
+        table = table.unify_dictionaries().combine_chunks()
+        return {name: table[name] for name in names}
 
 
 @lru_cache(maxsize=256)

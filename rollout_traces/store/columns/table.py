@@ -18,6 +18,7 @@ from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
 from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, LABELLED, PLACE, TRACE
 from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, alive_rows, read_columns
 from rollout_traces.store.columns.side import SideColumns
+from rollout_traces.store.columns.values import ValuesOf
 from rollout_traces.store.labels.book import Labelled
 
 MOST_KEPT = 1 << 30
@@ -64,6 +65,11 @@ class State:
         """The kind of every column, those included that no row knows yet."""
         own = self._own_kinds()
         return own | {name: kind for name, kind in self.side.kinds.items() if name not in own}
+
+    @cached_property
+    def stored_names(self) -> frozenset[str]:
+        """The columns that some segment has."""
+        return frozenset(name for segment in self.segments for name in segment.kinds)
 
     def _own_kinds(self) -> dict[str, Kind]:
         found: dict[str, set[Kind]] = {}
@@ -152,7 +158,13 @@ class Rows:
         Args:
             place: its number.
         """
-        return np.flatnonzero(self.arrow(["place"])["place"].to_numpy() == place)
+        self._bring(["place"])
+        found: list[np.ndarray] = []
+        start = 0
+        for chunk in self._plain_column("place").chunks:
+            found.append(np.flatnonzero(chunk.to_numpy() == place) + start)
+            start += len(chunk)
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def nothing(self, names: Sequence[str]) -> pa.Table:
         """Some columns without rows, to know their types; nothing is read."""
@@ -169,26 +181,82 @@ class Rows:
             names: which columns.
         """
         needed = self._stored_for(names)
-        size = self.n_rows * len(needed) * BYTES_OF_A_VALUE
-        scattered = len(np.unique(positions // ROW_GROUP)) > FEW_GROUPS
-        if size <= SMALL or (scattered and size <= MOST_KEPT // 2):
-            for segment in self.state.segments:
-                self._cache.read(segment, self._alive[segment.number], needed)
-        edges = np.cumsum([0, *self._sizes])
-        of = np.searchsorted(edges, positions, side="right") - 1
-        parts = [
-            self._take_from(self.state.segments[at], positions[of == at] - edges[at], needed)
-            for at in np.unique(of).tolist()
-        ]
+        self._bring_small(positions, needed)
+        inside, back = self._places(positions)
+        parts = [self._take_from(segment, at, needed) for segment, at in inside]
         columns = parts[0] if len(parts) == 1 else self._joined(parts, needed)
-        if len(parts) > 1:
-            back = np.empty(len(positions), np.int64)
-            back[np.argsort(of, kind="stable")] = np.arange(len(positions))
+        if back is not None:
             columns = _taken(columns, back)
         for name in names:
             if name not in columns:
                 columns[name] = _plain(_computed(name, columns, self.state, positions), self.kinds[name])
         return pa.Table.from_arrays([columns[name] for name in names], [*names])
+
+    def values(self, positions: np.ndarray, names: Sequence[str]) -> dict[str, list[Any]]:
+        """The same as lists of Python's own values, None where unknown; much quicker where a page is small.
+
+        Args:
+            positions: int [K].
+            names: which columns.
+        """
+        needed = self._stored_for(names)
+        self._bring_small(positions, needed)
+        inside, back = self._places(positions)
+        parts = [self._values_in(segment, at, needed) for segment, at in inside]
+        if len(parts) == 1:
+            found = parts[0]
+        else:
+            quick = [name for name in needed if all(name in part for part in parts)]
+            found = {name: [value for part in parts for value in part[name]] for name in quick}
+        if back is not None:
+            order = back.tolist()
+            found = {name: [values[at] for at in order] for name, values in found.items()}
+        for name in names:
+            if name in COMPUTED and name not in found and all(s in found for s in self._stored_for([name])):
+                computed = _computed_values(name, found, self.state, len(positions))
+                found |= {} if computed is None else {name: computed}
+        rest = [name for name in names if name not in found]
+        taken = self.take(positions, rest) if rest else None
+        return {
+            name: found[name] if taken is None or name in found else taken[name].to_pylist() for name in names
+        }
+
+    def _values_in(
+        self, segment: SegmentFile, inside: np.ndarray, names: Sequence[str]
+    ) -> dict[str, list[Any]]:
+        """Values of those columns that are in memory, are of the table's own kind, and can be read where they lie."""
+        found: dict[str, list[Any]] = {}
+        for name, kept in self._cache.values(segment, names).items():
+            kind = kept.column.type
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            if kind == type_of(self.kinds[name]) and kept.read is not None:
+                found[name] = kept.read(inside)
+        return found | {name: [None] * len(inside) for name in names if name not in segment.kinds}
+
+    def _bring_small(self, positions: np.ndarray, names: Sequence[str]) -> None:
+        """Brings columns to memory that are small, or whose rows lie scattered over a table which fits into it."""
+        size = self.n_rows * len(names) * BYTES_OF_A_VALUE
+        scattered = size > SMALL and len(np.unique(positions // ROW_GROUP)) > FEW_GROUPS
+        if size <= SMALL or (scattered and size <= MOST_KEPT // 2):
+            for segment in self.state.segments:
+                self._cache.read(segment, self._alive[segment.number], names)
+
+    def _places(
+        self, positions: np.ndarray
+    ) -> tuple[list[tuple[SegmentFile, np.ndarray]], np.ndarray | None]:
+        """Which rows of which segments are at some positions, and where each is among those rows, if not in order."""
+        if len(self._sizes) == 1 and len(positions):
+            return [(self.state.segments[0], positions)], None
+        edges = np.cumsum([0, *self._sizes])
+        of = np.searchsorted(edges, positions, side="right") - 1
+        numbers = np.unique(of).tolist()
+        inside = [(self.state.segments[at], positions[of == at] - edges[at]) for at in numbers]
+        if len(inside) <= 1:
+            return inside, None
+        back = np.empty(len(positions), np.int64)
+        back[np.argsort(of, kind="stable")] = np.arange(len(positions))
+        return inside, back
 
     def _joined(self, parts: Sequence[Mapping[str, pa.Array]], names: Sequence[str]) -> dict[str, pa.Array]:
         """Columns of rows that lie in several segments, or in none."""
@@ -300,12 +368,23 @@ def _computed(name: str, stored: Mapping[str, Any], state: State, positions: np.
     )
 
 
+def _computed_values(name: str, stored: Mapping[str, list[Any]], state: State, n: int) -> list[Any] | None:
+    """What `_computed` gives, as Python's own values; None where it is computed by columns alone."""
+    if name in ("run", "run_id"):
+        return [state.runs[number][name == "run"] for number in stored["run_no"]]
+    if name == "traced":
+        return [doc is not None for doc in stored["doc"]]
+    if name == "late":
+        return [part is not None and part != 0 for part in stored["late_part"]]
+    return None if state.superseded else [False] * n
+
+
 class Cache:
     """Columns of segments in memory, shared by all states of one table."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
-        self._kept: OrderedDict[tuple[str, frozenset[int], str], pa.ChunkedArray] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, frozenset[int], str], ValuesOf] = OrderedDict()
         self._bytes = 0
         self._alive: dict[tuple[str, frozenset[int]], np.ndarray | None] = {}
         self._lock = threading.RLock()
@@ -321,10 +400,14 @@ class Cache:
 
     def known(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """Those columns of a segment's living rows that are in memory."""
+        return {name: kept.column for name, kept in self.values(segment, names).items()}
+
+    def values(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, ValuesOf]:
+        """The values of those columns."""
         file, dead = segment.path.name, segment.dead
         with self._lock:
             found = {name: self._kept.get((file, dead, name)) for name in names}
-        return {name: column for name, column in found.items() if column is not None}
+        return {name: kept for name, kept in found.items() if kept is not None}
 
     def columns(
         self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
@@ -333,7 +416,7 @@ class Cache:
         file, dead = segment.path.name, segment.dead
         with self._lock:
             self.read(segment, alive, names)
-            return {name: cast(self._kept[(file, dead, name)], kinds[name]) for name in names}
+            return {name: cast(self._kept[(file, dead, name)].column, kinds[name]) for name in names}
 
     def read(self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str]) -> None:
         """Brings columns of a segment's living rows into memory."""
@@ -353,16 +436,16 @@ class Cache:
         kept = {(segment.path.name, segment.dead) for segment in segments}
         with self._lock:
             for key in [key for key in self._kept if key[:2] not in kept]:
-                self._bytes -= self._kept.pop(key).nbytes
+                self._bytes -= self._kept.pop(key).column.nbytes
 
     def _keep(self, key: tuple[str, frozenset[int], str], column: pa.ChunkedArray) -> None:
-        self._kept[key] = column
+        self._kept[key] = ValuesOf(column)
         self._bytes += column.nbytes
 
     def _shrink(self, just_asked: int) -> None:
         while self._bytes > self._most and len(self._kept) > just_asked:
-            _, column = self._kept.popitem(last=False)
-            self._bytes -= column.nbytes
+            _, kept = self._kept.popitem(last=False)
+            self._bytes -= kept.column.nbytes
 
 
 def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:

@@ -82,6 +82,7 @@ def parse_query(text: str) -> Query:
     return Query(node, order)
 
 
+@lru_cache(maxsize=64)
 def parse_sort(text: str) -> tuple[SortKey, ...]:
     """Parses sort keys, `-reward, step` or `reward desc, step`.
 

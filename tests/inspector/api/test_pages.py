@@ -48,6 +48,7 @@ TWINS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "prompt": ("pages/prompts/prompt", DEMO),
     "prompt_history": ("pages/compare/prompt_history", DEMO),
     "prompt_list": ("pages/prompts", DEMO),
+    "run_curves": ("pages/run/curves", STORY),
     "run_report": ("pages/run", STORY),
     "samples": ("pages/rollouts", STEP),
     "spread": ("pages/explore/spread", {**DEMO, "column": "reward"}),

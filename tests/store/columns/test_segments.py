@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.store.columns.engine import Engine
@@ -29,8 +31,8 @@ def written(folder: Path, number: int = 1, **columns: Sequence[Any]) -> SegmentF
     found = {name: column_of(values) for name, values in columns.items()}
     found |= {name: column_of([number] * n) for name in ("place", "run_no", "step")}
     found["row"] = column_of(range(number << 22, (number << 22) + n))
-    path, few = write_segment(folder, pa.table({name: column for name, (_, column) in found.items()}))
-    return SegmentFile(number, path, n, {name: kind for name, (kind, _) in found.items()}, few=few)
+    path, packed = write_segment(folder, pa.table({name: column for name, (_, column) in found.items()}))
+    return SegmentFile(number, path, n, {name: kind for name, (kind, _) in found.items()}, packed=packed)
 
 
 def rows_of(*segments: SegmentFile) -> Rows:
@@ -99,12 +101,37 @@ def test_segments_of_few_and_of_many_values_are_one_column(tmp_path: Path) -> No
 
 def test_replaced_rows_of_a_segment_are_left_out(tmp_path: Path) -> None:
     segment = written(tmp_path, 1, n=[4, 5])
-    replaced = SegmentFile(1, segment.path, 2, segment.kinds, frozenset({1}), segment.few)
+    replaced = SegmentFile(1, segment.path, 2, segment.kinds, frozenset({1}), segment.packed)
     assert rows_of(replaced, written(tmp_path, 2, n=[6])).arrow(["n"])["n"].to_pylist() == [6]
 
 
 def test_a_number_that_no_value_has_is_damage(tmp_path: Path) -> None:
     segment = written(tmp_path, n=[4, 5, 6])
-    fewer = SegmentFile(1, segment.path, 3, segment.kinds, few={**segment.few, "n": [4]})
+    shorter = replace(segment.packed["n"], values=[4])
+    fewer = SegmentFile(1, segment.path, 3, segment.kinds, packed={**segment.packed, "n": shorter})
     with pytest.raises(DamagedSegment, match="damaged"):
         read_columns(fewer, ["n"])
+
+
+def test_a_segment_is_a_parquet_file_of_its_other_columns(tmp_path: Path) -> None:
+    segment = written(tmp_path, reward=[float(b % 2) for b in range(N)], advantage=[b / 7 for b in range(N)])
+    assert "reward" in segment.packed
+    table = pq.read_table(segment.path)
+    assert set(table.column_names) == set(segment.kinds) - set(segment.packed)
+    assert table["advantage"].to_pylist() == [b / 7 for b in range(N)]
+
+
+def test_a_packed_column_with_another_byte_is_damage(tmp_path: Path) -> None:
+    segment = written(tmp_path, reward=[float(b % 2) for b in range(N)])
+    content = bytearray(segment.path.read_bytes())
+    content[segment.packed["reward"].at] ^= 1
+    segment.path.write_bytes(content)
+    with pytest.raises(DamagedSegment, match="not what was written"):
+        read_columns(segment, ["reward"])
+
+
+def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    names = ["advantage", "missing", "reward", "row"]
+    for rewards in ([float(b % 2) for b in range(N)], [b / 3 for b in range(N)]):
+        segment = written(tmp_path, reward=rewards, advantage=[b / 7 for b in range(N)])
+        assert list(read_columns(segment, names)) == names

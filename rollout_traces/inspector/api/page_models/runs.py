@@ -178,24 +178,29 @@ class VerdictModel(BaseModel):
     since: int | None
 
 
-class RunPageAnswer(BaseModel):
-    """The Run page: diagnoses, incidents, events, the metrics that matter, settings."""
+class RunCurvesAnswer(BaseModel):
+    """The metrics that matter of a run and split."""
 
     run: str
     split: str
-    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     n_steps: int
-    verdict: VerdictModel
     n_rows: int
+    kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     steps: list[int]
+    metrics: list[ChartModel]
+    progress: ProgressModel | None
+
+
+class RunPageAnswer(RunCurvesAnswer):
+    """The Run page: the metrics that matter, diagnoses, incidents, events, settings."""
+
+    verdict: VerdictModel
     tiers: list[str]
     diagnoses: list[DiagnosisModel]
     incidents: list[IncidentModel]
     usual: list[UsualModel]
     events: list[EventModel]
     n_events: int
-    metrics: list[ChartModel]
-    progress: ProgressModel | None
     settings: SettingsSinceModel | None
     unobserved: list[dict[str, Any]]
     remarks: list[str]

@@ -30,8 +30,8 @@ export function spans(tree) {
 }
 
 function lengthOf(row) {
-  const told = row.turns.reduce((sum, turn) => sum + turn.n, 0);
-  return told || row.values.n_sampled || 1;
+  const inTurns = row.turns.reduce((sum, turn) => sum + turn.n, 0);
+  return inTurns || row.values.n_sampled || 1;
 }
 
 // Tokens of the row that was left, up to the end of the turn at which it was left.

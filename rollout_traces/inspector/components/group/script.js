@@ -114,9 +114,9 @@ function actionChip(action, letters) {
 }
 
 function parting() {
-  const told = data.members.filter(member => member.id);
-  if (told.length < 2) return null;
-  const [best, worst] = [told[0], told[told.length - 1]];
+  const kept = data.members.filter(member => member.id);
+  if (kept.length < 2) return null;
+  const [best, worst] = [kept[0], kept[kept.length - 1]];
   const difference = firstDifference(best, worst);
   const said = action => (action ? [h("b", null, inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))] : h("span", { class: "rt-faint" }, "no further action"));
   return h("section", { class: "rt-bench", testid: "first-action" }, h("h2", null, "First action in which best and worst differ"),

@@ -48,9 +48,9 @@ export class Labels {
     const notes = entries.filter(entry => entry.kind === "note");
     const where = entry => (placeOf(entry) ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry)) : null);
     const off = entry => (this.open ? button("×", () => this.send({ kind: "removed", text: entry.id }), { class: "rt-ghost", title: "Take it back", "aria-label": "Take it back", testid: "label-remove" }) : null);
-    const told = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
+    const byWhom = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
     replace(this.root,
-      labels.map(entry => h("span", { class: "rt-chip rt-label-chip", title: inert(told(entry)), testid: "label", dataset: { label: entry.text } }, inert(entry.text), where(entry), off(entry))),
+      labels.map(entry => h("span", { class: "rt-chip rt-label-chip", title: inert(byWhom(entry)), testid: "label", dataset: { label: entry.text } }, inert(entry.text), where(entry), off(entry))),
       this.open ? [button("label", () => this.ask("label"), { class: "rt-ghost", title: "Label it (q)", testid: "label-button" }), button("note", () => this.ask("note"), { class: "rt-ghost", title: "Write a note (u)", testid: "note-button" })] : null,
       notes.map(entry => h("p", { class: "rt-label-note", testid: "note" }, h("b", null, inert(entry.author)), where(entry), " ", inert(entry.text), off(entry))));
     this.root.hidden = !this.open && !entries.length;

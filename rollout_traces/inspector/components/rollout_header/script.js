@@ -100,7 +100,7 @@ export function lateChips(late, superseded) {
 
 // The facts that one looks for first, as one line that gives way.
 function line(m, superseded) {
-  const told = [
+  const parts = [
     m.n_sampled === undefined ? null : `${number(m.n_sampled)} sampled of ${number(m.n_tokens)} tokens`,
     m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
     m.n_tool_calls ? plural(m.n_tool_calls, "tool call") : null,
@@ -113,7 +113,7 @@ function line(m, superseded) {
     m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`) : null,
     lateChips(m.late, superseded),
     m.n_tool_errors ? h("span", { class: "rt-chip rt-chip-error" }, `${plural(m.n_tool_errors, "tool error")}`) : null,
-    told.map(each => h("span", null, each)),
+    parts.map(each => h("span", null, each)),
     Object.keys(m).filter(key => key.startsWith("component/")).slice(0, 4).map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),
   ];
 }

@@ -22,7 +22,7 @@ const STRIP = { left: 8, right: 8, row: 20 };
 let call;
 let root;
 let shownFor = "";
-let data = null;
+let data = null; // of run_curves first, which run_report then replaces: only that has a verdict
 let width = 0;
 let read = 0;
 const newest = latest();
@@ -46,12 +46,20 @@ function update(now, changed) {
 
 function load(now) {
   read = Date.now();
-  if (!data) replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
-  newest(call("run_report", place(now)), answer => {
-    data = answer;
-    setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
-    draw();
-  }, error => replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message)));
+  const report = () => newest(call("run_report", place(now)), show, failed);
+  if (data) return report();
+  replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
+  return newest(call("run_curves", place(now)), answer => { if (answer.n_rows) show(answer); return report(); }, failed);
+}
+
+function show(answer) {
+  data = answer;
+  setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+  draw();
+}
+
+function failed(error) {
+  replace(part(".rt-run-main"), notice("error", "The run could not be read", error.message));
 }
 
 const ask = step => state.set({ explain: 1, step });
@@ -71,10 +79,11 @@ function draw() {
   const step = now.step === undefined ? null : Number(now.step);
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
-  replace(main, verdict(), diagnoses(), incidents(), strip(width - 66, step),
+  const known = Boolean(data.verdict);
+  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict", testid: "run-pending" }, h("i"), "Looking for what changed…"),
     h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
-    events(), settings(), unobserved());
+    known ? [events(), settings(), unobserved()] : null);
   main.scrollTop = keep;
 }
 
@@ -143,7 +152,7 @@ function strip(wide, step) {
   return h("section", { class: "rt-run-block", testid: "timeline" }, h("h2", null, "Timeline"), picture);
 }
 
-function show(unit, value) {
+function inUnit(unit, value) {
   return unit === "share" ? percent(value) : number(value);
 }
 
@@ -152,8 +161,8 @@ function card(metric, step, chartWidth) {
   const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
   return h("figure", { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
-    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)), logButton(now, metric.key, metric.values, metric.title), h("b", null, show(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
-    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight: weightFor(now.smooth, metric.steps.length), log: isLog(now, metric.key), x: along(axis, data.progress, metric.steps), xName: axis === "step" ? null : AXES[axis], onStep: ask, label: metric.title, show: value => show(metric.unit, value) }));
+    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)), logButton(now, metric.key, metric.values, metric.title), h("b", null, inUnit(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
+    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight: weightFor(now.smooth, metric.steps.length), log: isLog(now, metric.key), x: along(axis, data.progress, metric.steps), xName: axis === "step" ? null : AXES[axis], onStep: ask, label: metric.title, show: value => inUnit(metric.unit, value) }));
 }
 
 function events() {

@@ -38,6 +38,7 @@ const server = {
   group: async asked => (Number(asked.group) === held.group?.group ? answer(held.group) : refuse(NOT_HERE)),
   population: async () => (held.population ? answer(held.population) : refuse(NOT_HERE)),
   prompt_history: async () => answer({ steps: [] }),
+  run_curves: async () => answer(held.run),
   run_report: async () => answer(held.run),
   figures: async () => refuse("Figures are computed again where the run is, not in this file."),
   diagnosis_figures: async () => refuse("Figures are computed again where the run is, not in this file."),

@@ -44,8 +44,8 @@ function ofCell(cells, at, rules) {
     }
     const lost = together(losses);
     known ||= !Number.isNaN(lost);
-    const told = [lost >= 1 ? 1 : 0, lost > 0 && lost < 1 ? 1 : 0, Number.isNaN(lost) ? 0 : lost];
-    for (let i = 0; i < 3; i++) { sums[i] += told[i]; least[i] = Math.min(least[i], told[i]); most[i] = Math.max(most[i], told[i]); }
+    const outcome = [lost >= 1 ? 1 : 0, lost > 0 && lost < 1 ? 1 : 0, Number.isNaN(lost) ? 0 : lost];
+    for (let i = 0; i < 3; i++) { sums[i] += outcome[i]; least[i] = Math.min(least[i], outcome[i]); most[i] = Math.max(most[i], outcome[i]); }
     count += 1;
   }
   return { about: sums.map(sum => sum / count), least, most, known, seen, ofRule };
@@ -59,7 +59,7 @@ function add(total, tokens, weight, { about, least, most, known }) {
   total.tokens += tokens;
   if (known) total.known += tokens;
   total.weight += weight;
-  for (const [name, i, of] of [["masked", 0, tokens], ["cut", 1, tokens], ["update", 2, weight]]) for (const [k, told] of [about, least, most].entries()) total[name][k] += told[i] * of;
+  for (const [name, i, of] of [["masked", 0, tokens], ["cut", 1, tokens], ["update", 2, weight]]) for (const [k, outcome] of [about, least, most].entries()) total[name][k] += outcome[i] * of;
 }
 
 // Shares of a total: [about, at least, at most]; NaN where no rule could be tried, null of the update where there is none
@@ -78,14 +78,14 @@ export function tried(cells, chosen) {
   const byTurn = new Map();
   const ofRules = rules.map(({ rule }) => ({ rule, observed: 0, taken: 0, weight: 0 }));
   for (let at = 0; at < cells.n; at++) {
-    const told = ofCell(cells, at, rules);
+    const outcome = ofCell(cells, at, rules);
     const [tokens, weight] = [cells.tokens[at], cells.weight[at]];
-    add(all, tokens, weight, told);
+    add(all, tokens, weight, outcome);
     for (const [map, key] of [[bySource, cells.source[at]], [byTurn, cells.turn[at]]]) {
       if (!map.has(key)) map.set(key, empty());
-      add(map.get(key), tokens, weight, told);
+      add(map.get(key), tokens, weight, outcome);
     }
-    for (const [r, entry] of ofRules.entries()) if (told.seen[r]) { entry.observed += tokens; entry.taken += (told.ofRule[r] / told.seen[r]) * weight; entry.weight += weight; }
+    for (const [r, entry] of ofRules.entries()) if (outcome.seen[r]) { entry.observed += tokens; entry.taken += (outcome.ofRule[r] / outcome.seen[r]) * weight; entry.weight += weight; }
   }
   const listed = (map, name) => (map.size === 1 && map.has(-1) ? null : [...map].sort((a, b) => a[0] - b[0]).map(([key, total]) => ({ name: name(key), ...shares(total) })));
   return {
@@ -114,8 +114,8 @@ export function ofRollout(tokens, turns, chosen, tokenAt) {
       lost[i] = value;
       const size = Math.abs(advantages ? advantages[i] : NaN) * (weights ? weights[i] : 1);
       const weight = Number.isFinite(size) ? size : 0;
-      const told = [value >= 1 ? 1 : 0, value > 0 && value < 1 ? 1 : 0, Number.isNaN(value) ? 0 : value];
-      for (const sum of [total, all]) add(sum, 1, weight, { about: told, least: told, most: told, known: !Number.isNaN(value) });
+      const outcome = [value >= 1 ? 1 : 0, value > 0 && value < 1 ? 1 : 0, Number.isNaN(value) ? 0 : value];
+      for (const sum of [total, all]) add(sum, 1, weight, { about: outcome, least: outcome, most: outcome, known: !Number.isNaN(value) });
     }
     if (total.tokens) perTurn.push({ name: `turn ${index}, ${role}`, index, ...shares(total) });
   }

@@ -1,0 +1,62 @@
+"""Joined segments hold the rows that they were made of."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_traces.store import manifest
+from rollout_traces.store.columns.kinds import column_of
+from rollout_traces.store.columns.segments import write_segment
+from rollout_traces.store.columns.table import Cache, Rows
+from rollout_traces.store.compaction import join_neighbours
+from rollout_traces.store.indexing import parts_of
+
+COLUMNS = {
+    "few": lambda at: float(at % 2),
+    "many": lambda at: at / 7,
+    "few then many": lambda at: at % 2 if at < 200 else at,
+    "text": lambda at: None if at % 3 else "math",
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 300), st.permutations([*COLUMNS])), min_size=2, max_size=4))
+def test_segments_of_other_columns_in_another_order_become_one(
+    tmp_path_factory: Any, parts: list[tuple[int, list[str]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("segments")
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    manifest.create(connection)
+    connection.execute("INSERT INTO runs (run_id, name) VALUES ('a', 'run')")
+    first = 0
+    for place, (n, names) in enumerate(parts, 1):
+        add(connection, folder, place, range(first, first + n), names[: 1 + place % len(names)])
+        first += n
+    before = rows(connection, folder)
+    for path in join_neighbours(connection, folder):
+        path.unlink()
+    assert len(manifest.segments(connection, folder)) == 1
+    assert rows(connection, folder) == before
+    assert len(before) == first
+
+
+def add(connection: sqlite3.Connection, folder: Path, place: int, numbers: range, names: list[str]) -> None:
+    n = len(numbers)
+    found = {name: column_of([COLUMNS[name](at) for at in numbers]) for name in names}
+    found |= {name: column_of([value] * n) for name, value in (("place", place), ("run_no", 1), ("step", 0))}
+    found |= {"split": column_of(["rollout"] * n), "row": column_of([*numbers])}
+    table = pa.table({name: column for name, (_, column) in found.items()})
+    kinds = {name: kind for name, (kind, _) in found.items()}
+    manifest.add_segment(connection, write_segment(folder, table), n, kinds, parts_of(table))
+
+
+def rows(connection: sqlite3.Connection, folder: Path) -> list[dict[str, Any]]:
+    state = manifest.state(connection, folder)
+    wanted = [name for name in ("row", "place", "split", *COLUMNS) if name in state.kinds]
+    return Rows(state, Cache()).arrow(wanted).to_pylist()
