@@ -43,7 +43,7 @@ CLEARER = 1.15
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Values of a number.
 
     Attributes:
@@ -90,7 +90,7 @@ class Filled:
     """
 
     column: str
-    range: Range
+    range: ValueRange
     place: int
     rises: bool
     gain: float
@@ -144,7 +144,7 @@ def _clearer(one: Filled, other: Filled) -> bool:
     return one.gain > other.gain * (CLEARER if len(one.part) > len(other.part) else 1.0)
 
 
-def _cells(values: np.ndarray) -> tuple[np.ndarray, list[Range]]:
+def _cells(values: np.ndarray) -> tuple[np.ndarray, list[ValueRange]]:
     """int [N], the cell of each value, and the cells: frequent values, and ranges of all others."""
     distinct, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     often = np.flatnonzero(counts >= max(LEAST_EXACT * len(values), 20))
@@ -152,23 +152,23 @@ def _cells(values: np.ndarray) -> tuple[np.ndarray, list[Range]]:
     place = np.full(len(distinct), -1)
     place[often] = np.arange(len(often))
     cell = place[inverse]
-    ranges = [Range(float(v), float(v), True) for v in distinct[often]]
+    ranges = [ValueRange(float(v), float(v), True) for v in distinct[often]]
     rest = cell < 0
     if rest.any():
         edges = (
             np.unique(np.quantile(values[rest], QUANTILES)) if rest.sum() >= FEWEST_ROLLOUTS else np.empty(0)
         )
         cell[rest] = len(often) + np.searchsorted(edges, values[rest])
-        ranges += [Range(a, b) for a, b in pairwise((-np.inf, *edges.tolist(), np.inf))]
+        ranges += [ValueRange(a, b) for a, b in pairwise((-np.inf, *edges.tolist(), np.inf))]
     return cell, ranges
 
 
-def _ranges(cells: list[Range]) -> tuple[list[Range], np.ndarray]:
+def _ranges(cells: list[ValueRange]) -> tuple[list[ValueRange], np.ndarray]:
     """What is looked at: frequent values, ranges, and both tails; float [cells, ranges], 1 where a cell lies in one."""
     ends = [cell for cell in cells if not cell.exact]
     ranges = [*cells]
-    ranges += [Range(-np.inf, cell.high) for cell in ends[1:-1]]
-    ranges += [Range(cell.low, np.inf) for cell in ends[1:-1]]
+    ranges += [ValueRange(-np.inf, cell.high) for cell in ends[1:-1]]
+    ranges += [ValueRange(cell.low, np.inf) for cell in ends[1:-1]]
     members = np.asarray(
         [
             [
@@ -182,7 +182,7 @@ def _ranges(cells: list[Range]) -> tuple[list[Range], np.ndarray]:
     return ranges, members
 
 
-def _least(cell: Range) -> float:
+def _least(cell: ValueRange) -> float:
     """What a range has to begin below to hold a cell."""
     return np.nextafter(cell.low, -np.inf) if cell.exact else cell.low
 
