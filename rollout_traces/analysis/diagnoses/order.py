@@ -28,6 +28,7 @@ FIRST_OF_TIER = {
     "reward_moved": 4,
     "new_phrase": 5,
     "slower": 4,
+    "values_moved": 6,
 }
 """Inside a tier, what explains stands before what it explains; `USUAL_PLACE` where nothing is said."""
 USUAL_PLACE = 3
@@ -60,7 +61,7 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
         key=lambda d: (
             WORST_FIRST[d.severity] == 2,
             d.tier,
-            _place_in_tier(d),
+            FIRST_OF_TIER.get(d.kind, USUAL_PLACE),
             WORST_FIRST[d.severity],
             d.step or 0,
         ),
@@ -78,18 +79,11 @@ def _of_the_update(one: Diagnosis, found: Sequence[Diagnosis]) -> Diagnosis:
     return replace(one, tier=OUTCOME) if with_it else one
 
 
-def _place_in_tier(d: Diagnosis) -> int:
-    """Where values moved says what happened to outcomes, but less than a rule that knows what failed."""
-    if d.kind == "values_moved":
-        return -1 if d.tier == OUTCOME else 2 * USUAL_PLACE
-    return FIRST_OF_TIER.get(d.kind, USUAL_PLACE)
-
-
 def _place(d: Diagnosis) -> tuple[bool, int, int, int, float]:
     return (
         d.severity == "info",
         d.tier,
-        _place_in_tier(d),
+        FIRST_OF_TIER.get(d.kind, USUAL_PLACE),
         WORST_FIRST[d.severity],
         d.figures.get("p", 1e-9),
     )
