@@ -41,6 +41,8 @@ def main() -> None:
         "--wide", default="4096x8192", help="rollouts x tokens of the batch that is too large"
     )
     options = parser.parse_args()
+    # an installed package is compiled once, not by each worker
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
         hand_over(options.steps)

@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=2000, help="steps of one rollout")
     parser.add_argument("--long", type=int, default=10, help=f"steps of {TRACES} long traces")
     options = parser.parse_args()
+    # an installed package is compiled once, not by each worker
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
         small(options.small)

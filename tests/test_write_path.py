@@ -271,7 +271,7 @@ class TestBadInput:
             logger.log_scalars({"child": 1.0}, step=1)
             handle.join(advantages=np.ones(batch.n_rows))
             refused = logger._counters["scalars_refused"], logger._counters["joins_refused"]
-            os._exit(0 if refused == (1, 1) and not logger.flush(timeout=60) else 1)
+            os._exit(0 if refused == (1, 1) and not logger.flush(timeout=180) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert logger.finish()
         assert "child" not in scalars(trackio_dir).get(1, {})

@@ -286,16 +286,18 @@ def _judge(
     tracks stay the same object. Where nothing was hit no limit is passed, whatever it is.
     """
     track = state.tracks.get(key, _NO_TRACK)
-    if key in seen.shares:
-        counts, n_raised = seen.shares[key], seen.n_raised.get(key, 0)
-        rule: Hashable = signal.changes
-        if n_raised or counts.hits or not track.is_empty:
-            rule = (signal.changes, signal.limit, signal.settles, n_raised)
-        likeness = (id(track), id(counts), signal.severity == "error", rule, is_open)
-        if likeness not in alike:
-            alike[likeness] = _judge_share(track, counts, signal, n_raised, is_open)
-        return alike[likeness]
-    return _judge_level(track, seen.levels[key[0]], signal, is_open)
+    counts = seen.shares.get(key)
+    if counts is None:
+        return _judge_level(track, seen.levels[key[0]], signal, is_open)
+    n_raised = seen.n_raised.get(key, 0)
+    rule: Hashable = signal.changes
+    if n_raised or counts.hits or not track.is_empty:
+        rule = (signal.changes, signal.limit, signal.settles, n_raised)
+    likeness = (id(track), id(counts), signal.severity == "error", rule, is_open)
+    verdict = alike.get(likeness)
+    if verdict is None:
+        verdict = alike[likeness] = _judge_share(track, counts, signal, n_raised, is_open)
+    return verdict
 
 
 def _judge_share(track: Track, counts: Counts, signal: Signal, n_raised: int, is_open: bool) -> _Verdict:

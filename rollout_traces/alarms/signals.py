@@ -192,17 +192,20 @@ def signals_of(ledger: Ledger, step: int) -> StepSignals:
         read = rows & seen.read
         of_all = Grouped(seen.groups[rows])
         of_read = Grouped(seen.groups[read]) if read.any() else None
-        for name, is_of_read in counted:
-            hit = seen.flagged.get(name)
-            n_raised[name, source] = 0 if hit is None else int((hit & rows).sum())
-            grouped, seen_rows = (of_read, read) if is_of_read else (of_all, rows)
-            if grouped is None:
-                continue
-            counts = grouped.nothing if hit is None else grouped.count(hit[seen_rows])
-            if source == EVERYWHERE:
-                carriers[name] = counts
-            if name != TOOL_ERROR:
-                shares[name, source] = counts
+        known = {
+            name: (of_read if is_of_read else of_all).nothing  # type: ignore[union-attr]
+            for name, is_of_read in counted
+            if not is_of_read or of_read is not None
+        }
+        n_raised |= dict.fromkeys(((name, source) for name, _ in counted), 0)
+        for name, hit in seen.flagged.items():
+            n_raised[name, source] = int((hit & rows).sum())
+            grouped, seen_rows = (of_read, read) if of_read_rows(name) else (of_all, rows)
+            if grouped is not None:
+                known[name] = grouped.count(hit[seen_rows])
+        if source == EVERYWHERE:
+            carriers = known
+        shares |= {(name, source): counts for name, counts in known.items() if name != TOOL_ERROR}
         _add_others(shares, n_raised, seen, source, rows)
     return StepSignals(step, shares, _levels(seen), n_raised, carriers)
 

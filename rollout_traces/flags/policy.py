@@ -58,6 +58,9 @@ def stale(
 )
 def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     """Neighbouring sampled tokens of one turn with different versions."""
+    seen = population.sampled.track("versions")
+    if seen is None or not len(seen) or seen.min() == seen.max():
+        return {}
     batch = population.batch
     versions = batch.tracks["versions"]
     sampled = batch.response_mask & (versions >= 0)

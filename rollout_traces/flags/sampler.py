@@ -44,7 +44,7 @@ def logprob_out_of_range(
     if batch.split != "rollout":
         return found
     starts, counts = sampled.segments.starts, sampled.segments.counts
-    for row in np.flatnonzero(counts >= min_tokens).tolist():
+    for row in (counts >= min_tokens).nonzero()[0].tolist():
         first, n = int(starts[row]), int(counts[row])
         if values[first] == 0 and not values[first : first + n].any():
             text = f"The rollout logprob is 0 at all of the row's {n} sampled tokens."
@@ -66,14 +66,8 @@ def version_order(population: Population) -> dict[int, list[Flag]]:
     versions = sampled.track("versions")
     if versions is None or not len(versions):
         return {}
-    known = np.arange(len(versions)) if versions.min() >= 0 else np.flatnonzero(versions >= 0)
-    seen = versions[known]
-    before, after = known[:-1], known[1:]
-    fallen = (seen[1:] < seen[:-1]).nonzero()[0]
-    if len(fallen):
-        fallen = fallen[_row_of(population, before[fallen]) == _row_of(population, after[fallen])]
     found: dict[int, list[Flag]] = {}
-    for row, at, n in _first_of(population, after[fallen]):
+    for row, at, n in _first_of(population, _fallen(population, versions)):
         text = f"The policy version goes back {counted(n, 'time')}, first at token {at}, to {_at(batch, row, at)}."
         found[row] = [make_flag("version_order", text, start=at, stop=at + 1)]
     if batch.train_version is None or batch.split != "rollout":
@@ -113,9 +107,20 @@ def pad_attended(
     return found
 
 
+def _fallen(population: Population, versions: np.ndarray) -> np.ndarray:
+    """Numbers of the sampled tokens whose version is below that of the known one before it in their row."""
+    known = None if versions.min() >= 0 else (versions >= 0).nonzero()[0]
+    seen = versions if known is None else versions[known]
+    fallen = (seen[1:] < seen[:-1]).nonzero()[0]
+    if not len(fallen):
+        return fallen
+    before, after = (fallen, fallen + 1) if known is None else (known[fallen], known[fallen + 1])
+    return after[_row_of(population, before) == _row_of(population, after)]
+
+
 def _first_of_rows(population: Population, where_M: np.ndarray) -> list[tuple[int, int, int]]:
     """Row, first position in it and number of the marked sampled tokens, for each row that has any."""
-    return _first_of(population, np.flatnonzero(where_M))
+    return _first_of(population, where_M.nonzero()[0])
 
 
 def _first_of(population: Population, marked: np.ndarray) -> list[tuple[int, int, int]]:

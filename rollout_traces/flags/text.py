@@ -150,7 +150,7 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
     found: dict[int, list[Flag]] = {}
     if batch.response_mask_source != "loss_mask":
         nothing = (batch.lengths > 0) & (population.sampled.segments.counts == 0) & (population.n_loss == 0)
-        for row in np.flatnonzero(nothing).tolist():
+        for row in nothing.nonzero()[0].tolist():
             found[row] = [make_flag("empty_completion", "No token of the row was sampled.")]
     longer = batch.input_ids[runs.stops[runs.lengths > 1] - 1]
     if len(longer) < _ENDS_ALIKE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -220,9 +221,10 @@ def turn_starts(batch: PackedBatch) -> np.ndarray:
 def _prompt_keys(batch: PackedBatch) -> np.ndarray:
     given = batch.row_lists.get("prompt_keys")
     keys: list[str | None] = list(batch.prompt_keys())
-    for row in np.flatnonzero(~batch.has_tokens).tolist():
-        if given is None or given[row] is None:
-            keys[row] = None
+    if not batch.has_tokens.all():
+        for row in np.flatnonzero(~batch.has_tokens).tolist():
+            if given is None or given[row] is None:
+                keys[row] = None
     return texts(keys)
 
 
@@ -249,8 +251,11 @@ def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray
     versions = batch.tracks.get("versions")
     if versions is None:
         return {}
-    known = MaskedTokens.under(batch, batch.response_mask & (versions >= 0))
-    values = versions[known.positions]
+    known, values = sampled, sampled.track("versions")
+    assert values is not None
+    if values.min(initial=0) < 0:
+        known = MaskedTokens.under(batch, batch.response_mask & (versions >= 0))
+        values = versions[known.positions]
     low = known.segments.min(values, NULL_INT)
     columns = {"version_min": low, "version_max": known.segments.max(values, NULL_INT)}
     if batch.train_version is not None:
@@ -367,9 +372,12 @@ def _with_known(columns: Mapping[str, np.ndarray | None], batch: PackedBatch) ->
 
 
 def _any_known(name: str, column: np.ndarray) -> bool:
-    kind = kind_of(name, column)
+    """Whether a column knows any row; mostly it knows the first one."""
+    if not len(column):
+        return False
+    kind, first = kind_of(name, column), column.item(0)
     if kind == "float":
-        return bool(np.isfinite(column).any())
+        return math.isfinite(first) or bool(np.isfinite(column).any())
     if kind == "int":
-        return bool((column != NULL_INT).any())
-    return any(value is not None for value in column.tolist())
+        return bool(first != NULL_INT or (column != NULL_INT).any())
+    return first is not None or any(value is not None for value in column.tolist())

@@ -23,7 +23,8 @@ SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
 """What stands for an unknown integer inside a column; it leaves this module as None."""
 _MAX_INT = np.iinfo(np.int64).max
-_UNSIGNED = tuple((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (1, 2, 4, 8))
+_BYTE = np.dtype("u1")
+_UNSIGNED = ((_BYTE, 2**8), *((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (2, 4, 8)))
 """dtype -> the first number that it does not hold."""
 
 Kind = Literal["float", "int", "text", "tags"]
@@ -251,7 +252,8 @@ def pack(ledger: Ledger) -> bytes:
         header.append({"name": name, "kind": kind, "size": len(data), **entry})
         body.append(data)
     head = orjson.dumps({"schema": SCHEMA_VERSION, "rows": ledger.n_rows, "columns": header})
-    return zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(body), 6)
+    stream = zlib.compressobj(6)
+    return stream.compress(b"".join((len(head).to_bytes(4, "little"), head, *body))) + stream.flush()
 
 
 def unpack(data: bytes) -> Ledger:
@@ -304,10 +306,13 @@ def _packed_ints(columns: Mapping[str, np.ndarray]) -> dict[str, tuple[dict[str,
     lows[unknown.all(axis=1)] = 0
     codes_C_B = np.where(unknown, 0, values_C_B - lows[:, None] + 1)
     highest = codes_C_B.max(axis=1, initial=0).tolist()
+    bytes_C_B = codes_C_B.astype(_BYTE)
     packed = {}
-    for name, low, high, codes in zip(columns, lows.tolist(), highest, codes_C_B, strict=True):
+    for at, (name, low, high) in enumerate(zip(columns, lows.tolist(), highest, strict=True)):
         dtype = _unsigned(high)
-        packed[name] = {"dtype": dtype.str, "low": low}, to_planes(codes.astype(dtype, copy=False))
+        small = dtype is _BYTE
+        data = bytes_C_B[at].tobytes() if small else to_planes(codes_C_B[at].astype(dtype, copy=False))
+        packed[name] = {"dtype": dtype.str, "low": low}, data
     return packed
 
 
@@ -316,7 +321,7 @@ def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]
     if kind == "float":
         with np.errstate(over="ignore"):
             narrow = column.astype(np.float32)
-        exact = ((narrow == column) | np.isnan(column)).all()
+        exact = ((narrow == column) | (column != column)).all()
         values = narrow if exact else column.astype(np.float64)
         return {"dtype": values.dtype.str}, to_planes(values)
     texts: dict[Any, int] = {}

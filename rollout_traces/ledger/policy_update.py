@@ -28,7 +28,8 @@ def update_shares(in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarr
         throughout when nothing updates.
     """
     unknown = np.full(len(in_loss.segments.counts), np.nan)
-    logprobs, advantages = in_loss.policy_logprobs, in_loss.advantages
+    advantages = in_loss.advantages
+    logprobs = None if advantages is None else in_loss.policy_logprobs
     if advantages is None or logprobs is None:
         return unknown
     with np.errstate(invalid="ignore", over="ignore"):

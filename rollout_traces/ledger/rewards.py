@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rollout_traces.ledger.columns import Ledger
@@ -67,18 +65,3 @@ def equal_ends(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """bool [K]: smallest and largest reward are equal within 1e-6 x max(1, |reward|)."""
     with np.errstate(invalid="ignore"):
         return high - low <= TIE_TOLERANCE * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
-
-
-def tied(rewards: Sequence[float | None], failed: Sequence[bool] | None = None) -> bool:
-    """Whether the rewards of one group are tied, see `tied_groups`.
-
-    Args:
-        rewards: one a row, None where unknown.
-        failed: whether the reward function failed, one a row; None: for none.
-    """
-    values = np.asarray([np.nan if reward is None else reward for reward in rewards], np.float64)
-    lost = np.zeros(len(values), bool) if failed is None else np.asarray(failed, bool)
-    if not len(values):
-        return False
-    one = GroupIndex.of(np.zeros(len(values), np.int64))
-    return bool(tied_groups(one, np.where(lost, np.nan, values), lost)[0])

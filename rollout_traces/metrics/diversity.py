@@ -40,6 +40,8 @@ def diversity(view: StepView) -> dict[str, float]:
     distinct_n = different n-grams / n-grams of the group; no n-gram crosses rollouts. jaccard_distance =
     mean over pairs of rollouts of 1 - |A and B| / |A or B| of their token sets.
     """
+    if not view.has("group_ids"):
+        return {}
     groups = view.groups
     several = groups.count(view.sampled.segments.filled) >= 2
     if not several.any():

@@ -169,6 +169,8 @@ def discarded(view: StepView) -> dict[str, float]:
 
 def bounded(counts: Counter[str]) -> dict[str, int]:
     """Counts by a name safe for a key, rare names together as `other`."""
+    if not counts:
+        return {}
     parts = key_parts(counts)
     result: Counter[str] = Counter()
     for index, (name, n) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):

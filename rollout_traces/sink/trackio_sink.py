@@ -21,6 +21,7 @@ import numpy as np
 from rollout_traces.flags import Alert
 from rollout_traces.plain_values import plain
 from rollout_traces.sink.disk_use import DiskUse
+from rollout_traces.sink.histogram import binned
 from rollout_traces.sink.images import saved_images
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
@@ -29,7 +30,6 @@ from rollout_traces.trace.images import IMAGES_KEY
 
 log = logging.getLogger("rollout_traces")
 
-HISTOGRAM_BINS = 32
 QUEUE_BYTES = 16 << 20
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
@@ -293,12 +293,12 @@ def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
 
 def _n_bytes(value: Any) -> int:
     """About how many bytes a value takes in Trackio's queue."""
-    if isinstance(value, str):
-        return len(value)
     if isinstance(value, (int, float)):
         return 8
-    if isinstance(value, Mapping):
-        return sum(len(str(key)) + _n_bytes(item) for key, item in value.items())
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(len, value)) + sum(map(_n_bytes, value.values()))
     if isinstance(value, (list, tuple)):
         return sum(map(_n_bytes, value))
     if hasattr(value, "messages"):
@@ -310,16 +310,8 @@ def _as_histogram(values: np.ndarray) -> Any:
     """The histogram of some values; None where no bins part them."""
     import trackio
 
-    wide = np.asarray(values, np.float64)
-    if not len(wide) or not np.isfinite(wide).all():
-        return None
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            counts, edges = np.histogram(wide, bins=HISTOGRAM_BINS)
-            parted = np.isfinite(edges).all() and (edges[1:] > edges[:-1]).all()
-    except ValueError:  # numpy itself refuses bins that have no width
-        return None
-    return trackio.Histogram(np_histogram=(counts, edges)) if parted else None
+    found = binned(values)
+    return None if found is None else trackio.Histogram(np_histogram=found)
 
 
 def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:

@@ -197,8 +197,15 @@ class SpoolReader:
     def read_bytes(self, name: str) -> bytes:
         """Reads a record's file, which may be longer than the record."""
         fd = os.open(f"{self.folder}/{name}{RECORD}", os.O_RDONLY | os.O_CLOEXEC)
-        with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  thousands of small files, without a Path for each
-            return file.readall()
+        try:
+            size = os.fstat(fd).st_size
+            data = os.read(fd, size)
+            if len(data) == size:
+                return data
+            with open(fd, "rb", buffering=0, closefd=False) as rest:
+                return data + rest.readall()
+        finally:
+            os.close(fd)
 
     def remove(self, name: str) -> None:
         """Removes a stored record; its file is kept for the next one where few are free."""

@@ -162,8 +162,15 @@ def _status(rows: Ledger) -> str:
 
 
 def _selection_counts(rows: Ledger) -> str:
-    counts = Counter(reason for reason in rows.get("selected_by").tolist() if reason is not None)
+    counts = _counts(rows, "selected_by")
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+
+
+def _counts(rows: Ledger, name: str) -> Counter[str]:
+    """How many rows have each value of a column of texts."""
+    if name not in rows.columns:
+        return Counter()
+    return Counter(value for value in rows.get(name).tolist() if value is not None)
 
 
 def _summary_text(rows: Ledger, n_traced: int, chosen: str, off: str) -> str:
@@ -181,15 +188,15 @@ def _summary_text(rows: Ledger, n_traced: int, chosen: str, off: str) -> str:
     flags = Counter(name for names in rows.get("flags").tolist() for name in names)
     if flags:
         lines.append("Flags: " + ", ".join(f"{name} on {n}" for name, n in flags.most_common()) + ".")
-    discarded = Counter(reason for reason in rows.get("discard_reason").tolist() if reason is not None)
+    discarded = _counts(rows, "discard_reason")
     if discarded:
         lines.append(
             "Discarded: " + ", ".join(f"{n} {reason}" for reason, n in discarded.most_common()) + "."
         )
-    stops = Counter(reason for reason in rows.get("stop_reason").tolist() if reason is not None)
+    stops = _counts(rows, "stop_reason")
     if stops:
         lines.append("Stopped by: " + ", ".join(f"{reason} {n}" for reason, n in stops.most_common()) + ".")
-    engines = Counter(name for name in rows.get("engine").tolist() if name is not None)
+    engines = _counts(rows, "engine")
     if engines:
         lines.append("Engines: " + ", ".join(f"{name} {n}" for name, n in engines.most_common(8)) + ".")
     if off:

@@ -41,13 +41,15 @@ class CloseLog:
         self._path = path
         self._of_part: dict[str, Close] = {}
         self._n_closed: dict[StepKey, int] = {}
-        for line in path.read_bytes().splitlines() if path is not None and path.exists() else ():
+        written = path.read_bytes() if path is not None and path.exists() else b""
+        self._is_torn = not written.endswith(b"\n") and bool(written)
+        for line in written.splitlines():
             close = _read(line)
             if close is not None:
                 self._take(close)
 
     def record(self, close: Close) -> None:
-        """Writes a close.
+        """Writes a close; a line that was cut off before it does not take it along.
 
         Raises:
             OSError: the disk refused; the step must stay open.
@@ -56,12 +58,14 @@ class CloseLog:
             line = orjson.dumps(
                 {"step": [*close.key], "parts": close.parts, "why": close.why, "joins": close.n_joins}
             )
+            data = b"\n" * self._is_torn + line + b"\n"
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if os.write(fd, line + b"\n") <= len(line):
-                    raise OSError(errno.ENOSPC, f"{self._path} has no room for a line")
+                self._is_torn = os.write(fd, data) < len(data)
             finally:
                 os.close(fd)
+            if self._is_torn:
+                raise OSError(errno.ENOSPC, f"{self._path} has no room for a line")
         self._take(close)
 
     def of_part(self, batch_id: str) -> Close | None:

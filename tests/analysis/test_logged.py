@@ -23,8 +23,8 @@ def test_what_only_an_older_attempt_logged_past_where_the_newer_began_is_left_ou
         if not number:
             logger.log_scalars({"eval/score": 1.0}, step=2)
             logger.log_scalars({"eval/score": 2.0}, step=6)
-        assert logger.flush(60)
-    assert logger.finish(60)
+        assert logger.flush(180)
+    assert logger.finish(180)
     store = open_store(project="p")
     series = {s.column: s for s in logged_series(store.table(), "run")}
     for name in ("train/loss", "rollout/reward/mean"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.ledger.rewards import TIED_SQL, tied
+from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.ledger.rewards import TIED_SQL, tied_groups
 
 REWARDS = st.one_of(
     st.none(),
@@ -33,8 +35,8 @@ def test_a_group_is_tied_by_the_same_rule(rows):
         f"select {TIED_SQL} from (select ?::bigint n, ?::bigint known, ?::bigint failed, ?::double low, ?::double high)",
         figures,
     ).fetchone()[0]
-    values = [
-        None if lost or reward is None or not math.isfinite(reward) else reward
-        for (reward, _), lost in zip(rows, failed, strict=True)
-    ]
-    assert bool(said) == tied(values, failed)
+    rewards = np.array([math.nan if reward is None else reward for reward, _ in rows])
+    lost = np.array(failed)
+    one = GroupIndex.of(np.zeros(len(rows), np.int64))
+    tied = tied_groups(one, np.where(lost | ~np.isfinite(rewards), math.nan, rewards), lost)
+    assert tied.tolist() == [bool(said)]

@@ -60,7 +60,7 @@ class TestDiskFull:
     def test_when_handing_over_nothing_is_lost_once_there_is_room(self, small_disk, caplog):
         logger = make_logger()
         log_steps(logger, [0])
-        assert logger.flush(60)
+        assert logger.flush(180)
         ballast = fill(small_disk)
         log_steps(logger, range(1, 6))
         assert logger.counters["records_kept_in_memory"] > 0
@@ -88,7 +88,7 @@ class TestDatabaseLocked:
     def test_for_longer_than_trackio_waits(self, trackio_dir):
         logger = make_logger()
         log_steps(logger, [0])
-        assert logger.flush(60)
+        assert logger.flush(180)
         locked = sqlite3.connect(trackio_dir / "p.db", isolation_level=None, check_same_thread=False)
         locked.execute("begin exclusive")
         threading.Timer(25, locked.rollback).start()
@@ -109,7 +109,7 @@ class TestDamagedRecord:
         data[len(data) // 2] ^= 1
         largest.write_bytes(data)
         logger._pipeline.start = start
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert logger.counters["records_damaged"] == 1
         assert "its checksum does not fit" in caplog.text
         assert len(ledger_uids(trackio_dir)) == 2 * ROWS
@@ -142,7 +142,7 @@ class TestServer:
         server.start()
         logger = make_logger(server_url=server.url)
         log_steps(logger, [0])
-        assert logger.flush(60)
+        assert logger.flush(180)
         server.stop()
         log_steps(logger, [1, 2])
         assert not logger.flush(5)
@@ -158,7 +158,7 @@ class TestServer:
         server.start()
         logger = make_logger(server_url=server.url)
         log_steps(logger, [0])
-        assert logger.flush(60)
+        assert logger.flush(180)
         server.stop()
         log_steps(logger, [1, 2])
         assert not logger.finish(5)

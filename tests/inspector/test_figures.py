@@ -25,8 +25,8 @@ def logged(steps_of_attempts):
         for step in steps:
             logger.log_rollouts({**batch, "rewards": [number, number]}, step=step)
             logger.log_scalars({"train/loss": float(step)}, step=step)
-        assert logger.flush(60)
-    assert logger.finish(60)
+        assert logger.flush(180)
+    assert logger.finish(180)
     workspace = Workspace()
     [run] = workspace.store("p").runs()
     asked = Request({"project": "p", "run": run.id, "split": "rollout"})
@@ -76,7 +76,7 @@ def test_rows_that_came_late_and_rows_of_a_superseded_attempt_are_marked():
     logger.log_rollouts(batch, step=3)
     logger.begin_attempt()
     logger.log_rollouts(batch, step=2)
-    assert logger.finish(60)
+    assert logger.finish(180)
     workspace = Workspace()
     [run] = workspace.store("p").runs()
     marks = {}

@@ -215,7 +215,7 @@ class TestReceivingLogs:
             "import sys\nfrom rollout_traces import RolloutLogger\n"
             "logger = RolloutLogger('sent', 'r', server_url=sys.argv[1])\n"
             "logger.log_scalars({'loss': 0.5}, 1)\n"
-            "print('finished', logger.finish(60))\n"
+            "print('finished', logger.finish(180))\n"
         )
         done = self.logged(server, tmp_path / "runs", script)
         assert "finished True" in done.stdout, done.stdout + done.stderr

@@ -61,7 +61,7 @@ def stored_messages(folder, worker: str, tokenizer, batch, **options) -> tuple[l
     )
     logger.log_rollouts(batch, step=0)
     where = logger.worker
-    assert logger.finish(60)
+    assert logger.finish(180)
     with sqlite3.connect(folder / "p.db") as db:
         [(messages,)] = db.execute(
             "select messages from traces where key = 'rollout/trajectories'"

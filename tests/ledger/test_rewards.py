@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import known_rewards, tie_decided, tied, tied_groups
+from rollout_traces.ledger.rewards import known_rewards, tie_decided, tied_groups
 from rollout_traces.selection import SelectionRequest
 from rollout_traces.selection.portfolio import portfolio
 from tests.metrics.builders import make_ledger, of_ledger
@@ -33,7 +33,6 @@ class TestTies:
         ledger = make_ledger(reward=rewards, reward_status=statuses)
         groups = GroupIndex.of(np.zeros(len(rewards), int))
         assert tied_groups(groups, known_rewards(ledger), failed).tolist() == [expected]
-        assert tied(rewards, failed) is expected
 
     def test_metrics_and_selection_follow_it(self, rewards, statuses, expected):
         ledger = make_ledger(reward=rewards, reward_status=statuses)

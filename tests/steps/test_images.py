@@ -19,7 +19,7 @@ def logged(images, **options):
         project="seen", tokenizer=tiny_tokenizer(), max_rollout_traces_per_step=16, worker="thread", **options
     )
     logger.log_rollouts(batch_with(images), step=1)
-    assert logger.finish(60)
+    assert logger.finish(180)
     return logger
 
 

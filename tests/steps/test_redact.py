@@ -133,7 +133,7 @@ class TestEndToEnd:
         )
         logger.log_rollouts(arrays, step=1)
         assert not list((trackio_dir / "rollout-traces").rglob("*.record"))
-        assert logger.worker == "thread" and logger.finish(60)
+        assert logger.worker == "thread" and logger.finish(180)
         return trackio_dir
 
     def test_no_file_of_the_project_holds_what_was_hidden(self, folder):

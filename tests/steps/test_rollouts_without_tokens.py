@@ -58,7 +58,7 @@ class TestMessagesThatAreNone:
     def test_spoil_neither_their_row_nor_the_step(self, odd, trackio_dir):
         logger = rt.RolloutLogger("p", "run", max_rollout_traces_per_step=8, selection="all", worker="thread")
         logger.log_rollouts(RolloutBatch.from_messages([conversation(CALL), odd], rewards=[1.0, 0.0]), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert logger.counters["rollouts_stored"] == 2
         assert logger.counters["process_errors"] == logger.counters["selection_errors"] == 0
         assert set(trace_uids(trackio_dir)) <= set(ledger_uids(trackio_dir))
@@ -88,7 +88,7 @@ class TestWholeWay:
             "text-only", "run", max_rollout_traces_per_step=10, selection="all", worker="thread"
         )
         logger.log_rollouts(batch, step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         logger.finish()
         store = rt.open_store(project="text-only")
         rows = {row["sample"]: row for row in store.query().rows}

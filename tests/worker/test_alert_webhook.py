@@ -75,12 +75,12 @@ def log_leaks(url: str | None, worker: str = "thread") -> tuple[Counter[str], li
     for step in (1, 2):
         arrays = batch_arrays(tokenizer, BatchPlan(n_groups=2, group_size=2, seed=step))
         logger.log_rollouts(arrays | {"loss_mask": arrays["attention_mask"]}, step=step)
-    assert logger.flush(60)
+    assert logger.flush(180)
     secret = "very-secret-part"
     [folder] = run_folders(logger._pipeline.folder.path.parent.parent)
     written = [path for path in folder.path.parent.parent.parent.rglob("*") if path.is_file()]
     leaked = [path for path in written if secret.encode() in path.read_bytes()]
-    assert logger.finish(60)
+    assert logger.finish(180)
     return logger.counters, leaked
 
 

@@ -49,7 +49,7 @@ def wait_for(condition, seconds=60.0):
 def logger(trackio_dir):
     logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=2)
     yield logger
-    logger.finish(60)
+    logger.finish(180)
 
 
 class TestLife:
@@ -66,25 +66,25 @@ class TestLife:
         loggers = [rt.RolloutLogger("p", tokenizer=tiny_tokenizer()) for _ in range(2)]
         for step, logger in enumerate(loggers):
             logger.log_rollouts(make_batch(), step=step)
-        assert all(logger.flush(60) for logger in loggers)
+        assert all(logger.flush(180) for logger in loggers)
         wait_for(lambda: len(sidecars(trackio_dir)) == 1)
-        assert all(logger.finish(60) for logger in loggers)
+        assert all(logger.finish(180) for logger in loggers)
         run.finish()
         assert sum(ledger_uids(trackio_dir).values()) == 6
 
     def test_is_started_again_when_it_dies_and_nothing_is_lost(self, logger, trackio_dir):
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         [first] = sidecars(trackio_dir)
         first.kill()
         logger.log_rollouts(make_batch(), step=2)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert sum(ledger_uids(trackio_dir).values()) == 6
         assert set(trace_uids(trackio_dir).values()) == {1}
 
     def test_ends_by_itself_when_the_logger_is_finished_and_leaves_no_zombie(self, logger, trackio_dir):
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         wait_for(lambda: not sidecars(trackio_dir), 20)
         assert zombies() == []
 
@@ -139,7 +139,7 @@ class TestLightness:
 
     def test_sees_no_gpu_and_holds_no_port(self, logger, trackio_dir):
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         [process] = sidecars(trackio_dir)
         assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
         assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
@@ -170,7 +170,7 @@ class TestFallingBack:
     def test_to_a_thread_when_no_process_can_be_started(self, logger, trackio_dir, monkeypatch, caplog):
         monkeypatch.setattr(sys, "executable", "/nonexistent/python")
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert logger.worker == "thread"
         assert sum(ledger_uids(trackio_dir).values()) == 3
         assert "no worker can be started" in caplog.text
@@ -192,7 +192,7 @@ class TestRecovery:
         self.make_left()
         logger = rt.RolloutLogger("p", "next", tiny_tokenizer())
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         wait_for(lambda: sum(ledger_uids(trackio_dir).values()) == 6)
         wait_for(lambda: not sidecars(trackio_dir))
         wait_for(lambda: not zombies())
@@ -253,3 +253,4 @@ class TestRecovery:
         [left] = find_left("p", roots=[trackio_dir / "rollout-traces" / "spool"])
         assert left.in_use and left.n_records == 1
         assert recover_in_background("p") == []
+        del logger._pipeline.start

@@ -99,7 +99,7 @@ class TestARemote:
         folder = leave_spool(trackio_dir, server_url=listener.address)
         logger = rt.RolloutLogger("p", "next")
         logger.log_scalars({"a": 1.0}, step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert listener.n_connected == 0 and folder.n_waiting() == 1
 
     def test_that_is_named_is_allowed(self):
@@ -169,7 +169,7 @@ class TestAnotherUsersSpool:
         logger = rt.RolloutLogger("p", "run")
         logger.log_scalars({"a": 1.0}, step=1)
         assert logger._pipeline.folder.path.is_relative_to(tmp_path / "tmp")
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert "is a link" in caplog.text and list((trackio_dir / "real").iterdir()) == []
 
 

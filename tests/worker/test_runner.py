@@ -40,7 +40,7 @@ def make_logger(request, trackio_dir):
 
     yield make
     for logger in made:
-        logger.finish(timeout=60)
+        logger.finish(timeout=180)
 
 
 class TestStoring:
@@ -49,7 +49,7 @@ class TestStoring:
         handles = [logger.log_rollouts(make_batch(), step=step) for step in range(3)]
         for step in range(3):
             logger.log_scalars({"train/loss": step / 8}, step=step)
-        assert logger.flush(60)
+        assert logger.flush(180)
         expected = {f"{handle.batch_id}-{row}": 1 for handle in handles for row in range(6)}
         assert ledger_uids(trackio_dir) == expected
         traced = trace_uids(trackio_dir)
@@ -59,7 +59,7 @@ class TestStoring:
     def test_a_digest_does_not_miss_what_it_has(self, make_logger, trackio_dir):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         [(off,)] = rows(
             trackio_dir,
             "select json_extract(metadata, '$.metrics_off') from traces where key = 'rollout/steps'",
@@ -70,7 +70,7 @@ class TestStoring:
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
         logger.log_scalars({"a": 1.0}, step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         counters = logger.counters
         assert counters["rollouts_handed_over"] == counters["rollouts_stored"] == 6
         assert counters["traces_stored"] == 4
@@ -81,10 +81,10 @@ class TestStoring:
     def test_a_flush_that_closes_nothing_waits_for_the_disk_alone(self, make_logger, trackio_dir):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60, close=False)
+        assert logger.flush(180, close=False)
         assert logger.counters["steps_closed"] == 0 and logger.counters["spooled"] == 1
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert [ledger.n_rows for _, ledger in ledgers(trackio_dir)] == [12]
 
     def test_of_all_calls_of_a_step_every_row_is_kept_where_all_were_asked_for(
@@ -93,7 +93,7 @@ class TestStoring:
         logger = make_logger(selection="all", max_rollout_traces_per_step=1)
         for _ in range(3):
             logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert len(trace_uids(trackio_dir)) == 18 and logger.counters["traces_stored"] == 18
 
     def test_a_flush_in_the_middle_of_a_step_makes_a_second_digest_of_the_rest(
@@ -101,16 +101,16 @@ class TestStoring:
     ):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert [ledger.n_rows for _, ledger in ledgers(trackio_dir)] == [6, 6]
         assert len(trace_uids(trackio_dir)) == 4
 
     def test_finishing_leaves_no_spool_behind(self, make_logger, trackio_dir):
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         deadline = time.monotonic() + 20
         while run_folders(trackio_dir / "rollout-traces" / "spool") and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -141,7 +141,7 @@ class TestTheRun:
         first, second = make_logger(), make_logger()
         first.log_rollouts(make_batch(), step=1)
         second.log_rollouts(make_batch(), step=1, split="eval-rollout")
-        assert first.finish(60) and second.finish(60)
+        assert first.finish(180) and second.finish(180)
         run.log({"loss": 1.0}, step=1)
         run.finish()
         assert rows(trackio_dir, "select distinct run_id, run_name from traces") == [(run.id, "trainers")]
@@ -155,7 +155,7 @@ class TestTheRun:
         run = trackio.init(project="p", name="trainers", embed=False)
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=70)
-        logger.finish(60)
+        logger.finish(180)
         run.log({"mine": 1.0})
         run.finish()
         if logger.worker == "process":
@@ -168,7 +168,7 @@ class TestTheRun:
         logger = make_logger()
         assert logger.run is run
         assert "of 'p', but this process writes to run trainers of 'another'" in caplog.text
-        logger.finish(60)
+        logger.finish(180)
         run.finish()
 
     def test_a_second_logger_does_not_change_the_firsts_settings(self, make_logger, trackio_dir, caplog):
@@ -177,7 +177,7 @@ class TestTheRun:
         assert "other settings (options): its settings hold for both" in caplog.text
         first.log_rollouts(make_batch(), step=1)
         second.log_rollouts(make_batch(), step=2)
-        assert second.finish(60) and first.finish(60)
+        assert second.finish(180) and first.finish(180)
         if first.worker == "process":
             assert len(ledger_uids(trackio_dir)) == 12
 
@@ -192,7 +192,7 @@ class TestFinishing:
         first, second = make_logger(name="first"), make_logger(name="second")
         for step, logger in enumerate((first, second, first)):
             logger.log_scalars({"a": float(step)}, step=step)
-        assert first.finish(60) and second.finish(60)
+        assert first.finish(180) and second.finish(180)
         assert [logger.run.name for logger in (first, second)] == ["first", "second"]
         assert scalar_steps(trackio_dir, "a") == {0: 1, 1: 1, 2: 1}
 
@@ -200,7 +200,7 @@ class TestFinishing:
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1)
         answers = []
-        threads = [threading.Thread(target=lambda: answers.append(logger.finish(60))) for _ in range(6)]
+        threads = [threading.Thread(target=lambda: answers.append(logger.finish(180))) for _ in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -232,7 +232,7 @@ class TestResuming:
             trackio.context_vars.current_run.set(None)
             logger = make_logger()
             logger.log_rollouts(make_batch(discard_reasons=["too_long", *[None] * 5]), step=step)
-            assert logger.finish(60)
+            assert logger.finish(180)
         assert rows(trackio_dir, "select count(distinct run_id) from traces") == [(1,)]
         found = rows(
             trackio_dir,
@@ -249,7 +249,7 @@ class TestJoins:
         advantages = batch.pop("advantages")
         logger = make_logger()
         logger.log_rollouts(batch, step=1).join(advantages=advantages)
-        assert logger.finish(60)
+        assert logger.finish(180)
         [(_, ledger)] = ledgers(trackio_dir)
         np.testing.assert_allclose(ledger.get("advantage"), advantages, rtol=1e-3, atol=1e-6)
 
@@ -260,7 +260,7 @@ class TestJoins:
         logger = make_logger()
         handle = logger.log_rollouts(batch, step=1)
         handle.join(sample_ids=[list("abcdef")[i] for i in order], advantages=advantages[order])
-        assert logger.finish(60)
+        assert logger.finish(180)
         [(_, ledger)] = ledgers(trackio_dir)
         np.testing.assert_allclose(ledger.get("advantage"), advantages, rtol=1e-3, atol=1e-6)
 
@@ -270,7 +270,7 @@ class TestJoins:
         logger = make_logger()
         handle = logger.log_rollouts(batch, step=1, await_join=("advantages",))
         handle.join(advantages=advantages)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert logger.counters["traces_stored"] == 4
         found = rows(
             trackio_dir,
@@ -289,7 +289,7 @@ class TestJoins:
             if joined:
                 handle.join(prox_logprobs=np.asarray(batch["logprobs"]) - 0.5)
             logger.close_step(step)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert scalar_steps(trackio_dir, "rollout/mismatch/k3") == {2: 1}
 
     def test_that_no_key_stands_for_are_said_and_not_awaited(self, make_logger, trackio_dir):
@@ -297,14 +297,14 @@ class TestJoins:
         logger.log_rollouts(make_batch(), step=1, await_join=("advantage", "losses"))
         logger.log_scalars([1, 2], step=1)
         assert logger.counters["keys_misspelt"] == 1 and logger.counters["scalars_refused"] == 1
-        assert logger.flush(60) and logger.counters["joins_missed"] == 1
+        assert logger.flush(180) and logger.counters["joins_missed"] == 1
 
     def test_one_that_comes_after_its_step_is_counted_as_too_late(self, make_logger, trackio_dir):
         logger = make_logger()
         handle = logger.log_rollouts(make_batch(), step=1)
-        assert logger.flush(60)
+        assert logger.flush(180)
         handle.join(losses=np.ones(6))
-        assert logger.flush(60)
+        assert logger.flush(180)
         assert logger.counters["joins_too_late"] == 1
 
     def test_what_only_the_text_told_stays(self, make_logger, trackio_dir):
@@ -315,7 +315,7 @@ class TestJoins:
             if step == 2:
                 time.sleep(1.5)
                 handle.join(new_logprobs=np.asarray(batch["logprobs"]))
-        assert logger.finish(60)
+        assert logger.finish(180)
         [(_, plain), (_, joined)] = ledgers(trackio_dir)
         for name in ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors"):
             assert joined.get(name).tolist() == plain.get(name).tolist(), name
@@ -324,7 +324,7 @@ class TestJoins:
         logger = make_logger()
         logger.log_rollouts(make_batch(), step=1, await_join=("new_logprobs",))
         logger.log_rollouts(make_batch(), step=2)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert len(trace_uids(trackio_dir)) == 8
         assert logger.counters["joins_missed"] == 1
 
@@ -333,7 +333,7 @@ class TestJoins:
         handle = logger.log_rollouts(make_batch(), step=1)
         handle.join(new_logprobs=np.zeros((2, 2)))
         handle.join(advantage_typo=np.zeros(6))
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert logger.counters["joins_refused"] == 2
 
 
@@ -342,7 +342,7 @@ class TestBudget:
         plan = BatchPlan(n_groups=6, group_size=2)
         logger = make_logger(max_bytes_per_step=100_000)
         logger.log_rollouts(make_batch(plan), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         [(metadata,)] = rows(trackio_dir, "select metadata from traces where key = 'rollout/steps'")
         assert b"were left out" in (metadata if isinstance(metadata, bytes) else metadata.encode())
         [(_, ledger)] = ledgers(trackio_dir)
@@ -354,7 +354,7 @@ class TestBudget:
         for step in range(8):
             logger.log_rollouts(make_batch(), step=step)
             logger.log_scalars({"train/loss": 0.5}, step=step)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert len(ledger_uids(trackio_dir)) == 48
         assert set(scalar_steps(trackio_dir, "train/loss")) == set(range(8))
         assert logger.counters["rollouts_dropped"] == logger.counters["records_dropped"] == 0
@@ -367,7 +367,7 @@ class TestBadInput:
         good = [make_batch(BatchPlan(n_groups=1, group_size=2, seed=s), group_ids=None) for s in range(2)]
         logger = make_logger()
         logger.log_rollouts([good[0], {"input_ids": [[1]]}, None, good[1]], step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert sum(ledger_uids(trackio_dir).values()) == 4
         assert logger.counters["batches_refused"] == 1
         assert "element 1: batch: required key 'attention_mask' is missing" in caplog.text
@@ -379,7 +379,7 @@ class TestBadInput:
         logger = make_logger(selection=broken)
         assert logger.worker == "thread"
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert len(trace_uids(trackio_dir)) == 4
         assert logger.counters["selection_errors"] == 1
 
@@ -394,7 +394,7 @@ class TestAStepThatFails:
             "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, worker="thread"
         )
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert set(ledger_uids(trackio_dir).values()) == {1}
         assert len(ledger_uids(trackio_dir)) == 6 and len(trace_uids(trackio_dir)) == 4
         assert logger.counters["histogram_errors"] == 1
@@ -408,7 +408,7 @@ class TestAStepThatFails:
             "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, worker="thread"
         )
         logger.log_rollouts(make_batch(), step=1)
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert set(ledger_uids(trackio_dir).values()) == {1}
         assert logger.counters["alert_errors"] == 1 and logger.counters["step_summary_errors"] == 0
 
@@ -423,5 +423,5 @@ class TestFork:
             handle = logger.log_rollouts(make_batch(), step=2)
             os._exit(0 if handle.batch_id is None else 1)
         assert os.waitpid(pid, 0)[1] == 0
-        assert logger.finish(60)
+        assert logger.finish(180)
         assert sum(ledger_uids(trackio_dir).values()) == 6
