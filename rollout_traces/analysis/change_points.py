@@ -76,6 +76,8 @@ GIVEN_FLAGS = frozenset(
     ]
 )
 """Flags that no policy changes smoothly by learning."""
+OF_THE_GROUP = frozenset(("advantage", "update_share"))
+"""Numbers that are taken against other rollouts of the group: where one part falls, the others rise."""
 MOST_SIGMA = 50
 """What lies further from the middle of a series is drawn in to so many times its noise before changes are proposed."""
 FREEDOM = 30
@@ -198,7 +200,7 @@ def matters(series: Series, before: float, after: float) -> bool:
 
 def _stable(series: Series) -> np.ndarray:
     """The values on a scale on which the noise is even: shares by arcsine, positive long-tailed numbers by log."""
-    values = series.adjusted
+    values = series.against if is_compared(series) else series.adjusted
     if series.is_share and len(series.rows):
         share = np.clip(values, 0, 1)
         n = series.rows
@@ -235,6 +237,15 @@ def _trend(values: np.ndarray) -> np.ndarray:
 
 def is_given(series: Series) -> bool:
     """Whether a series is given from outside and so needs no line beside its jump."""
+    return is_compared(series) or _from_outside(series)
+
+
+def is_compared(series: Series) -> bool:
+    """Whether a part is tested against the other parts of its steps: they learn alike, so their difference does not drift."""
+    return len(series.against) > 0 and series.column not in OF_THE_GROUP and not _from_outside(series)
+
+
+def _from_outside(series: Series) -> bool:
     if series.column == "flags":
         return series.value in GIVEN_FLAGS
     return series.column in GIVEN_COLUMNS or series.column.startswith("timing/")

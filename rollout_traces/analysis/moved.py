@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollout_traces.analysis.advantages import uncentred
-from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled
+from rollout_traces.analysis.change_points import ChangePoint, change_points, controlled, is_compared
 from rollout_traces.analysis.further import parts_further
 from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.movement import Moved, Part
@@ -158,6 +158,8 @@ def _together(
     first = min(changes, key=lambda each: each.p)
     column, value = first.series.column, first.series.value
     part = where(column, value, first.step, first.last, table)
+    if part is None and is_compared(first.series):
+        part = _farthest(first, table)
     within = first
     if part is not None:
         inside = [
@@ -185,6 +187,33 @@ def _together(
     )
 
 
+def _farthest(
+    change: ChangePoint, table: dict[tuple[str, str | None, tuple[str, str] | None], Series]
+) -> Part | None:
+    """The value of a column whose parts were compared with each other that moved the most.
+
+    Of two parts each moved as far from the other, so what each did by itself decides.
+    """
+    of = change.series
+    parts = [
+        series
+        for (column, value, segment), series in table.items()
+        if segment and of.segment and (column, value, segment[0]) == (of.column, of.value, of.segment[0])
+    ]
+    jumps: dict[tuple[str, str], float] = {}
+    for series in parts:
+        compared = (
+            replace(series, values=series.against) if len(parts) > 2 and len(series.against) else series
+        )
+        before, after, _ = levels(compared, change.step, change.last)
+        if series.segment and np.isfinite(after - before):
+            jumps[series.segment] = abs(after - before)
+    if not jumps:
+        return None
+    name, of_name = max(jumps, key=lambda segment: jumps[segment])
+    return Part(name, (of_name,))
+
+
 def where(
     column: str,
     value: str | None,
@@ -200,15 +229,19 @@ def where(
     for segment in dict.fromkeys(
         key[2][0] for key in table if key[0] == column and key[1] == value and key[2]
     ):
-        jumps = {}
+        jumps, compared = {}, False
         for key, series in table.items():
             if key[0] == column and key[1] == value and key[2] and key[2][0] == segment:
+                compared = compared or is_compared(series)
                 before, after, rows = levels(series, step, last)
                 if not np.isfinite(after):
                     continue
                 jumps[key[2][1]] = (after - (before if np.isfinite(before) else 0.0), rows)
         if len(jumps) < 2:
             continue
+        if len(jumps) > 2 and compared:
+            usual = float(np.median([jump for jump, _ in jumps.values()]))
+            jumps = {name: (jump - usual, rows) for name, (jump, rows) in jumps.items()}
         largest = max((jump for jump, _ in jumps.values()), key=abs)
         if largest == 0:
             continue

@@ -37,6 +37,14 @@ SEGMENTS = ("source", "engine")
 """Columns by which a change is looked for in parts of a step."""
 RARE_TEXTS = frozenset(("answer",))
 """Text columns with too many values to follow each over the steps."""
+OUTCOMES = frozenset(("reward_status", "stop_reason", "discard_reason", "answer"))
+"""Text columns that say how a rollout came out, which is no part of the rollouts to look into."""
+MOST_FURTHER = 3
+"""Further columns by which the rollouts are parted ..."""
+MOST_PARTS = 12
+"""... each of at most so many values."""
+MOSTLY = 0.5
+"""Share of the groups that hold several values of a column from which they are drawn inside groups."""
 LEAST_FREEDOM = 8
 """Rollouts less their groups that a step's correlation of reward and length needs."""
 FEWEST = 3
@@ -66,6 +74,8 @@ class Series:
         values: float [n], as a person reads them.
         adjusted: float [n], with the mix of sources taken out; what is tested.
         rows: float [n], rollouts behind each value; empty for logged metrics.
+        against: float [n], as `values`, with the level of the other parts of the same step and source taken out; empty
+            where parts are not drawn inside groups, so that they need not be alike.
     """
 
     column: str
@@ -75,6 +85,7 @@ class Series:
     values: np.ndarray
     adjusted: np.ndarray
     rows: np.ndarray = field(default_factory=lambda: np.empty(0))
+    against: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def is_share(self) -> bool:
@@ -141,6 +152,18 @@ class RunSeries:
     def with_values(self, query: str) -> str:
         """A query that takes `params`, with their values written into it."""
         return written(query, self.params)
+
+    @cached_property
+    def further(self) -> tuple[str, ...]:
+        """The text columns of 2 to `MOST_PARTS` values beside the segments, `MOST_FURTHER` at most."""
+        names = [name for name in self.columns.texts if name not in self.segments and name not in OUTCOMES]
+        if not names:
+            return ()
+        counts = ", ".join(f"approx_count_distinct({quoted(name)}) as d{i}" for i, name in enumerate(names))
+        query = f"select {counts} from rollouts where {self.scope}"
+        row = self.relations.sql(query, self.params).to_pylist()[0]
+        few = [name for i, name in enumerate(names) if 2 <= row[f"d{i}"] <= MOST_PARTS]
+        return tuple(few[:MOST_FURTHER])
 
     @cached_property
     def _cells(self) -> dict[str, np.ndarray]:
@@ -260,11 +283,37 @@ class RunSeries:
             names = [name for name in dict.fromkeys(cells[segment].tolist()) if name is not None]
             if len(names) < 2 or len(names) > MOST_VALUES:
                 continue
+            others = self._level_of_others(segment, cells, n, total) if segment in self._drawn else None
             for name in names:
                 rows = keep & (cells[segment] == name)
                 if n[rows].sum() >= FEWEST:
                     of = np.zeros(len(n)) if segment == "source" else level
-                    yield self._one(column, value, (segment, str(name)), at, n, total, of, rows)
+                    yield self._one(column, value, (segment, str(name)), at, n, total, of, rows, others)
+
+    @cached_property
+    def _drawn(self) -> frozenset[str]:
+        """The segments, but for the source, of which most groups hold several values: engines that share the work."""
+        names = [name for name in self.segments if name != "source"]
+        if not names or not len(self.steps):
+            return frozenset()
+        some = {int(self.steps[int(q * (len(self.steps) - 1))]) for q in (0.0, 0.5, 1.0)}
+        counts = ", ".join(f"count(distinct {quoted(name)}) as d{i}" for i, name in enumerate(names))
+        query = (
+            f"select {', '.join(f'avg(cast(d{i} > 1 as int)) as s{i}' for i in range(len(names)))} from (select {counts} from "
+            f"rollouts where {self.scope} and step in ({', '.join(map(str, sorted(some)))}) group by step, {unit(self.columns)} having count(*) > 1)"
+        )
+        row = self.relations.sql(query, self.params).to_pylist()[0]
+        return frozenset(name for i, name in enumerate(names) if (row[f"s{i}"] or 0) > MOSTLY)
+
+    def _level_of_others(
+        self, segment: str, cells: dict[str, np.ndarray], n: np.ndarray, total: np.ndarray
+    ) -> np.ndarray:
+        """float [C]: for each cell the mean of the other values of a segment in its step and source; NaN where there are none."""
+        keys = [cells[key] for key in ("step", "source") if key in cells]
+        code = _codes(keys)
+        rest = np.bincount(code, n)[code] - n
+        sums = np.bincount(code, total)[code] - total
+        return np.where(rest > 0, sums / np.maximum(rest, 1), np.nan)
 
     def _one(
         self,
@@ -276,6 +325,7 @@ class RunSeries:
         total: np.ndarray,
         level: np.ndarray,
         rows: np.ndarray,
+        others: np.ndarray | None = None,
     ) -> Series:
         size = len(self.steps)
         count = np.bincount(at[rows], n[rows], size)
@@ -284,9 +334,17 @@ class RunSeries:
         there = count >= (FEWEST if segment is not None else 1)
         raw = sums[there] / count[there]
         centre = float(np.average(level[rows], weights=n[rows]))
-        return Series(
-            column, value, segment, self.steps[there], raw, less[there] / count[there] + centre, count[there]
-        )
+        adjusted = less[there] / count[there] + centre
+        against = np.empty(0)
+        if others is not None:
+            beside = rows & np.isfinite(others)
+            n_beside = np.bincount(at[beside], n[beside], size)
+            apart = np.bincount(at[beside], (total - others * n)[beside], size)
+            if (n_beside[there] > 0).all():
+                against = apart[there] / n_beside[there] + float(
+                    np.average(others[beside], weights=n[beside])
+                )
+        return Series(column, value, segment, self.steps[there], raw, adjusted, count[there], against)
 
     def needs_text(self, column: str, value: str) -> bool:
         """Whether the share of a value is taken over the rollouts traced at random."""
@@ -484,11 +542,15 @@ def _most_frequent(values: np.ndarray, counts: np.ndarray) -> tuple[list[Any], d
 
 def _codes(keys: Sequence[np.ndarray]) -> np.ndarray:
     """int [C]: the same number for cells with the same keys, counted from 0."""
-    index: dict[tuple[Any, ...], int] = {}
-    return np.asarray(
-        [index.setdefault(row, len(index)) for row in zip(*(key.tolist() for key in keys), strict=True)],
-        np.int64,
-    )
+    code = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        if key.dtype == object:
+            index: dict[Any, int] = {}
+            of_key = np.asarray([index.setdefault(value, len(index)) for value in key.tolist()], np.int64)
+        else:
+            _, of_key = np.unique(key, return_inverse=True)
+        code = code * (int(of_key.max(initial=0)) + 1) + of_key
+    return np.unique(code, return_inverse=True)[1]
 
 
 def _usual_level(sources: np.ndarray, n: np.ndarray, total: np.ndarray) -> np.ndarray:

@@ -12,11 +12,12 @@ from rollout_traces.analysis import diagnose
 from tests.analysis.test_recomputed import unexplained
 from tests.stories.later_causes import CAUSES
 from tests.stories.relations import of_story
+from tests.stories.unseen_causes import FIRST
 from tests.stories.world import World, write_run
 
 
-def told_of(name: str, kind: str = "mixed", seed: int = 3):
-    cause = CAUSES[name]
+def told_of(name: str, kind: str = "mixed", seed: int = 3, causes=CAUSES):
+    cause = causes[name]
     story = write_run(seed, kind, name, cause.changes, at=50)
     relations = of_story(story)
     return relations, diagnose(relations, "run").diagnoses
@@ -43,6 +44,34 @@ def test_it_is_told_with_its_step_and_its_figures(name, kind, words):
     assert said[0].queries
     lost = unexplained(said[0].sentence, relations, said[0].queries)
     assert [text for text in lost if text != str(said[0].step)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("judge of five grades", "values_moved", "component/judge is exactly 0.15"),
+        ("one grader is stuck", "values_moved", "extra/grader grader-2"),
+        ("stop string added", "values_moved", "n_sampled is at most"),
+        ("engine of older weights", "engine_off", "engine vllm-1 departs from the other engines"),
+        ("evaluation with another template", "evaluation_alone", "n_prompt"),
+    ],
+)
+def test_what_a_mean_over_all_rollouts_hides_is_told_with_its_figures(name, kind, words):
+    relations, heads = told_of(name, causes=FIRST)
+    said = [d for head in heads for d in (head, *head.consequences) if d.kind == kind and words in d.sentence]
+    assert said
+    assert abs(said[0].step - 50) <= 2
+    lost = unexplained(said[0].sentence, relations, said[0].queries)
+    assert [text for text in lost if text != str(said[0].step)] == []
+
+
+def test_entropy_that_grows_is_told():
+    def grow(w: World) -> None:
+        w.c["entropy"] = w.c["entropy"] * (1 + 0.08 * np.clip(w.c["step"] - 49, 0, 10))
+
+    heads = diagnose(of_story(write_run(3, "mixed", "grows", {"policy": grow}, at=50)), "run").diagnoses
+    said = [d for d in heads if d.kind == "collapse"]
+    assert said and "explodes" in said[0].sentence and abs(said[0].step - 50) <= 5
 
 
 def test_a_number_that_every_rollout_knew_and_then_some_do_not():

@@ -12,6 +12,7 @@ from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.moved import LEVEL, Movements, movements
 from rollout_traces.analysis.movement import Moved, Part
 from rollout_traces.analysis.phrases import PhraseTrend, Texts, phrase_trends, texts_of
+from rollout_traces.analysis.row_sample import RowSample, row_sample
 from rollout_traces.analysis.seen import FirstSeen, first_seen
 from rollout_traces.analysis.series import RunSeries, Series
 
@@ -85,6 +86,11 @@ class Evidence:
     def logged(self) -> list[Series]:
         """Logged numbers."""
         return logged_series(self.run.relations, self.run.run)
+
+    @cached_property
+    def rows(self) -> RowSample:
+        """The rollouts as arrays."""
+        return row_sample(self.run)
 
     @cached_property
     def texts(self) -> Texts:

@@ -28,6 +28,7 @@ from rollout_traces.analysis.diagnoses.base import (
 from rollout_traces.analysis.diagnoses.data import severity_of
 from rollout_traces.analysis.diagnoses.order import in_causal_order
 from rollout_traces.analysis.diagnoses.unobserved import Unobserved, unobserved
+from rollout_traces.analysis.diagnoses.values_moved import values_moved
 from rollout_traces.analysis.movement import Moved
 from rollout_traces.analysis.recomputed import level_query
 from rollout_traces.analysis.relations import Relations
@@ -97,6 +98,7 @@ def diagnose_series(series: RunSeries) -> RunReport:
     if n_steps < FEWEST_STEPS:
         remarks.append(f"{n_steps} steps are too few to look for changes; {FEWEST_STEPS} are needed.")
     found = [diagnosis for rule in RULES for diagnosis in rule(e)]
+    found += values_moved(e, found)
     found += _rest(e, found)
     diagnoses = tuple(in_causal_order([_as_sure(d, e) for d in _once(found)]))
     return RunReport(run, split, diagnoses, tuple(unobserved(e)), tuple(remarks), n_steps, n_rows, e)

@@ -41,6 +41,10 @@ LEAST_NEW_SHARE = 0.02
 """A new error signature is reported as a fault of its own from this share of the rollouts on."""
 EXPECTED_BEFORE = 7.0
 """An error is new where so many would have been seen before at the share that it has since."""
+SURE_OF_NEW = 14.0
+"""Gain in log-likelihood from which an error is new: few are looked at, so less is needed than elsewhere."""
+WIDEST = 40
+"""Steps in which errors that few rollouts have are counted."""
 CONSTANT_FOR = 5
 """Steps for which a component has to be constant."""
 
@@ -98,7 +102,8 @@ def _suddenly_new(e: Evidence, reported: Collection[str]) -> dict[str, int]:
     found = {}
     for (column, value, segment), series in e.movements.series.items():
         if column == "error_signatures" and segment is None and value is not None and value not in reported:
-            place, _ = begins(series.values * series.rows, series.rows, 0.002, LEAST_NEW_SHARE)
+            hits = series.values * series.rows
+            place, _ = begins(hits, series.rows, 0.002, LEAST_NEW_SHARE, SURE_OF_NEW, widest=WIDEST)
             if place is not None:
                 found[value] = int(series.steps[place])
     return found

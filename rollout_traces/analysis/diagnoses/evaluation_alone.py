@@ -96,7 +96,8 @@ def _jump(
     at = int(np.argmax(size))
     d, error = jumps[at]
     others = np.delete(size, at)
-    if error <= 0 or abs(d) < SURE_Z * error or size[at] < FARTHER * max(others.max(), error):
+    error = max(error, 1e-9 * max(abs(d), 1.0))
+    if abs(d) < SURE_Z * error or size[at] < FARTHER * max(others.max(), error):
         return None
     return int(steps[at]), int(steps[at + 1]), d / error
 

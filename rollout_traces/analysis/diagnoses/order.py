@@ -27,8 +27,10 @@ FIRST_OF_TIER = {
     "dead_groups": 2,
     "reward_moved": 4,
     "new_phrase": 5,
+    "slower": 4,
 }
-"""Inside a tier, what explains stands before what it explains; 3 where nothing is said."""
+"""Inside a tier, what explains stands before what it explains; `USUAL_PLACE` where nothing is said."""
+USUAL_PLACE = 3
 WORST_FIRST = {"error": 0, "warn": 1, "info": 2}
 
 
@@ -58,7 +60,7 @@ def in_causal_order(found: Sequence[Diagnosis]) -> list[Diagnosis]:
         key=lambda d: (
             WORST_FIRST[d.severity] == 2,
             d.tier,
-            FIRST_OF_TIER.get(d.kind, 3),
+            _place_in_tier(d),
             WORST_FIRST[d.severity],
             d.step or 0,
         ),
@@ -76,11 +78,18 @@ def _of_the_update(one: Diagnosis, found: Sequence[Diagnosis]) -> Diagnosis:
     return replace(one, tier=OUTCOME) if with_it else one
 
 
+def _place_in_tier(d: Diagnosis) -> int:
+    """Where values moved says what happened to outcomes, but less than a rule that knows what failed."""
+    if d.kind == "values_moved":
+        return -1 if d.tier == OUTCOME else 2 * USUAL_PLACE
+    return FIRST_OF_TIER.get(d.kind, USUAL_PLACE)
+
+
 def _place(d: Diagnosis) -> tuple[bool, int, int, int, float]:
     return (
         d.severity == "info",
         d.tier,
-        FIRST_OF_TIER.get(d.kind, 3),
+        _place_in_tier(d),
         WORST_FIRST[d.severity],
         d.figures.get("p", 1e-9),
     )
@@ -124,8 +133,8 @@ def _same_tier(one: Diagnosis, head: Diagnosis) -> bool:
         )
     if head.kind == "group_of_several_prompts":
         return one.kind == "duplicate_prompts"
-    if head.kind in ("tools_failing", "reward_function"):
-        return one.kind in ("slower", "reward_changed", "component_constant")
+    if head.kind in ("tools_failing", "reward_function", "reward_changed"):
+        return one.kind in ("slower", "reward_changed", "component_constant", "values_moved")
     return one.tier == OUTCOME
 
 

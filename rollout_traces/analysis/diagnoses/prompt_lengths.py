@@ -59,14 +59,12 @@ def _changes_once(step: np.ndarray, earlier: np.ndarray, changed: np.ndarray) ->
     """The step that parts visits of one prompt which differ, where visits on one side of it do not."""
     if changed.sum() < FEWEST_PROMPTS:
         return None
-    best: tuple[float, int] | None = None
-    for at in np.unique(step[changed]).tolist():
-        across = (step >= at) & (earlier < at)
-        score = float(changed[across].sum() - changed[~across].sum())
-        if best is None or score > best[0]:
-            best = score, int(at)
-    assert best is not None
-    at = best[1]
+    places = np.unique(np.r_[earlier, step])
+    begun, ended = np.searchsorted(places, earlier[changed]), np.searchsorted(places, step[changed])
+    opened, closed = (np.bincount(ends + 1, minlength=len(places) + 1) for ends in (begun, ended))
+    crossing = np.cumsum(opened - closed)
+    candidates = np.unique(ended)
+    at = int(places[candidates[int(np.argmax(crossing[candidates]))]])
     across = (step >= at) & (earlier < at)
     beside = float(changed[~across].mean()) if (~across).any() else 0.0
     enough = changed[across].sum() >= max(FEWEST_PROMPTS, 0.15 * across.sum())

@@ -21,7 +21,7 @@ from rollout_traces.analysis.diagnoses.base import (
 )
 from rollout_traces.analysis.moved import WARM_UP
 from rollout_traces.analysis.movement import Moved
-from rollout_traces.analysis.ramps import ramp
+from rollout_traces.analysis.ramps import Ramp, ramp
 from rollout_traces.analysis.recomputed import (
     LATE,
     WIDTH,
@@ -41,6 +41,11 @@ UNCENTRED = 0.1
 COLLAPSED = 0.6
 """Entropy, or its estimate, that falls below this part of what it was within `WITHIN` steps has collapsed."""
 WITHIN = 20
+EXPLODED = 1.3
+"""Entropy that grows by this factor within `SLOWLY` steps explodes: it falls in a run that learns."""
+SLOWLY = 30
+BEYOND_NOISE = 4.0
+"""Both move by so many times the step-to-step noise."""
 
 
 def few_rows(e: Evidence) -> list[Diagnosis]:
@@ -66,7 +71,7 @@ def _tier(e: Evidence, m: Moved) -> int:
 
 
 def collapse(e: Evidence) -> list[Diagnosis]:
-    """Entropy, or minus the mean rollout logprob as its estimate, that falls fast."""
+    """Entropy, or minus the mean rollout logprob as its estimate, that falls fast, or that grows."""
     candidates: list[tuple[str, Series, float, str]] = [
         ("entropy", series, 1.0, logged_by_step(e.run, series.column))
         for series in e.logged
@@ -78,34 +83,37 @@ def collapse(e: Evidence) -> list[Diagnosis]:
         candidates.append(("minus the mean logprob, an estimate of entropy,", estimate, -1.0, of_rows))
     for what, series, sign, query in candidates:
         values = sign * series.values
-        found = ramp(values, WITHIN)
-        if (
-            found is None
-            or found.at <= WARM_UP
-            or found.before <= 0
-            or found.after > COLLAPSED * found.before
-        ):
-            continue
-        sigma, _ = noise(values)
-        if found.before - found.after < 5 * sigma or found.explained < 0.5:
-            continue
-        low = min(found.at + found.length - 1, len(values) - 1)
-        (before, _), (_, after) = (before_and_after(series.steps, at) for at in (found.at, low))
-        step, fallen = int(series.steps[found.at]), after[0]
-        levels = two_levels(query, "value", before, after)
-        high, least = levels_of(e.run, levels)
-        text = f"Diversity collapses: {what} {number(high)} to {number(least)} from step {fallen} on, since step {step}."
-        severity: Severity = (
-            "error" if found.after < 0.3 * found.before and not _reward_rises(e, step) else "warn"
-        )
-        return [
-            Diagnosis(
-                "collapse", text, severity, UPDATE, step, None, None,
-                {"before": high, "after": least}, f"step >= {step}", (levels,),
-                "Look at the learning rate, the entropy or KL term, and whether one answer wins everywhere.",
-            )
-        ]  # fmt: skip
+        for found, grows in ((ramp(values, WITHIN), False), (ramp(values, SLOWLY), True)):
+            if found is None or found.at <= WARM_UP or found.before <= 0 or found.explained < 0.5:
+                continue
+            far = found.after >= EXPLODED * found.before if grows else found.after <= COLLAPSED * found.before
+            if far and abs(found.before - found.after) >= BEYOND_NOISE * noise(values)[0]:
+                return [_entropy(e, what, series, found, query)]
     return []
+
+
+def _entropy(e: Evidence, what: str, series: Series, found: Ramp, query: str) -> Diagnosis:
+    end = min(found.at + found.length - 1, len(series.steps) - 1)
+    (before, _), (_, after) = (before_and_after(series.steps, at) for at in (found.at, end))
+    step, reached = int(series.steps[found.at]), after[0]
+    levels = two_levels(query, "value", before, after)
+    was, came_to = levels_of(e.run, levels)
+    grows = found.after > found.before
+    text = (
+        f"{'Diversity explodes' if grows else 'Diversity collapses'}: {what} {number(was)} to {number(came_to)} "
+        f"from step {reached} on, since step {step}."
+    )
+    grave = not grows and found.after < 0.3 * found.before and not _reward_rises(e, step)
+    severity: Severity = "error" if grave else "warn"
+    advice = (
+        "Look at the entropy bonus, the sampler's temperature, and whether rewards still pull to anything."
+        if grows
+        else "Look at the learning rate, the entropy or KL term, and whether one answer wins everywhere."
+    )
+    numbers = {"before": was, "after": came_to}
+    return Diagnosis(
+        "collapse", text, severity, UPDATE, step, None, None, numbers, f"step >= {step}", (levels,), advice
+    )
 
 
 def _reward_rises(e: Evidence, step: int) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.diagnoses.base import percent
-from rollout_traces.analysis.further import further
 from rollout_traces.analysis.movement import Part
 from rollout_traces.analysis.relations import as_arrays, quoted, sql_text
 from rollout_traces.analysis.series import RunSeries
@@ -43,7 +42,7 @@ def whose(run: RunSeries, condition: str, step: int) -> Holders:
         step: they are looked at from this step on.
     """
     best: tuple[float, str, str] | None = None
-    for name in (*run.segments, *further(run)):
+    for name in (*run.segments, *run.further):
         column = quoted(name)
         found = as_arrays(
             run.relations.sql(
