@@ -298,7 +298,7 @@ def _n_bytes(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(map(len, value)) + sum(map(_n_bytes, value.values()))
+        return sum(len(str(key)) for key in value) + sum(map(_n_bytes, value.values()))
     if isinstance(value, (list, tuple)):
         return sum(map(_n_bytes, value))
     if hasattr(value, "messages"):

@@ -95,7 +95,9 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     positions = asking.rows.of_place(number[0] if number else NO_PLACE)
     names = shown_columns(asking.rows, None)
     rows = plain_rows(asking.rows, positions, names)
-    from_ledger = asking.rows.values(positions, ["from_ledger"])["from_ledger"]
+    from_ledger: Sequence[bool | None] = [None] * len(rows)
+    if "from_ledger" in asking.rows.state.stored_names:
+        from_ledger = asking.rows.values(positions, ["from_ledger"])["from_ledger"]
     both = [*zip(rows, from_ledger, strict=True)]
     by_group: dict[int | None, tuple[list[TraceRow], list[TraceRow]]] = {}
     for row, known in [each for each in both if not each[0].values["superseded"]] or both:

@@ -45,6 +45,10 @@ class TestList:
         header = command("list", "--columns", "step, component/format", "-n", "1").output.splitlines()[1]
         assert header.split() == ["step", "component/format"]
 
+    def test_json_gives_the_chosen_columns_and_no_others(self, command: Command) -> None:
+        found = json.loads(command("list", "--json", "--columns", "step,uid", "-n", "2").stdout)
+        assert [set(row) for row in found["rows"]] == [{"step", "uid"}] * 2
+
     @pytest.mark.parametrize("what", ["projects", "runs", "steps", "columns"])
     def test_other_things_can_be_listed(self, command: Command, what: str) -> None:
         done = command("list", what, "--json")

@@ -227,10 +227,7 @@ class Rows:
         """Values of those columns that are in memory, are of the table's own kind, and can be read where they lie."""
         found: dict[str, list[Any]] = {}
         for name, kept in self._cache.values(segment, names).items():
-            kind = kept.column.type
-            if pa.types.is_dictionary(kind):
-                kind = kind.value_type
-            if kind == type_of(self.kinds[name]) and kept.read is not None:
+            if kept.read is not None and kept.kind == type_of(self.kinds[name]):
                 found[name] = kept.read(inside)
         return found | {name: [None] * len(inside) for name in names if name not in segment.kinds}
 

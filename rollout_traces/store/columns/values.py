@@ -28,6 +28,12 @@ class ValuesOf:
         self.column = column
 
     @cached_property
+    def kind(self) -> pa.DataType:
+        """The type of its values."""
+        kind = self.column.type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+    @cached_property
     def read(self) -> Read | None:
         """Reads values; None for a column in several pieces, or of another type than those below."""
         return _reader(self.column.chunk(0)) if self.column.num_chunks == 1 else None
