@@ -20,8 +20,9 @@ from rollout_traces.analysis.relations import (
     sql_text,
     written,
 )
+from rollout_traces.analysis.scope import SEGMENTS
 from rollout_traces.analysis.selections import Selection, sql_union
-from rollout_traces.analysis.series import SEGMENTS, Series
+from rollout_traces.analysis.series import Series
 from rollout_traces.flags import needs_text
 
 BINS = 20

@@ -36,19 +36,19 @@ NEAR = 3
 """Steps within which two statements speak of one change."""
 
 
-def values_moved(e: Evidence, told: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Ranges that filled or emptied and that nothing told yet speaks of, one entry a step.
+def values_moved(e: Evidence, entries: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Ranges that filled or emptied and that no entry so far speaks of, one entry a step.
 
     Args:
         e: the run.
-        told: what was found by other rules.
+        entries: what was found by other rules.
     """
     new = [
         each
         for name in e.rows.numbers
         if name not in FOLLOWS_FROM_OTHERS
         and (each := filled(e.rows, name)) is not None
-        and not _spoken_of(e, each, told)
+        and not _spoken_of(e, each, entries)
     ]
     incidents: list[list[Filled]] = []
     for each in sorted(new, key=lambda f: (_tier(f.column), -f.gain)):
@@ -57,7 +57,7 @@ def values_moved(e: Evidence, told: Sequence[Diagnosis]) -> list[Diagnosis]:
             incidents.append([each])
         else:
             near.append(each)
-    return [_told(e, incident) for incident in incidents]
+    return [_diagnosis(e, incident) for incident in incidents]
 
 
 def _step(e: Evidence, each: Filled) -> int:
@@ -70,18 +70,18 @@ def _tier(column: str) -> int:
     return TIERS.get(column, ENVIRONMENT)
 
 
-def _spoken_of(e: Evidence, each: Filled, told: Sequence[Diagnosis]) -> bool:
-    """Whether the column is known to have moved at about the same step, or something told names it there."""
+def _spoken_of(e: Evidence, each: Filled, entries: Sequence[Diagnosis]) -> bool:
+    """Whether the column is known to have moved at about the same step, or an entry names it there."""
     name = each.column.removeprefix("component/")
     step = _step(e, each)
     if step <= e.rows.steps[min(WARM_UP, len(e.rows.steps) - 1)]:
         return True
     if any(m.column == each.column and abs(m.step - step) <= NEAR for m in e.moved):
         return True
-    return any(d.step is not None and abs(d.step - step) <= NEAR and name in d.sentence for d in told)
+    return any(d.step is not None and abs(d.step - step) <= NEAR and name in d.sentence for d in entries)
 
 
-def _told(e: Evidence, incident: Sequence[Filled]) -> Diagnosis:
+def _diagnosis(e: Evidence, incident: Sequence[Filled]) -> Diagnosis:
     first = incident[0]
     of_part = "".join(f" and {quoted(column)} = {sql_text(value)}" for column, value in first.part)
     condition = first.range.sql(first.column)
