@@ -26,9 +26,9 @@ FIRST_OF_TIER = {
     "truncation": 1,
     "dead_groups": 2,
     "reward_moved": 4,
+    "outcome_moved": 4,
     "new_phrase": 5,
     "slower": 4,
-    "values_moved": 6,
 }
 """Inside a tier, what explains stands before what it explains; `USUAL_PLACE` where nothing is said."""
 USUAL_PLACE = 3

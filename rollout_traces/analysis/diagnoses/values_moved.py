@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 
 from rollout_traces.analysis.diagnoses.base import (
     DATA,
     ENVIRONMENT,
+    OTHER,
     OUTCOME,
     SAMPLER,
     Diagnosis,
@@ -34,6 +36,10 @@ TIERS = {
 }
 NEAR = 3
 """Steps within which two statements speak of one change."""
+JUMPS = frozenset(("reward_moved", "outcome_moved", "update_moved", "new_phrase", "slower"))
+"""Entries that only say that something moved. Any other one names a cause, and ranges that moved come after it ..."""
+AFTER = 20
+"""... where they lie within so many steps of it: what is learned shows that much later."""
 
 
 def values_moved(e: Evidence, entries: Sequence[Diagnosis]) -> list[Diagnosis]:
@@ -57,7 +63,14 @@ def values_moved(e: Evidence, entries: Sequence[Diagnosis]) -> list[Diagnosis]:
             incidents.append([each])
         else:
             near.append(each)
-    return [_diagnosis(e, incident) for incident in incidents]
+    causes = [d for d in entries if d.kind not in JUMPS and d.severity != "info"]
+    found = [_diagnosis(e, incident) for incident in incidents]
+    return [replace(d, tier=OTHER) if _is_explained(d, causes) else d for d in found]
+
+
+def _is_explained(one: Diagnosis, causes: Sequence[Diagnosis]) -> bool:
+    """Whether an entry that names a cause speaks of the same steps, or of the whole run."""
+    return any(d.step is None or one.step is None or abs(d.step - one.step) <= AFTER for d in causes)
 
 
 def _step(e: Evidence, each: Filled) -> int:
