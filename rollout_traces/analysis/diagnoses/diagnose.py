@@ -104,9 +104,9 @@ def diagnose_series(series: RunSeries) -> RunReport:
     return RunReport(run, split, diagnoses, tuple(unobserved(e)), tuple(remarks), n_steps, n_rows, e)
 
 
-def _rest(e: Evidence, told_of: list[Diagnosis]) -> list[Diagnosis]:
+def _rest(e: Evidence, entries: list[Diagnosis]) -> list[Diagnosis]:
     """What moved and no rule speaks of."""
-    spoken = " ".join(d.sentence for d in told_of)
+    spoken = " ".join(d.sentence for d in entries)
     return [
         Diagnosis("moved", f"{m.name} moved: {change_text(m)}.", _severity(m), OTHER, m.step, m.last, m.part,
                   figures(m), filter_of(m), (level_query(e.run, m),), "")

@@ -280,10 +280,10 @@ def reward_changed(e: Evidence) -> list[Diagnosis]:
                 "If this was not meant, look at the reward's weights and configuration.",
             )
         )  # fmt: skip
-    told_of = {d.sentence.split()[2] for d in found}
+    named = {d.sentence.split()[2] for d in found}
     for m in e.moved:
         component = m.column.removeprefix("component/")
-        if m.column.startswith("component/") and component not in told_of:
+        if m.column.startswith("component/") and component not in named:
             learned = in_its_range(e.run, m)
             outcome = learned or _is_outcome(e, m)
             found.append(

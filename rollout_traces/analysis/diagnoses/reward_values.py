@@ -50,7 +50,7 @@ def reward_values(e: Evidence) -> list[Diagnosis]:
             found.append([new])
         else:
             near.append(new)
-    return [_told(e, incident) for incident in found]
+    return [_diagnosis(e, incident) for incident in found]
 
 
 def _new_values(e: Evidence) -> Iterator[NewValue]:
@@ -103,7 +103,7 @@ def _is_an_end(e: Evidence, value: float, place: int) -> bool:
     return above or (row["low"] >= value and row["under"] >= BEYOND)
 
 
-def _told(e: Evidence, incident: Sequence[NewValue]) -> Diagnosis:
+def _diagnosis(e: Evidence, incident: Sequence[NewValue]) -> Diagnosis:
     first = incident[0]
     step = int(e.run.steps[first.at])
     names = [str(new.source) for new in incident if new.source is not None]
