@@ -24,7 +24,6 @@ from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Group, TraceRow
-from rollout_traces.store.remembered import RememberedAnswers
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 
@@ -143,7 +142,7 @@ def test_thresholds_of_another_version_or_that_are_none_are_left_out():
 def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     run_alarms(workspace, asked())
     monkeypatch.setattr(workspace.store("alarms"), "ledger", None)
-    monkeypatch.setattr(workspace, "_answers", RememberedAnswers())
+    workspace._answers.forget()
     assert run_alarms(workspace, asked()).incidents
 
 
