@@ -161,6 +161,10 @@ class TestPage:
             shown.open(project="story", run="off", split="rollout")
             shown.get("run-card").first.wait_for()
             assert shown.get("run-pending").is_visible() and not shown.get("run-verdict").count()
+            dot = shown.get("run-pending").locator("i")
+            healthy = page.evaluate("""() => { const probe = document.createElement('i'); probe.style.background = 'var(--rt-high)';
+                document.body.append(probe); return getComputedStyle(probe).backgroundColor; }""")
+            assert dot.evaluate("dot => getComputedStyle(dot).backgroundColor") != healthy
             held.pop().continue_()
             shown.get("diagnosis").first.wait_for()
             assert not shown.get("run-pending").count() and shown.get("run-card").count()

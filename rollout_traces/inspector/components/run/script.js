@@ -80,7 +80,7 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const known = Boolean(data.verdict);
-  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict", testid: "run-pending" }, h("i"), "Looking for what changed…"),
+  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), "Looking for what changed…"),
     h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
     known ? [events(), settings(), unobserved()] : null);
