@@ -80,7 +80,9 @@ class TestAnswers:
         with monkeypatch.context() as patch:
             patch.setattr("rollout_traces.analysis.diagnoses.diagnose_series", None)
             curves = run_curves(workspace, place)
-        report = run_report(workspace, place)
+        with monkeypatch.context() as patch:
+            patch.setattr("rollout_traces.inspector.pages.run._metrics", None)
+            report = run_report(workspace, place)
         assert curves["metrics"] and curves == {key: report[key] for key in curves}
 
     def test_a_step_is_explained(self, workspace: Workspace):

@@ -52,6 +52,11 @@ def _kept_only(workspace: Workspace, request: Request) -> bool:
 def run_curves(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The metrics that matter of a run and split: what the page draws before the diagnoses are there."""
     run = run_series(workspace, request)
+    key = ("run curves", run.run, request.split)
+    return workspace.remembered(key, request.project, lambda: _curves(workspace, request, run))
+
+
+def _curves(workspace: Workspace, request: Request, run: RunSeries) -> dict[str, Any]:
     n_steps = len(run.steps)
     return {
         "run": run.run,
