@@ -180,9 +180,7 @@ class Rows:
             positions: int [K].
             names: which columns.
         """
-        needed = self._stored_for(names)
-        self._bring_small(positions, needed)
-        inside, back = self._places(positions)
+        needed, inside, back = self._located(positions, names)
         parts = [self._take_from(segment, at, needed) for segment, at in inside]
         columns = parts[0] if len(parts) == 1 else self._joined(parts, needed)
         if back is not None:
@@ -199,9 +197,7 @@ class Rows:
             positions: int [K].
             names: which columns.
         """
-        needed = self._stored_for(names)
-        self._bring_small(positions, needed)
-        inside, back = self._places(positions)
+        needed, inside, back = self._located(positions, names)
         parts = [self._values_in(segment, at, needed) for segment, at in inside]
         if len(parts) == 1:
             found = parts[0]
@@ -220,6 +216,14 @@ class Rows:
         return {
             name: found[name] if taken is None or name in found else taken[name].to_pylist() for name in names
         }
+
+    def _located(
+        self, positions: np.ndarray, names: Sequence[str]
+    ) -> tuple[Sequence[str], list[tuple[SegmentFile, np.ndarray]], np.ndarray | None]:
+        """The stored columns that some columns are made from, those that are small in memory, and `_places`."""
+        needed = self._stored_for(names)
+        self._bring_small(positions, needed)
+        return needed, *self._places(positions)
 
     def _values_in(
         self, segment: SegmentFile, inside: np.ndarray, names: Sequence[str]
