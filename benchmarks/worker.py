@@ -120,7 +120,14 @@ class Recorder:
         """Keeps the values of one log call."""
         import trackio
 
-        shapes = {name: trackio.Histogram(values, num_bins=32) for name, values in (histograms or {}).items()}
+        from rollout_traces.sink.histogram import binned
+
+        binned_values = {name: binned(values) for name, values in (histograms or {}).items()}
+        shapes = {
+            name: trackio.Histogram(np_histogram=shape)
+            for name, shape in binned_values.items()
+            if shape is not None
+        }
         traces = [
             trackio.Trace(messages=list(record.messages), metadata=dict(record.metadata), spans=record.spans)
             for record in records

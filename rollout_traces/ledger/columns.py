@@ -26,6 +26,8 @@ _MAX_INT = np.iinfo(np.int64).max
 _BYTE = np.dtype("u1")
 _UNSIGNED = ((_BYTE, 2**8), *((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (2, 4, 8)))
 """dtype -> the first number that it does not hold."""
+_SMALL = 4096
+"""Bytes up to which a ledger is compressed with tables of its size: clearing those for more takes twice as long."""
 
 Kind = Literal["float", "int", "text", "tags"]
 
@@ -252,8 +254,9 @@ def pack(ledger: Ledger) -> bytes:
         header.append({"name": name, "kind": kind, "size": len(data), **entry})
         body.append(data)
     head = orjson.dumps({"schema": SCHEMA_VERSION, "rows": ledger.n_rows, "columns": header})
-    stream = zlib.compressobj(6)
-    return stream.compress(b"".join((len(head).to_bytes(4, "little"), head, *body))) + stream.flush()
+    raw = b"".join((len(head).to_bytes(4, "little"), head, *body))
+    stream = zlib.compressobj(6, wbits=12, memLevel=5) if len(raw) <= _SMALL else zlib.compressobj(6)
+    return stream.compress(raw) + stream.flush()
 
 
 def unpack(data: bytes) -> Ledger:

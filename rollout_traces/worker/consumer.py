@@ -32,6 +32,8 @@ MAX_UNCONFIRMED = 1000
 """Traces and scalars that may be logged and not yet seen in the store."""
 PAUSES = (0.02, 0.2)
 """Seconds between two looks at an empty spool: the first, and the longest."""
+SENDING_PAUSE = 0.05
+"""The longest while Trackio is storing: what it stored is confirmed soon after."""
 TURN = 0.5
 """Seconds of processing after which the store is looked at again."""
 MAX_BACKOFF = 30.0
@@ -113,6 +115,7 @@ class SpoolConsumer:
         self._settles = True
         self._n_logged = 0
         self._looked_at = 0.0
+        self._is_sending = False
         self._failures = 0
         self._not_before = 0.0
         self._begin()
@@ -135,7 +138,7 @@ class SpoolConsumer:
                 pause = PAUSES[0]
             else:
                 time.sleep(pause)
-                pause = min(pause * 1.5, PAUSES[1])
+                pause = min(pause * 1.5, SENDING_PAUSE if self._is_sending else PAUSES[1])
             after_turn()
 
     def turn(self) -> bool:
@@ -150,7 +153,9 @@ class SpoolConsumer:
         moved = self._close_decided(incomplete=not moved and not is_behind) or moved
         if not is_behind:
             moved = self._close_due() or moved
-        if self._consumed and time.monotonic() - self._looked_at >= CONFIRM_EVERY:
+        was_sending, self._is_sending = self._is_sending, self.sink.is_sending()
+        has_sent = was_sending and not self._is_sending
+        if self._consumed and (has_sent or time.monotonic() - self._looked_at >= CONFIRM_EVERY):
             moved = self._confirm() or moved
         return moved
 

@@ -10,6 +10,7 @@ from rollout_traces.metrics.compute import PER_EPISODE
 from rollout_traces.metrics.histograms import HISTOGRAMS
 from rollout_traces.metrics.repetition import WINDOW
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
+from rollout_traces.sink.histogram import BINS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -83,7 +84,8 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
 - A metric that fails costs its own keys alone: `metrics_failed` is 1 and the log says why.
 - Per-token floats come through the spool with float16 precision, about three decimal digits, and float32 where a
   call holds a finite value beyond float16; scalars of a rollout are exact.
-- Histograms: {histograms}.
+- Histograms: {histograms}; at
+  most {bins} bins, and no more than values.
 
 Health, `rollout-traces stats` and the metrics above are one thing: what a step logged is shown under its own key,
 and what a run does not log is computed from the ledger by the same functions.
@@ -139,6 +141,7 @@ def metrics_page() -> str:
     """The text of docs/metrics.md."""
     introduction = INTRODUCTION.format(
         splits=" or ".join(f"`{split}/`" for split in SPLITS),
+        bins=BINS,
         histograms=", ".join(f"`{key}` of the ledger's `{column}`" for key, column in HISTOGRAMS.items()),
         window=WINDOW,
         per_episode=", ".join(f"`{pattern}`" for pattern in _per_episode()),

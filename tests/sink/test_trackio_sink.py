@@ -124,6 +124,7 @@ class TestPacing:
     """Trackio's sender takes what is queued every half second; the queue lies in memory until then."""
 
     def test_waits_for_no_sender_while_what_is_queued_is_small(self, sink, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sink.trackio_sink.LONGEST_SEND", -1.0)
         monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
         for step in range(500):
             sink.log_scalars({"a": float(step)}, step=step)
@@ -139,3 +140,45 @@ class TestPacing:
         for step in range(50):
             sink.log_scalars({"a": float(step)}, step=step)
             assert len(sink.run._queued_logs) <= 10
+
+
+class SendingRun:
+    """A run whose sender has a batch in its hands, for a number of looks."""
+
+    project, id, name = "p", "r", "run"
+
+    def __init__(self, looks, url=None):
+        self.looks, self.url = looks, url
+        self.batch, self.logged_at = ["a batch"], []
+
+    @property
+    def _sending_batch(self):
+        self.looks -= 1
+        return self.batch if self.looks >= 0 else None
+
+    def log(self, values, step):
+        self.logged_at.append(self.looks)
+
+
+class TestLettingTrackioSend:
+    """Two threads of Python that both want the processor take more of it than one after the other."""
+
+    def test_logs_only_once_the_sender_is_done(self):
+        run = SendingRun(looks=5)
+        TrackioSink(run, owned=False).log_scalars({"a": 1.0}, step=1)
+        assert run.logged_at == [-1]
+
+    def test_waits_once_for_a_batch_that_takes_long(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sink.trackio_sink.LONGEST_SEND", 0.05)
+        run = SendingRun(looks=10_000)
+        sink = TrackioSink(run, owned=False)
+        sink.log_scalars({"a": 1.0}, step=1)
+        monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited again"))
+        sink.log_scalars({"a": 2.0}, step=2)
+        assert len(run.logged_at) == 2
+
+    def test_waits_for_no_server(self, monkeypatch):
+        monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
+        run = SendingRun(looks=10_000, url="http://127.0.0.1:1")
+        TrackioSink(run, owned=False).log_scalars({"a": 1.0}, step=1)
+        assert len(run.logged_at) == 1

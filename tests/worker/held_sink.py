@@ -57,6 +57,9 @@ class HeldSink:
         """Trackio holds nothing back once all was let through or dropped."""
         return not self.waiting
 
+    def is_sending(self):
+        return bool(self.waiting)
+
     def settle(self):
         return True
 

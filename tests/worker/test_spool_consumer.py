@@ -23,6 +23,15 @@ class TestLettingGo:
         assert path.kinds() == [] and path.sink.summaries == [(1, 0, 4)]
         assert path.counters["rollouts_stored"] == 4 and path.counters["step_summaries_stored"] == 1
 
+    def test_a_record_is_let_go_as_soon_as_trackio_has_stored_all(self, path, monkeypatch):
+        monkeypatch.setattr("rollout_traces.worker.consumer.CONFIRM_EVERY", 1e9)
+        path.log(1)
+        path.close(1)
+        path.consumer.turn()
+        path.sink.let_through()
+        path.consumer.turn()
+        assert path.kinds() == []
+
     def test_a_flush_is_not_let_go_before_what_came_before_it_is_stored(self, path):
         path.log(1)
         path.put("flush")
