@@ -8,17 +8,22 @@ from typing import Any
 from rollout_traces.terminal_text import one_line
 
 CELL = 48
-"""Most characters of one cell on a terminal."""
+"""Most characters of one cell that is printed by itself."""
 WHOLE = 1 << 20
-"""Most characters of one cell in a pipe."""
+"""Most characters of one cell of a table, before it is fitted."""
 GAP = 3
 """Characters between two columns."""
 NARROWEST = 9
-"""A column is not cut below this."""
+"""A column of text is not cut below this."""
+LONGEST_WORD = 24
+"""Words of a column's texts are not cut below this: ids, flags."""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
-    """Prints a table, one line a row; on a terminal the widest texts are cut to fit, in a pipe none is.
+    """Prints a table, one line a row.
+
+    In a pipe no cell is cut. On a terminal the widest texts are cut to fit, numbers never; what has no room even
+    then is left out from the right, and said.
 
     Args:
         columns: headings.
@@ -32,43 +37,79 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     from rich.text import Text
 
     console = Console(highlight=False)
-    most = CELL if console.is_terminal else WHOLE
-    cells = [[cell(value, most) for value in row] for row in rows]
-    names = [one_line(name, most) for name in columns]
-    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    names = [one_line(name, WHOLE) for name in columns]
+    cells = [[cell(value, WHOLE) for value in row] for row in rows]
+    numeric = [
+        bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
+        for at in range(len(names))
+    ]
+    texts = [[name, *(row[at] for row in cells)] for at, name in enumerate(names)]
+    widths = [max(map(cell_len, column)) for column in texts]
     if console.is_terminal:
-        widths = fitted(widths, console.width - GAP * len(columns) - 1)
+        least = [w if n else least_width(column) for w, n, column in zip(widths, numeric, texts, strict=True)]
+        shown = how_many(least, console.width)
+        widths = fitted(widths[:shown], console.width - GAP * shown, least[:shown])
     else:
+        shown = len(names)
         console = Console(highlight=False, width=sum(widths) + GAP * len(columns) + 1)
     if title:
         console.print(Text(one_line(title, 200), style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for at, name in enumerate(names):
-        numeric = rows and all(isinstance(row[at], int | float | None) for row in rows)
+    for name, number, width in zip(names, numeric, widths, strict=False):
         table.add_column(
             Text(name),
-            justify="right" if numeric else "left",
+            justify="right" if number else "left",
             no_wrap=True,
             overflow="ellipsis",
-            max_width=widths[at],
+            max_width=width,
         )
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(Text, row[:shown]))
     console.print(table)
+    if shown < len(names):
+        said = f"no room for {', '.join(names[shown:])}: a wider terminal or a pipe shows all columns"
+        console.print(Text(said, style="dim"))
 
 
-def fitted(widths: Sequence[int], room: int) -> list[int]:
-    """Widths of columns with the widest cut until they fit, none below a readable rest.
+def least_width(texts: Sequence[str]) -> int:
+    """What a column of text is not cut below: its words, up to `LONGEST_WORD`, and `NARROWEST`.
+
+    Args:
+        texts: its heading and its cells.
+    """
+    from rich.cells import cell_len
+
+    word = max((cell_len(word) for text in texts for word in text.split()), default=0)
+    return min(max(min(word, LONGEST_WORD), NARROWEST), max(map(cell_len, texts)))
+
+
+def how_many(least: Sequence[int], width: int) -> int:
+    """How many columns there is room for, from the left; one at least.
+
+    Args:
+        least: what each column is not cut below.
+        width: of the terminal.
+    """
+    shown = len(least)
+    while shown > 1 and sum(least[:shown]) + GAP * shown > width:
+        shown -= 1
+    return shown
+
+
+def fitted(widths: Sequence[int], room: int, least: Sequence[int]) -> list[int]:
+    """Widths of columns, the widest cut alike until they fit, none below what it needs.
 
     Args:
         widths: what each column would take.
         room: characters there are.
+        least: what each column is not cut below.
     """
-    fitting = list(widths)
-    while sum(fitting) > room and max(fitting) > NARROWEST:
-        widest = fitting.index(max(fitting))
-        fitting[widest] = max(NARROWEST, fitting[widest] - (sum(fitting) - room))
-    return fitting
+    longest = min(max(widths, default=0), room)
+    while True:
+        fitting = [max(min(width, longest), floor) for width, floor in zip(widths, least, strict=True)]
+        if sum(fitting) <= room or longest <= 0:
+            return fitting
+        longest -= 1
 
 
 def print_json(value: Any) -> None:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from rollout_traces.cli.tables import fitted
 from rollout_traces.store import Store
 from tests.cli.conftest import Command
 
@@ -79,14 +78,3 @@ class TestList:
     ) -> None:
         done = command("list", *arguments)
         assert done.exit_code == 2 and said in " ".join(done.output.replace("│", " ").split())
-
-
-class TestFittingATable:
-    def test_the_widest_columns_are_cut_first(self) -> None:
-        assert fitted([5, 40, 30], 60) == [5, 25, 30]
-
-    def test_no_column_is_cut_beyond_reading(self) -> None:
-        assert fitted([40, 40], 10) == [9, 9]
-
-    def test_what_fits_stays(self) -> None:
-        assert fitted([5, 6], 80) == [5, 6]
