@@ -46,6 +46,18 @@ def test_it_is_told_with_its_step_and_its_figures(name, kind, words):
     assert [text for text in lost if text != str(said[0].step)] == []
 
 
+@pytest.mark.parametrize(("factor", "severities"), [(0.2, {"info"}), (5.0, {"warn", "error"})])
+def test_a_mismatch_that_falls_is_no_warning(factor, severities):
+    def other_mismatch(w: World) -> None:
+        w.c["mismatch_abs_max"][w.after] *= factor
+
+    story = write_run(3, "mixed", "another mismatch", {"policy": other_mismatch}, at=50)
+    heads = diagnose(of_story(story), "run").diagnoses
+    said = [d for head in heads for d in (head, *head.consequences) if "mismatch_abs_max" in d.sentence]
+    assert said
+    assert {d.severity for d in said} <= severities
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [

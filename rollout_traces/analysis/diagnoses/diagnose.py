@@ -104,6 +104,10 @@ def diagnose_series(series: RunSeries) -> RunReport:
     return RunReport(run, split, diagnoses, tuple(unobserved(e)), tuple(remarks), n_steps, n_rows, e)
 
 
+BETTER_LOW = ("mismatch_k3", "mismatch_abs_max")
+"""Columns that say nothing bad when they fall."""
+
+
 def _rest(e: Evidence, entries: list[Diagnosis]) -> list[Diagnosis]:
     """What moved and no rule speaks of."""
     spoken = " ".join(d.sentence for d in entries)
@@ -123,10 +127,11 @@ def _spoken_of(m: Moved, spoken: str) -> bool:
 
 
 def _severity(m: Moved) -> Severity:
-    """A flag that is only reported is no warning, nor are engines that share the work otherwise."""
+    """A flag that is only reported is no warning, nor engines that share the work otherwise, nor a mismatch that falls."""
     if m.column == "flags":
         return "info" if severity_of(m.value) in (None, "info") else "warn"
-    return "info" if m.column == "engine" else "warn"
+    falls = m.column in BETTER_LOW and not m.rises
+    return "info" if falls or m.column == "engine" else "warn"
 
 
 def _as_sure(d: Diagnosis, e: Evidence) -> Diagnosis:
