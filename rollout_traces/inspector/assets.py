@@ -6,6 +6,7 @@ is a key of a table, never a path of the file system.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ _HERE = Path(__file__).parent
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
     ".png": "image/png",
 }
 
@@ -45,7 +45,7 @@ class Bundle:
     """All files of the page.
 
     Attributes:
-        files: what is served, by name: `SCRIPTS`, `STYLE` and the icon.
+        files: what is served, by name: `SCRIPTS` and `STYLE`.
         modules: source of the script modules, by path under the package's `inspector` folder, with `/`.
         digest: changes whenever a file does; part of the address, so that caches never serve stale code.
     """
@@ -74,10 +74,16 @@ def bundle() -> Bundle:
     files = {
         SCRIPTS: Asset(script.encode(), _TYPES[".js"]),
         STYLE: Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
-        "icon.svg": Asset((_HERE / "lib" / "icon.svg").read_bytes(), _TYPES[".svg"]),
     }
     digest = hashlib.blake2b(b"".join(asset.body for asset in files.values()), digest_size=6).hexdigest()
     return Bundle(files, modules, digest)
+
+
+@cache
+def icon() -> str:
+    """The page's icon as an address of its own: a browser fetches others again at every change of the address."""
+    body = (_HERE / "lib" / "icon.svg").read_bytes()
+    return "data:image/svg+xml;base64," + base64.b64encode(body).decode("ascii")
 
 
 @cache

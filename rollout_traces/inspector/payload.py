@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 
 from rollout_traces.alarms.worn import nested
 from rollout_traces.encodable import encodable
 from rollout_traces.inspector.image_places import placed
+from rollout_traces.inspector.written_turns import arguments_text, written_turns
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
-_CODES = {"f": ("<f4", "f4"), "i": ("<i4", "i4"), "u": ("u1", "u1")}
-
+_DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
+"""Numbers that a page reads, by kind."""
 
 TOKENS_FROM = {
     "unobserved": "Tokens are unobserved: the rollout came as text. Token views, masks, lengths and everything of the "
@@ -64,8 +64,7 @@ def _payload(
         "timings": details.get("timings") or {},
     }
     if transcript is None:
-        turns = [_turn_of_message(message) for message in record.messages if isinstance(message, Mapping)]
-        return {**common, "turns": turns, "raw": "", "tokens": None}
+        return {**common, **written_turns(record.messages), "tokens": None}
     drawn = transcript_payload(transcript, metadata.get("train_version"))
     if not len(transcript.tokens):
         turns = [{**turn, "n_tokens": None} for turn in drawn["turns"]]
@@ -103,11 +102,18 @@ def tokens_payload(tokens: TokenTrack, units: np.ndarray, train_version: int | N
         tokens: the track of n tokens.
         units: int64 [characters + 1], see `utf16_positions`.
         train_version: the policy version being trained, for staleness.
+
+    Returns:
+        `n`, `train_version`, and `arrays` by name, [n] each: `ids`, masks, tracks, and the `lengths` of the tokens'
+        text; `starts` only where a token does not start where the one before it stops.
     """
+    starts = units[tokens.char_starts]
+    lengths = units[tokens.char_stops] - starts
+    in_order = np.array_equal(starts, np.cumsum(lengths) - lengths)
     arrays = {
         "ids": packed(tokens.input_ids.astype(np.int32)),
-        "starts": packed(units[tokens.char_starts].astype(np.int32)),
-        "stops": packed(units[tokens.char_stops].astype(np.int32)),
+        **({} if in_order else {"starts": packed(starts)}),
+        "lengths": packed(lengths),
         "loss_mask": packed(tokens.loss_mask.astype(np.uint8)),
         "response_mask": packed(tokens.response_mask.astype(np.uint8)),
         "special": packed(tokens.special.astype(np.uint8)),
@@ -117,16 +123,29 @@ def tokens_payload(tokens: TokenTrack, units: np.ndarray, train_version: int | N
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
-    """Numbers as base64 with their kind: f4, i4 or u1."""
-    dtype, kind = _CODES[values.dtype.kind]
-    data = np.ascontiguousarray(values, dtype=dtype).tobytes()
+    """Numbers as base64, in the narrowest of the kinds that a page reads which keeps them: u1, i2, i4; f2, f4."""
+    kind = _kind_of_floats(values) if values.dtype.kind == "f" else _kind_of_integers(values)
+    data = np.ascontiguousarray(values, dtype=_DTYPES[kind]).tobytes()
     return {"kind": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
 def unpacked(value: Mapping[str, str]) -> np.ndarray:
-    """What `packed` packed."""
-    dtype = {kind: dtype for dtype, kind in _CODES.values()}[value["kind"]]
-    return np.frombuffer(base64.b64decode(value["data"]), dtype)
+    """What `packed` packed: float32, or integers."""
+    values = np.frombuffer(base64.b64decode(value["data"]), _DTYPES[value["kind"]])
+    return values.astype(np.float32) if value["kind"] == "f2" else values
+
+
+def _kind_of_integers(values: np.ndarray) -> str:
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    return next(
+        (kind for kind in ("u1", "i2") if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), "i4"
+    )
+
+
+def _kind_of_floats(values: np.ndarray) -> str:
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    return "f2" if np.array_equal(halves, values.astype(np.float32), equal_nan=True) else "f4"
 
 
 def utf16_positions(text: str) -> np.ndarray:
@@ -162,75 +181,12 @@ def _turn(turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:
                 "id": encodable(call.id),
                 "name": encodable(call.name),
                 "parsed": call.parsed,
-                "arguments": _arguments(call.arguments),
+                "arguments": arguments_text(call.arguments),
                 "raw": encodable(call.raw),
             }
             for call in turn.tool_calls
         ],
     }
-
-
-def _turn_of_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message that another tool logged, without token data."""
-    role = str(message.get("role", "context"))
-    content = message.get("content")
-    calls = []
-    for call in message.get("tool_calls") or ():
-        if not isinstance(call, Mapping):
-            continue
-        inner = call.get("function")
-        function = inner if isinstance(inner, Mapping) else call
-        calls.append(
-            {
-                "id": encodable(str(call.get("id") or "")),
-                "name": encodable(str(function.get("name") or "")),
-                "parsed": bool(function.get("name")),
-                "arguments": _arguments(function.get("arguments")),
-                "raw": encodable(str(function)),
-            }
-        )
-    thinking = message.get("reasoning_content")
-    return {
-        "role": role if role in ("system", "user", "assistant", "tool") else "context",
-        "start": 0,
-        "stop": 0,
-        "n_tokens": None,
-        "n_sampled": 0,
-        "content": encodable(_content_text(content)),
-        "thinking": encodable(thinking) if isinstance(thinking, str) and thinking else None,
-        "name": encodable(str(message["name"])) if message.get("name") else None,
-        "answers": None,
-        "versions": [],
-        "warnings": [],
-        "tool_calls": calls,
-        "char_start": 0,
-        "char_stop": 0,
-    }
-
-
-def _content_text(content: Any) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-        return "\n".join(
-            text if isinstance(text, str) else orjson.dumps(raw, default=str).decode()
-            for text, raw in zip(parts, content, strict=True)
-        )
-    return orjson.dumps(content, default=str).decode()
-
-
-def _arguments(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            return encodable(arguments)
-    if arguments is None:
-        return ""
-    return encodable(orjson.dumps(arguments, option=orjson.OPT_INDENT_2, default=str).decode())
 
 
 def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -7,9 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import orjson
+import pytest
 
 from rollout_traces.decode.messages import transcript_of_messages
-from rollout_traces.inspector.payload import packed, rollout_payload, transcript_payload, utf16_positions
+from rollout_traces.inspector.payload import (
+    packed,
+    rollout_payload,
+    tokens_payload,
+    transcript_payload,
+    utf16_positions,
+)
+from rollout_traces.inspector.payload import unpacked as read_back
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 from tests.builders import make_transcript
@@ -17,8 +25,7 @@ from tests.builders import make_transcript
 
 def unpacked(entry):
     """What the browser reads."""
-    kinds = {"f4": "<f4", "i4": "<i4", "u1": "u1"}
-    return np.frombuffer(base64.b64decode(entry["data"]), kinds[entry["kind"]])
+    return np.frombuffer(base64.b64decode(entry["data"]), f"<{entry['kind']}")
 
 
 def as_utf16(text: str) -> list[str]:
@@ -41,8 +48,9 @@ class TestCharacterPositions:
         transcript = make_transcript([("user", "😀 hi 🎉"), ("assistant", "so 😀 it is")])
         payload = orjson.loads(orjson.dumps(transcript_payload(transcript, 8)))
         units = as_utf16(payload["raw"])
-        starts = unpacked(payload["tokens"]["arrays"]["starts"])
-        stops = unpacked(payload["tokens"]["arrays"]["stops"])
+        assert "starts" not in payload["tokens"]["arrays"]
+        stops = np.cumsum(unpacked(payload["tokens"]["arrays"]["lengths"]), dtype=int)
+        starts = [0, *stops[:-1]]
         cut = [
             "".join(units[a:b]).encode("utf-16", "surrogatepass").decode("utf-16")
             for a, b in zip(starts, stops, strict=True)
@@ -68,9 +76,34 @@ class TestTracks:
         np.testing.assert_array_equal(unpacked(arrays["loss_mask"]), transcript.tokens.loss_mask)
         np.testing.assert_array_equal(unpacked(arrays["logprobs"]), transcript.tokens.tracks["logprobs"])
 
-    def test_wider_numbers_are_narrowed(self):
-        assert unpacked(packed(np.asarray([1.5, np.inf]))).tolist() == [1.5, np.inf]
-        assert unpacked(packed(np.asarray([-1, 2**31 - 1]))).tolist() == [-1, 2**31 - 1]
+    @pytest.mark.parametrize(
+        ("values", "kind"),
+        [
+            ([0, 255], "u1"),
+            ([-1, 7, 32_767], "i2"),
+            ([-1, 2**31 - 1], "i4"),
+            ([], "u1"),
+            ([1.5, np.inf, np.nan, -0.0], "f2"),
+            ([0.1], "f4"),
+            ([65_536.0], "f4"),
+        ],
+    )
+    def test_numbers_travel_in_the_narrowest_kind_that_keeps_them(self, values, kind):
+        values = np.asarray(values, None if values else np.int64)
+        entry = packed(values)
+        assert entry["kind"] == kind
+        expected = values.astype(np.float32) if values.dtype.kind == "f" else values
+        np.testing.assert_array_equal(unpacked(entry), expected)
+        np.testing.assert_array_equal(read_back(entry), expected)
+        assert read_back(entry).dtype != np.float16
+
+    def test_tokens_whose_texts_do_not_follow_each_other_say_where_they_start(self):
+        transcript = make_transcript([("user", "a"), ("assistant", "b c")])
+        tokens = transcript.tokens
+        moved = replace(tokens, char_starts=tokens.char_starts[::-1], char_stops=tokens.char_stops[::-1])
+        arrays = tokens_payload(moved, utf16_positions(transcript.raw), None)["arrays"]
+        np.testing.assert_array_equal(unpacked(arrays["starts"]), moved.char_starts)
+        np.testing.assert_array_equal(unpacked(arrays["lengths"]), moved.char_stops - moved.char_starts)
 
 
 class TestForeignTraces:
@@ -108,6 +141,37 @@ class TestForeignTraces:
                 "cause": None,
             }
         ]
+
+    def test_thinking_that_a_model_wrote_is_apart_from_its_content_and_nothing_is_lost(self):
+        texts = [
+            ("user", "Answer in <think>tags</think> please \U0001f389"),
+            ("assistant", "<think>\nTwo and two,\n  so 4.\n</think>\n\nIt is **4**."),
+            ("tool", "<think>not a model's</think>"),
+            ("assistant", "opened by the prompt\n</think>\nIt is 5."),
+            ("assistant", "<think>\nand cut sh"),
+            ("assistant", "Put it inside `<think>` and `</think>`."),
+        ]
+        record = TraceRecord([{"role": role, "content": text} for role, text in texts], {"reward": 1.0})
+        payload = orjson.loads(orjson.dumps(rollout_payload("id", record, {})))
+        assert [(turn["thinking"], turn["content"]) for turn in payload["turns"]] == [
+            (None, texts[0][1]),
+            ("Two and two,\n  so 4.", "It is **4**."),
+            (None, texts[2][1]),
+            ("opened by the prompt", "It is 5."),
+            ("and cut sh", ""),
+            (None, texts[5][1]),
+        ]
+        assert [bool(turn["warnings"]) for turn in payload["turns"]] == [False] * 4 + [True, False]
+        units = as_utf16(payload["raw"])
+        cut = ["".join(units[turn["char_start"] : turn["char_stop"]]) for turn in payload["turns"]]
+        assert [text.encode("utf-16", "surrogatepass").decode("utf-16") for text in cut] == [
+            text for _, text in texts
+        ]
+
+    def test_thinking_beside_the_content_and_inside_it_is_all_shown(self):
+        message = {"role": "assistant", "content": "<think>b</think>c", "reasoning": "a"}
+        (turn,) = rollout_payload("id", TraceRecord([message], {}), {})["turns"]
+        assert (turn["thinking"], turn["content"]) == ("a\n\nb", "c")
 
     def test_lone_surrogates_do_not_stop_the_answer(self):
         record = TraceRecord([{"role": "user", "content": "a\ud800b"}], {"note": "\udfff"})

@@ -20,6 +20,8 @@ from rollout_traces.decode.grammars.grammar import (
 from rollout_traces.decode.grammars.scan import Scan
 
 _LINE_BREAKS = "\r\n"
+_MENTION = 256
+"""Characters before a closing marker in which the one that opens it is looked for."""
 NO_SCHEMAS: Mapping[str, Mapping[str, Any]] = {}
 
 
@@ -161,10 +163,20 @@ class _Pieces:
         if malformed is not None:
             return self._unparsed(malformed, markup, at)
         closer = next((text for text in markup.closers if self.scan.text.startswith(text, at)), None)
-        if closer is not None:
+        if closer is not None and (self.thought or not self._mentioned(at, closer)):
             return self._thinking_before(at, at + len(closer))
         marker = next((text for text in markup.markers if self.scan.text.startswith(text, at)), None)
         return Region((TextSpan("marker", at, at + len(marker)),)) if marker else None
+
+    def _mentioned(self, at: int, closer: str) -> bool:
+        """Whether a closing marker is spoken of: in backticks, or behind its opening one on the same line."""
+        text = self.scan.text
+        if text[at - 1 : at] == "`" == text[at + len(closer) : at + len(closer) + 1]:
+            return True
+        opening = closer.replace("</", "<", 1)
+        start = max(self.scan.fresh, at - _MENTION)
+        start = max(start, text.rfind("\n", start, at) + 1)
+        return opening != closer and text.find(opening, start, at) >= 0
 
     def _unparsed(self, malformed: Malformed, markup: _Markup, at: int) -> Region:
         assert markup.opener is not None

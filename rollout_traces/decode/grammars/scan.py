@@ -64,6 +64,13 @@ class Scan:
         """Whether nothing but white space stands between `fresh` and `at`."""
         return at >= self.fresh and self.skip_space(self.fresh) >= at
 
+    def begins_line(self, at: int) -> bool:
+        """Whether nothing but blanks stands between a line break, or `fresh`, and `at`."""
+        start = at
+        while start > self.fresh and self.text[start - 1] in " \t":
+            start -= 1
+        return start == self.fresh or self.text[start - 1] == "\n"
+
     def charge(self, characters: int) -> None:
         """Notes that `characters` were read in vain."""
         self._budget -= characters

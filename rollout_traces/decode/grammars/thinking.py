@@ -59,13 +59,14 @@ class ThinkingTags:
 class TypedThinking(ThinkingTags):
     """Tags that a model was asked or learned to write although its template knows nothing of them.
 
-    They count where the text begins, or when they are closed; elsewhere they are content.
+    They count where the text begins, or where they begin a line and are closed; elsewhere they are content: a
+    pattern in code, a tag that is spoken of.
     """
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the block unless it is a mere mention of the opening tag."""
-        closed = scan.find(self.closing, at) >= 0
-        return super().read(scan, at) if closed or scan.begins_text(at) else None
+        block = scan.begins_text(at) or (scan.begins_line(at) and scan.find(self.closing, at) >= 0)
+        return super().read(scan, at) if block else None
 
 
 FAMILIES = (

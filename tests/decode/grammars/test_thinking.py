@@ -1,5 +1,7 @@
 """Thinking blocks."""
 
+import time
+
 import pytest
 
 from rollout_traces.decode.grammars import grammars_for, parse_assistant
@@ -77,3 +79,27 @@ class TestTagsThatNoTemplateKnows:
     def test_a_mention_of_the_tag_is_content(self):
         body = "Put it inside a <reasoning> tag."
         assert parse_assistant(body, self.GRAMMARS).content == body
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            'Match it:\n```python\nre.search(r"<think>(.*?)</think>", text)\n```\nThat finds the block.',
+            "The tags `<think>` and `</think>` stand around the thinking.",
+            "Models end their thinking with `</think>`.\nThen they answer.",
+        ],
+    )
+    def test_tags_that_are_spoken_of_take_nothing_out_of_the_text(self, body):
+        parsed = parse_assistant(body, self.GRAMMARS)
+        assert (parsed.content, parsed.thinking) == (body, None)
+
+    def test_a_block_that_begins_a_line_counts(self):
+        parsed = parse_assistant("Wait.\n<think>\nHm.\n</think>\nIt is 4.", self.GRAMMARS)
+        assert (parsed.thinking, parsed.content) == ("Hm.", "Wait.\n\nIt is 4.")
+
+    def test_many_of_them_are_read_in_linear_time(self):
+        for body in ("x <think> </think>" + "</think>" * 200_000, "<think>`</think>` " * 100_000):
+            began = time.process_time()
+            parse_assistant(body[: len(body) // 8], self.GRAMMARS)
+            short = time.process_time() - began
+            parse_assistant(body, self.GRAMMARS)
+            assert time.process_time() - began - short < 40 * max(short, 0.02)
