@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, katex
+from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
 from rollout_traces.inspector.pages import PAGES
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -59,7 +59,7 @@ def page_head(root_path: str, dashboard: bool) -> str:
     inline = json.dumps(settings).replace("<", "\\u003c")
     return (
         f'<link rel="stylesheet" href="{base}/{STYLE}">\n'
-        f'<link rel="icon" type="image/svg+xml" href="{base}/icon.svg">\n'
+        f'<link rel="icon" type="image/svg+xml" href="{icon()}">\n'
         f"<script>window.rolloutTraces = {inline};</script>\n{_EARLY_THEME}"
     )
 

@@ -190,8 +190,10 @@ class Visit:
 
     @property
     def state(self) -> dict[str, str]:
-        """The address as the page reads it."""
-        return self.page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
+        """The address as the page reads it, once it has written there what it filled in."""
+        return self.page.evaluate(
+            """() => new Promise(done => setTimeout(() => done(Object.fromEntries(new URLSearchParams(location.search))), 350))"""
+        )
 
     def picture(self, name: str) -> None:
         """Keeps a screenshot among the artifacts."""

@@ -171,17 +171,20 @@ TRACEBACK = """Traceback (most recent call last):
 ZeroDivisionError: division by zero"""
 
 
+THOUGHT = "<think>\nThe rows  are here.\n</think>\n\n"
+
+
 def log_agent() -> None:
-    """A run of another tool's trace of an agent: a long JSON result, a traceback, Arabic."""
+    """A run of another tool's trace of an agent: a long JSON result, a traceback, Arabic, thinking."""
     import trackio
 
     rows = [{"id": row, "name": f"row {row}", "tags": ["a", "b"]} for row in range(2000)]
     call = {"id": "1", "function": {"name": "search", "arguments": {"query": "x"}}}
     messages = [
-        {"role": "user", "content": "\u0645\u0631\u062d\u0628\u0627, search"},
+        {"role": "user", "content": "\u0645\u0631\u062d\u0628\u0627, search. <think>I say</think>"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": json.dumps({"rows": rows, "total": 2000}), "tool_call_id": "1"},
-        {"role": "assistant", "content": "I run it.\n" + TRACEBACK + "\nIt failed."},
+        {"role": "assistant", "content": f"{THOUGHT}I run it.\n{TRACEBACK}\nIt failed."},
     ]
     trackio.context_vars.current_run.get().log(
         {"agent": [trackio.Trace(messages=messages, metadata={})]}, step=1

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import around
+from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.trace.conversion import read_transcript
-
-
-def unpacked(packed):
-    kind = {"f4": np.float32, "i4": np.int32}[packed["kind"]]
-    return np.frombuffer(base64.b64decode(packed["data"]), kind)
 
 
 @pytest.fixture

@@ -59,6 +59,42 @@ def test_what_is_scrolled_to_becomes_tokens(long_visit):
     expect(last.locator("i").last).to_be_visible()
 
 
+def test_what_is_just_below_the_view_becomes_tokens_before_it_is_scrolled_to(long_visit):
+    long_visit.open(project="long", **LONG)
+    below = long_visit.page.locator(".rt-active .rt-chunk").nth(4)
+    expect(below.locator("i").last).to_be_attached()
+    expect(below).not_to_be_in_viewport()
+
+
+def go_to_the_long_one(long_visit):
+    """As a step back in the browser's history does."""
+    long_visit.page.evaluate(
+        "query => { history.pushState({}, '', query); window.dispatchEvent(new PopStateEvent('popstate')); }",
+        "?project=long&" + "&".join(f"{key}={value}" for key, value in LONG.items()),
+    )
+
+
+def test_the_list_does_not_wait_for_a_rollout_that_takes_long(long_visit):
+    long_visit.open(project="other", tab="rollouts")
+    expect(long_visit.get("sample-card").nth(1)).to_be_visible()
+    held = []
+
+    def hold(route):
+        if route.request.post_data_json["fn_name"] == "rollout":
+            held.append(route)
+        else:
+            route.continue_()
+
+    long_visit.page.route("**/component_server/", hold)
+    go_to_the_long_one(long_visit)
+    expect(long_visit.get("sample-card")).to_have_count(1)
+    expect(long_visit.get("token")).to_have_count(0)
+    assert len(held) == 1
+    held.pop().continue_()
+    expect(long_visit.get("token").first).to_be_visible()
+    long_visit.page.unroute("**/component_server/")
+
+
 def test_a_rollout_of_another_project_is_asked_for_beside_the_projects_catalog(long_visit):
     long_visit.open(project="other", tab="rollouts")
     expect(long_visit.get("turn").first).to_be_visible()
@@ -75,10 +111,7 @@ def test_a_rollout_of_another_project_is_asked_for_beside_the_projects_catalog(l
             held.pop().continue_()
 
     long_visit.page.route("**/component_server/", answer)
-    long_visit.page.evaluate(
-        "query => { history.pushState({}, '', query); window.dispatchEvent(new PopStateEvent('popstate')); }",
-        "?project=long&" + "&".join(f"{key}={value}" for key, value in LONG.items()),
-    )
+    go_to_the_long_one(long_visit)
     expect(long_visit.get("token").first).to_be_visible()
     long_visit.page.unroute("**/component_server/")
     assert asked.count("rollout") == 1

@@ -7,6 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.inspector.conftest import Visit
+
 pytestmark = pytest.mark.browser
 
 PLACE = {"project": "agents", "run": "run-a", "split": "rollout", "tab": "episodes"}
@@ -24,6 +26,18 @@ class TestEpisodes:
         expect(visit.get("episode-reward")).to_contain_text("counted once")
         expect(visit.get("branches")).to_contain_text("researcher")
         visit.picture("episodes")
+
+    def test_the_way_and_the_flags_are_in_sight_at_1280(self, chromium, served):
+        visit = Visit(chromium, served.address, viewport={"width": 1280, "height": 720})
+        visit.open(**PLACE, step=1)
+        table = visit.get("branches")
+        expect(table.locator("tbody tr")).to_have_count(5)
+        assert table.locator("th").all_inner_texts()[-1] == "flags"
+        wide = table.evaluate("table => [table.parentElement.scrollWidth, table.parentElement.clientWidth]")
+        assert wide[0] <= wide[1]
+        bar = table.locator("td.rt-way svg").last.bounding_box()
+        assert bar["width"] > 100
+        visit.close()
 
     def test_a_click_opens_a_branch_and_its_turns_are_linked(self, visit):
         visit.open(**PLACE, step=1)

@@ -76,6 +76,17 @@ class TestHealth:
         card.locator("select").select_option("")
         expect(card.locator(".rt-part")).to_have_count(0)
 
+    def test_every_measure_is_taken_apart_the_flagged_ones_too(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", split="rollout", step=4)
+        cards = visit.get("health-card")
+        expect(cards.first).to_be_visible()
+        assert cards.count() == cards.locator("[data-testid='by']").count() > 8
+        card = visit.page.locator("[data-measure='flags/any_share']")
+        card.locator("select").select_option("stop_reason")
+        expect(card.locator(".rt-part")).to_have_count(2)
+        shares = card.locator(".rt-part b").all_inner_texts()
+        assert len(set(shares)) == 2 and all(share.endswith("%") for share in shares)
+
     def test_a_cell_of_the_flags_asks_for_its_step(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         visit.page.locator("[aria-label^='mask_leak at step 5']").click()

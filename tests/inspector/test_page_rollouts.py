@@ -174,6 +174,13 @@ class TestFilterSearchAndSort:
     def test_a_hit_shows_the_place_that_was_found(self, visit):
         visit.open(project="demo", run="run-a", scope="all", text="division by zero")
         expect(visit.get("snippet").first).to_contain_text("division by zero")
+        visit.open(project="demo", run="run-a", scope="all", text="marbles")
+        expect(visit.get("snippet").first).to_be_visible()
+        lower = visit.get("snippet").evaluate_all(
+            """all => all.filter(snippet => { const hit = snippet.querySelector("mark")?.getBoundingClientRect();
+            const box = snippet.getBoundingClientRect(); return !hit || hit.top > box.top + 12; }).length"""
+        )
+        assert lower == 0
         visit.open(project="demo", run="run-a", step=4, text="division by zero")
         expect(visit.get("snippet").first).to_contain_text("division by zero")
         visit.open(project="demo", run="run-a", step=4)

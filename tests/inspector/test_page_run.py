@@ -71,7 +71,11 @@ class TestAnswers:
     def test_the_report_names_engine_and_step(self, workspace: Workspace):
         report = run_report(workspace, Request({"project": "story", "run": "off"}))
         head = report["diagnoses"][0]
-        assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2 and "vllm-1" in head["sentence"]
+        assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2
+        assert head["sentence"].startswith("engine vllm-1 ") and " on engine vllm-1, " in head["sentence"]
+        assert f"since step {head['step']}." in head["sentence"]
+        assert f"engine = 'vllm-1' and step >= {head['step']}" in head["where"]
+        assert not any("vllm-0" in each["sentence"] for each in report["diagnoses"])
         assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
 

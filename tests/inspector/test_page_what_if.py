@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.inspector.pages.what_if import what_if
+from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.workspace import Request, Workspace
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
@@ -53,7 +53,7 @@ def test_the_cells_hold_every_loss_token_of_the_step(home):
         ledger = workspace.store("demo").ledger("run-a", "rollout", steps=4)
     finally:
         workspace.close()
-    tokens = np.frombuffer(base64.b64decode(found["cells"]["tokens"]["data"]), "<f4").sum()
+    tokens = unpacked(found["cells"]["tokens"]).sum()
     used = np.asarray([reason is None for reason in ledger.get("discard_reason")])
     leaked = tokens - ledger.get("n_sampled")[used].sum()
     assert 0 < leaked <= 3

@@ -137,6 +137,13 @@ class TestCharts:
         visit.open(**PLACE, tab="rollouts")
         for name in ("reward/correct/mean", "eval-rollout/reward/mean", "train/loss"):
             expect(visit.page.locator(".rt-chart figcaption > .rt-ellipsis", has_text=name)).to_be_visible()
+        shown = visit.get("chart").evaluate_all(
+            """all => all.map(chart => [chart.dataset.metric, chart.querySelector("figcaption > .rt-ellipsis"),
+            chart.querySelector("svg")]).map(([key, name, svg]) => [key, name.textContent, name.title, svg.ariaLabel])"""
+        )
+        names = {key: key.removeprefix("rollout/") for key, *_ in shown}
+        assert shown == [[key, name, key, f"{name} over steps"] for key, name in names.items()]
+        assert len(names) > 3
 
 
 class TestContent:
@@ -153,6 +160,20 @@ class TestContent:
         code = visit.page.locator("pre[data-language='traceback']")
         expect(code).to_contain_text("    print(1 / 0)\n          ~~^~~\nZeroDivisionError")
         assert "mono" in code.evaluate("node => getComputedStyle(node).fontFamily").lower()
+
+    def test_thinking_that_another_tool_logged_is_folded_and_copied_as_it_was_written(self, visit):
+        visit.open(project="hostile", split="agent", tab="rollouts")
+        thinking = visit.page.locator(".rt-thinking")
+        expect(thinking).to_have_count(1)
+        expect(thinking.locator("summary")).to_contain_text("Thinking")
+        expect(thinking).to_contain_text("The rows are here.")
+        answer = visit.page.locator("[data-testid='turn']", has=thinking)
+        expect(answer).to_have_attribute("data-role", "assistant")
+        expect(answer).not_to_contain_text("think>")
+        expect(visit.page.locator("[data-role='user']")).to_contain_text("<think>I say</think>")
+        answer.get_by_role("button", name="copy").click()
+        copied = visit.page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("<think>\nThe rows  are here.\n</think>\n\nI run it.\nTraceback")
 
     def test_text_runs_in_the_direction_of_its_script(self, visit):
         visit.open(project="hostile", split="agent", tab="rollouts")

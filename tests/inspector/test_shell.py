@@ -48,6 +48,13 @@ class TestPagesAndProjects:
             visit.page.wait_for_function(f"new URLSearchParams(location.search).get('tab') === '{tab}'")
         expect(visit.get("turn").first).to_be_visible()
 
+    def test_what_an_address_leaves_open_is_written_into_it_and_is_no_step_back(self, visit):
+        visit.open(project="demo", run="run-a", split="rollout", step=4)
+        expect(visit.get("turn").first).to_be_visible()
+        steps = visit.page.evaluate("history.length")
+        visit.page.wait_for_function("new URLSearchParams(location.search).get('tab') === 'rollouts'")
+        assert visit.page.evaluate("history.length") == steps
+
     def test_the_run_can_be_changed(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("run-select").select_option("run-b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -173,6 +175,34 @@ class TestWithoutIt:
             server.stop()
 
 
+SEVERAL_OF_EACH_KIND = """
+import json, sys
+import numpy as np
+from rollout_traces import RolloutLogger
+
+logger = RolloutLogger("sent", "r", server_url=sys.argv[1], selection="all", max_rollout_traces_per_step=8)
+for step in (1, 2, 3):
+    batch = {
+        "input_ids": np.arange(24).reshape(4, 6) + step,
+        "attention_mask": np.ones((4, 6), bool),
+        "loss_mask": np.arange(6) > np.full((4, 1), 2),
+        "rewards": np.asarray([0.0, 1.0, 0.0, 1.0]),
+        "group_ids": np.asarray([0, 0, 1, 1]),
+        "messages": [[{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]] * 4,
+    }
+    handle = logger.log_rollouts(batch, step=step, await_join=("advantages",))
+    logger.log_rollouts(batch, step=step, split="eval-rollout")
+    logger.log_scalars({"loss": 0.5 / step}, step)
+    handle.join(advantages=np.asarray([-0.5, 0.5, -0.5, 0.5]))
+    logger.log_scalars({"lr": 0.1}, step)
+    logger.close_step(step)
+finished = logger.finish(180)
+names = ("rollouts_handed_over", "rollouts_stored", "traces_stored", "step_summaries_stored", "joins_handed_over",
+         "join_stored", "joins_missed", "scalars_handed_over", "scalars_stored", "closes_handed_over", "close_stored", "spooled")
+print(json.dumps({"finished": finished} | {name: logger.counters[name] for name in names}))
+"""
+
+
 class TestReceivingLogs:
     @pytest.fixture
     def server(self, tmp_path, monkeypatch):
@@ -211,14 +241,43 @@ class TestReceivingLogs:
         assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
 
     def test_a_rollout_logger_sees_what_it_sent_stored(self, server, tmp_path):
-        script = (
-            "import sys\nfrom rollout_traces import RolloutLogger\n"
-            "logger = RolloutLogger('sent', 'r', server_url=sys.argv[1])\n"
-            "logger.log_scalars({'loss': 0.5}, 1)\n"
-            "print('finished', logger.finish(180))\n"
-        )
-        done = self.logged(server, tmp_path / "runs", script)
-        assert "finished True" in done.stdout, done.stdout + done.stderr
+        done = self.logged(server, tmp_path / "runs", SEVERAL_OF_EACH_KIND)
+        said = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+        assert said.pop("finished", None) is True, done.stdout + done.stderr
+        assert said == {
+            "rollouts_handed_over": 24,
+            "rollouts_stored": 24,
+            "traces_stored": 24,
+            "step_summaries_stored": 6,
+            "joins_handed_over": 3,
+            "join_stored": 3,
+            "joins_missed": 0,
+            "scalars_handed_over": 6,
+            "scalars_stored": 6,
+            "closes_handed_over": 3,
+            "close_stored": 3,
+            "spooled": 0,
+        }
+        with closing(sqlite3.connect(tmp_path / "server" / "sent.db")) as stored:
+            keys = stored.execute(
+                "select key, step, count(*) from traces group by key, step order by key, step"
+            )
+            assert keys.fetchall() == [
+                (f"{split}/{kind}", step, n)
+                for split in ("eval-rollout", "rollout")
+                for kind, n in (("steps", 1), ("trajectories", 4))
+                for step in (1, 2, 3)
+            ]
+            for name in ("loss", "lr"):
+                like = f'%"{name}"%'
+                found = stored.execute(
+                    "select step from metrics where cast(metrics as text) like ? order by step", (like,)
+                )
+                assert [step for (step,) in found] == [1, 2, 3], name
+            told = (
+                "select json_extract(metadata, '$.advantage') from traces where key = 'rollout/trajectories'"
+            )
+            assert sorted(value for (value,) in stored.execute(told)) == [-0.5] * 6 + [0.5] * 6
         base = f"{server.address}/trackio/api/query_project"
         body = {"project": "sent", "query": "SELECT 1"}
         assert post(base, body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200

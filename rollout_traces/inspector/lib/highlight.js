@@ -5,6 +5,7 @@ const MOST_TERMS = 16;
 const LONGEST_QUERY = 400;
 const LONGEST_TEXT = 2_000_000;
 const SETTLED = 120;
+const BEFORE = 24;
 const BLOCK = ".rt-tokens, .rt-plain, p, li, pre, td, th, h3, h4, h5, h6";
 const SPACE = "[\\s\u00b7\u21b5]+";
 const SPACES = /[\s\u00b7\u21b5]+/;
@@ -20,6 +21,15 @@ export function expression(wanted) {
   const escaped = term => term.split(SPACES).filter(Boolean).map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(SPACE);
   const patterns = [...wanted].sort((a, b) => b.length - a.length).map(escaped).filter(Boolean);
   return new RegExp(patterns.join("|") || "(?!)", "gi");
+}
+
+// A snippet as [before, hit, after], the hit in sight of a narrow card; null where nothing that was searched for is in it.
+export function aroundHit(snippet, text) {
+  const match = text ? expression(terms(text)).exec(snippet) : null;
+  if (!match || !match[0]) return null;
+  const before = snippet.slice(0, match.index);
+  const cut = before.length > BEFORE ? `\u2026 ${before.slice(-BEFORE).replace(/^\S*\s+/, "")}` : before;
+  return [cut, match[0], snippet.slice(match.index + match[0].length)];
 }
 
 // A phrase of the analysis: its words in this order, whatever stands between them that is neither letter nor digit.

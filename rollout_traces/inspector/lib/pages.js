@@ -17,6 +17,12 @@ export function whenReady(name) {
   return new Promise(resolve => waiting.set(name, [...(waiting.get(name) || []), resolve]));
 }
 
+// At once where the page is there.
+export function onceReady(name, work) {
+  if (pages.has(name)) work(pages.get(name));
+  else whenReady(name).then(work);
+}
+
 // What the shell knows about the data: projects, runs, splits, steps. Pages read it and are told of news.
 export const catalog = { projects: [], project: null, runs: [] };
 

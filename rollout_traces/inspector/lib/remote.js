@@ -31,6 +31,14 @@ async function unanswered(why) {
   return new RemoteError({ message, kind: "offline" });
 }
 
+const MOMENT = 150;
+
+// Returns when a promise is settled, or after a moment: what is there by then is drawn at once, as a page that is drawn
+// twice takes twice as long.
+export function soon(promise) {
+  return Promise.race([Promise.resolve(promise).catch(() => {}), new Promise(resolve => setTimeout(resolve, MOMENT))]);
+}
+
 // Only the newest of several overlapping calls may draw.
 export function latest() {
   let turn = 0;

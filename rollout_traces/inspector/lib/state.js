@@ -53,6 +53,7 @@ export function apply(state, patch) {
   return next;
 }
 
+const ADDRESS_LATER = 300;
 const listeners = new Set();
 let current = typeof location === "undefined" ? {} : parse(location.search);
 
@@ -76,12 +77,21 @@ function publish(next) {
 // A choice is a step in the browser's history; a default that was filled in is not.
 export function set(patch, { fill = false } = {}) {
   const next = apply(current, patch);
-  const address = location.pathname + format(next) + location.hash;
   if (format(next) === format(current)) return;
-  try {
-    history[fill ? "replaceState" : "pushState"]({ rolloutTraces: true }, "", address);
-  } catch { /* a page in a sandboxed frame may not change its address */ }
+  write(fill ? "replaceState" : "pushState", next);
   publish(next);
+}
+
+// Fills in what nobody chose. The address says so once the page is drawn: a browser takes long to change it.
+export function assume(patch) {
+  publish(apply(current, patch));
+  setTimeout(() => write("replaceState", current), ADDRESS_LATER);
+}
+
+function write(how, state) {
+  try {
+    history[how]({ rolloutTraces: true }, "", location.pathname + format(state) + location.hash);
+  } catch { /* a page in a sandboxed frame may not change its address */ }
 }
 
 export function href(patch) {

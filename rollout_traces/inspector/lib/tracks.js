@@ -1,9 +1,22 @@
 // The per-token arrays of a rollout, as the server packs them: base64 of little-endian numbers.
 
-const KINDS = { f4: Float32Array, i4: Int32Array, u1: Uint8Array };
+const KINDS = { u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array };
 
-export function decode(packed) {
-  return new KINDS[packed.kind]((Uint8Array.fromBase64 ? Uint8Array.fromBase64(packed.data) : slowly(packed.data)).buffer);
+export function decode({ kind, data }) {
+  const { buffer } = Uint8Array.fromBase64 ? Uint8Array.fromBase64(data) : slowly(data);
+  return kind === "f2" ? halves(new Uint16Array(buffer)) : new KINDS[kind](buffer);
+}
+
+// Half precision as single: sign and the other bits in their places, then the exponent's offset, 127 - 15.
+function halves(bits) {
+  const single = new Uint32Array(bits.length);
+  const values = new Float32Array(single.buffer);
+  for (let i = 0; i < bits.length; i++) {
+    const rest = bits[i] & 0x7fff;
+    single[i] = (bits[i] & 0x8000) << 16 | (rest < 0x7c00 ? rest << 13 : 0x7f800000 | (rest & 0x3ff) << 13);
+    if (rest < 0x7c00) values[i] *= 2 ** 112;
+  }
+  return values;
 }
 
 function slowly(data) {
@@ -19,11 +32,24 @@ export class Tokens {
     this.n = payload.n;
     this.arrays = {};
     for (const [name, packed] of Object.entries(payload.arrays)) this.arrays[name] = decode(packed);
+    this.edges();
     this.trainVersion = payload.train_version;
     // One advantage for the whole rollout, as in GRPO: it holds at every token of the loss.
     if (payload.row_advantage !== undefined && !this.arrays.advantages) {
       this.arrays.advantages = Float32Array.from(this.arrays.loss_mask, inLoss => (inLoss ? payload.row_advantage : NaN));
     }
+  }
+
+  // Where each token's text starts and stops in `raw`.
+  edges() {
+    const { lengths, starts = new Int32Array(this.n) } = this.arrays;
+    const stops = new Int32Array(this.n);
+    const given = "starts" in this.arrays;
+    for (let i = 0; i < this.n; i++) {
+      if (!given && i) starts[i] = stops[i - 1];
+      stops[i] = starts[i] + lengths[i];
+    }
+    Object.assign(this.arrays, { starts, stops });
   }
 
   has(name) {

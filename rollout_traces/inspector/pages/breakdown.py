@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import StoreError
+from rollout_traces.flags import needs_text
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.ledger.columns import NULL_INT, Ledger
@@ -31,7 +32,7 @@ def breakdown(workspace: Workspace, request: Request) -> dict[str, Any]:
         StoreError: there is no such measure, or the column is none of `BY`.
     """
     name, by = request.text("name"), request.text("by")
-    measure = next((each for each in MEASURES if each.key == name and name != FLAGGED), None)
+    measure = next((each for each in MEASURES if each.key == name), None)
     if measure is None or by not in BY:
         raise StoreError(f"breakdown: no measure {name!r} by {by!r}. Columns: {', '.join(BY)}.")
     store = workspace.store(request.project)
@@ -40,10 +41,18 @@ def breakdown(workspace: Workspace, request: Request) -> dict[str, Any]:
     steps = sorted({int(step) for step in ledger.get("step").tolist()})
 
     def compute(part: Ledger) -> float:
+        if name == FLAGGED:
+            return flagged_share(part)
         found = ledger_metrics(part, request.split, measure.keys, settings)
         return next((found[key] for key in measure.keys if key in found), math.nan)
 
     return {"by": by, "steps": steps, "series": series_by(ledger, by, steps, compute)}
+
+
+def flagged_share(ledger: Ledger) -> float:
+    """Share of rows with a flag that is found without text."""
+    raised = [any(not needs_text(name) for name in names) for names in ledger.get("flags").tolist()]
+    return sum(raised) / max(len(raised), 1)
 
 
 def series_by(

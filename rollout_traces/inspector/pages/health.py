@@ -10,7 +10,7 @@ from typing import Any
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.breakdown import BY, breakdown
+from rollout_traces.inspector.pages.breakdown import BY, breakdown, flagged_share
 from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
 from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, StepMeasure
@@ -213,7 +213,7 @@ def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSett
     discards = Counter(reason for reason in ledger.get("discard_reason").tolist() if reason is not None)
     metrics = ledger_metrics(ledger, split, keys, settings) if ledger.n_rows and keys else {}
     return {
-        "metrics": {**metrics, FLAGGED: _flagged(ledger)},
+        "metrics": {**metrics, FLAGGED: flagged_share(ledger)},
         "flags": flag_shares(ledger),
         "discards": {name: (count / n_rows, count) for name, count in discards.items()},
         "ties": tie_reasons(ledger, settings),
@@ -236,12 +236,6 @@ def tie_reasons(ledger: Ledger, settings: RunSettings) -> dict[str, tuple[float,
         if cause is not None:
             reasons[f"all at {reward:.3g}" if cause == "other" else cause.replace("_", " ")] += 1
     return {reason: (n / several, n) for reason, n in reasons.items()}
-
-
-def _flagged(ledger: Ledger) -> float:
-    """Share of rows with a flag that is found without text."""
-    raised = [any(not needs_text(name) for name in names) for names in ledger.get("flags").tolist()]
-    return sum(raised) / max(len(raised), 1)
 
 
 def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:

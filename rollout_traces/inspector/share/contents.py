@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +16,7 @@ from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
-from rollout_traces.inspector.payload import packed
+from rollout_traces.inspector.payload import packed, unpacked
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store
@@ -206,21 +205,15 @@ def _around(workspace: Workspace, held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ids_of(shown: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    tracks = [
-        _numbers(each["tokens"]["arrays"]["ids"], "<i4") for each in shown if each["tokens"] is not None
-    ]
+    tracks = [unpacked(each["tokens"]["arrays"]["ids"]) for each in shown if each["tokens"] is not None]
     return np.unique(np.concatenate(tracks))
 
 
 def _pushes_on(pushes: Mapping[str, Any], ids: np.ndarray) -> dict[str, Any]:
     """The pushes on some token ids: others would show what rollouts that are not shared wrote."""
-    there = np.isin(_numbers(pushes["ids"], "<i4"), ids)
-    kept = {"ids": packed(_numbers(pushes["ids"], "<i4")[there])}
-    return {**pushes, **kept, **{k: packed(_numbers(pushes[k], "<f4")[there]) for k in ("up", "down")}}
-
-
-def _numbers(array: Mapping[str, str], dtype: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(array["data"]), dtype)
+    pushed = {name: unpacked(pushes[name]) for name in ("ids", "up", "down")}
+    there = np.isin(pushed["ids"], ids)
+    return {**pushes, **{name: packed(values[there]) for name, values in pushed.items()}}
 
 
 def _population(workspace: Workspace, asked: Mapping[str, Any]) -> dict[str, Any] | None:

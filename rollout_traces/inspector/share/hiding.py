@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.payload import packed, utf16_positions
+from rollout_traces.inspector.payload import packed, unpacked, utf16_positions
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.plain_values import plain
 from rollout_traces.steps.redact import HIDDEN, Redaction
@@ -154,14 +154,10 @@ def _texts(value: Any) -> list[str]:
 
 
 def _without_hidden_ids(arrays: Mapping[str, Any], raw: str) -> dict[str, Any]:
-    import base64
-
-    def read(name: str) -> np.ndarray:
-        return np.frombuffer(base64.b64decode(arrays[name]["data"]), "<i4")
-
     units = np.frombuffer(raw.encode("utf-16-le", "surrogatepass"), "<u2")
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(units == ord(HIDDEN))])
-    starts, stops = read("starts"), read("stops")
-    ids = read("ids").copy()
-    ids[before[stops] > before[starts]] = -1
+    lengths = unpacked(arrays["lengths"]).astype(np.int64)
+    starts = unpacked(arrays["starts"]) if "starts" in arrays else np.cumsum(lengths) - lengths
+    ids = unpacked(arrays["ids"]).astype(np.int32)
+    ids[before[starts + lengths] > before[starts]] = -1
     return {**arrays, "ids": packed(ids)}

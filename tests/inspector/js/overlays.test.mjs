@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { OVERLAYS, available, extremes, paint } from "../../../rollout_traces/inspector/components/overlays/registry.js";
 import { lone, path, smooth, ticks } from "../../../rollout_traces/inspector/components/charts/scale.js";
-import { Tokens } from "../../../rollout_traces/inspector/lib/tracks.js";
+import { Tokens, decode } from "../../../rollout_traces/inspector/lib/tracks.js";
 import { quantile } from "../../../rollout_traces/inspector/lib/colour.js";
 
 function pack(values, Kind, kind) {
@@ -11,7 +11,7 @@ function pack(values, Kind, kind) {
 
 function tokens(extra = {}, trainVersion = 9) {
   const arrays = {
-    ids: pack([1, 2, 3, 4], Int32Array, "i4"), starts: pack([0, 1, 2, 2], Int32Array, "i4"), stops: pack([1, 2, 2, 4], Int32Array, "i4"),
+    ids: pack([1, 2, 3, 4], Int32Array, "i4"), lengths: pack([1, 1, 0, 2], Uint8Array, "u1"),
     loss_mask: pack([0, 1, 1, 1], Uint8Array, "u1"), response_mask: pack([0, 1, 1, 1], Uint8Array, "u1"), special: pack([1, 0, 0, 0], Uint8Array, "u1"),
     ...Object.fromEntries(Object.entries(extra).map(([name, values]) => [name, name === "versions" ? pack(values, Int32Array, "i4") : pack(values, Float32Array, "f4")])),
   };
@@ -23,6 +23,22 @@ const near = (found, expected) => expected.forEach((value, i) => (Number.isNaN(v
 
 test("tokens are cut from the raw text", () => {
   assert.deepEqual([0, 1, 2, 3].map(i => tokens().text(i)), ["a", "b", "", "cd"]);
+});
+
+test("tokens whose texts do not follow each other are cut where they say", () => {
+  const track = new Tokens({ n: 2, arrays: { starts: pack([2, 0], Int16Array, "i2"), lengths: pack([2, 1], Uint8Array, "u1") } }, "abcd");
+  assert.deepEqual([0, 1].map(i => track.text(i)), ["cd", "a"]);
+});
+
+test("every number of half precision is read as it is", () => {
+  const bits = Uint16Array.from({ length: 65536 }, (_, i) => i);
+  const found = decode(pack(bits, Uint16Array, "f2"));
+  for (const each of bits) {
+    const [sign, exponent, fraction] = [each >> 15 ? -1 : 1, (each >> 10) & 31, each & 1023];
+    const normal = exponent === 31 ? (fraction ? NaN : Infinity) : 2 ** (exponent - 15) * (1 + fraction / 1024);
+    const expected = sign * (exponent ? normal : 2 ** -14 * (fraction / 1024));
+    assert.ok(Object.is(found[each], expected), `${each}: ${found[each]} is not ${expected}`);
+  }
 });
 
 test("an overlay is offered when the track holds what it needs", () => {
@@ -43,7 +59,7 @@ test("derived values follow their definitions", () => {
 });
 
 test("one advantage of the whole rollout holds at every token of the loss", () => {
-  const track = new Tokens({ n: 4, arrays: Object.fromEntries(["loss_mask", "response_mask"].map(name => [name, pack([0, 1, 0, 1], Uint8Array, "u1")])), row_advantage: -0.5 }, "");
+  const track = new Tokens({ n: 4, arrays: Object.fromEntries(["lengths", "loss_mask", "response_mask"].map(name => [name, pack([0, 1, 0, 1], Uint8Array, "u1")])), row_advantage: -0.5 }, "");
   near(track.get("advantages"), [NaN, -0.5, NaN, -0.5]);
 });
 
@@ -93,4 +109,21 @@ test("ticks are round and inside", () => {
 test("quantiles interpolate and leave out what is not finite", () => {
   assert.equal(quantile([1, 2, 3, NaN, Infinity], 0.5), 2);
   assert.ok(Number.isNaN(quantile([], 0.5)));
+  assert.equal(quantile([3], 1), 3);
+});
+
+test("a quantile is what sorting all values gives", () => {
+  let seed = 7;
+  const draw = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+  for (const size of [1, 2, 3, 10, 101, 1000]) {
+    for (const values of [Array.from({ length: size }, draw), Array.from({ length: size }, () => Math.round(draw() * 3)), Array.from({ length: size }, (_, i) => i), Array.from({ length: size }, (_, i) => 5 - i)]) {
+      const sorted = [...values].sort((a, b) => a - b);
+      for (const share of [0, 0.01, 0.25, 0.5, 0.99, 1]) {
+        const at = share * (size - 1);
+        const low = Math.floor(at);
+        const expected = sorted[low] + (sorted[Math.min(low + 1, size - 1)] - sorted[low]) * (at - low);
+        assert.equal(quantile(values, share), expected, `${size} values, ${share}`);
+      }
+    }
+  }
 });

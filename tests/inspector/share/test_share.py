@@ -11,8 +11,8 @@ import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.pages.share import share
+from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share import Shared, shared_contents, shared_page
-from rollout_traces.inspector.share.contents import _numbers
 from rollout_traces.inspector.workspace import Request
 from tests.inspector.share.conftest import HIDDEN_BY_THE_RUN, SECRET
 
@@ -57,8 +57,8 @@ class TestTheFile:
         short = min(workspace.store("share").query().rows, key=lambda row: row["n_tokens"]).id
         held = shared_contents(workspace, Shared("share", rollouts=(short,)))
         [ids] = [each["ids"] for key, each in held["around"].items() if key.startswith("group")]
-        own = _numbers(held["rollouts"][0]["tokens"]["arrays"]["ids"], "<i4")
-        assert set(_numbers(ids, "<i4")) <= set(own)
+        own = unpacked(held["rollouts"][0]["tokens"]["arrays"]["ids"])
+        assert set(unpacked(ids)) <= set(own)
 
     @pytest.mark.parametrize(
         ("wanted", "said"),
@@ -98,8 +98,11 @@ class TestHiding:
             shared_contents(workspace, Shared("share", rollouts=(longest,), patterns=patterns))["rollouts"][0]
             for patterns in ((), PATTERNS)
         )
-        before, after = (_numbers(each["tokens"]["arrays"]["ids"], "<i4") for each in (open_, hidden))
-        starts, stops = (_numbers(hidden["tokens"]["arrays"][name], "<i4") for name in ("starts", "stops"))
+        before, after = (unpacked(each["tokens"]["arrays"]["ids"]) for each in (open_, hidden))
+        assert "starts" not in hidden["tokens"]["arrays"]
+        lengths = unpacked(hidden["tokens"]["arrays"]["lengths"]).astype(int)
+        stops = np.cumsum(lengths)
+        starts = stops - lengths
         units = np.frombuffer(hidden["raw"].encode("utf-16-le"), "<u2")
         masked = np.array([0x2588 in units[a:b] for a, b in zip(starts, stops, strict=True)])
         assert masked.sum() > (before == -1).sum() > 0

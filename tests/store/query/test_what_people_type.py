@@ -74,18 +74,28 @@ Row = dict[str, Any]
         ("max(reward, 0.4) = 0.4", lambda r: max(r["reward"], 0.4) == 0.4),
         ("min(n_turns, 2) = 2", lambda r: min(r["n_turns"], 2) == 2),
         ("round(reward) = 1", lambda r: r["reward"] >= 0.5),
+        ("n_sampled % 20 = 5", lambda r: r["n_sampled"] % 20 == 5),
         ("source like 'gsm%'", lambda r: (r["source"] or "").startswith("gsm")),
+        ("source like 'GSM%'", lambda r: (r["source"] or "").startswith("gsm")),
+        ("source ~ 'sm[0-9]'", lambda r: "sm8" in (r["source"] or "")),
         ("source ~ '^gsm[0-9]+k$'", lambda r: r["source"] == "gsm8k"),
         ("step between 41 and 61", lambda r: r["step"] == 61),
+        ("step in [39, 60]", lambda r: r["step"] == 40),
         ("step in [40, 60]", lambda r: r["step"] == 40),
         ("step between [40, 60]", lambda r: r["step"] == 40),
         ("answer is empty", lambda r: not r["answer"]),
+        ("not source = 'math'", lambda r: r["source"] != "math"),
+        ("engine = null", lambda r: r["engine"] is None),
+        ("engine != null", lambda r: r["engine"] is not None),
         ("source is null", lambda r: r["source"] is None),
         ("engine = vllm-1", lambda r: r["engine"] == "vllm-1"),
         ("group.mean = 0.25", lambda r: r["group"] == 1),
         ("group.std < 0.1", lambda r: r["group"] == 1),
         ("group.size = 4", lambda r: r["group"] == 0),
+        ("group.min = 0.25", lambda r: r["group"] == 1),
+        ("group.max = 1", lambda r: r["group"] == 0),
         ("group.tied", lambda r: r["group"] == 1),
+        ("group.tied = 1", lambda r: r["group"] == 1),
         ("not group.tied and reward > group.mean", lambda r: r["reward"] == 1),
         ("answer contains '42'", lambda r: "42" in (r["answer"] or "")),
         ("answer contains 'TWO'", lambda r: "two" in (r["answer"] or "")),
@@ -130,21 +140,23 @@ def test_it_sorts_by_what_is_behind_the_filter(project: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "wrong"),
+    ("where", "wrong", "said"),
     [
-        ("rewrd > 0", "rewrd"),
-        ("truncatd", "truncatd"),
-        ("flags has truncatd", "truncatd"),
-        ("flags = 'truncatd'", "truncatd"),
-        ("tols = search", "tols"),
-        ("group.meen > 0", "group.meen"),
-        ("avg(reward) > 0", "avg"),
+        ("rewrd > 0", "rewrd", "Did you mean reward?"),
+        ("truncatd", "truncatd", "Did you mean truncated?"),
+        ("flags has truncatd", "truncatd", "Did you mean truncated?"),
+        ("flags has zzz", "zzz", "Flags: "),
+        ("flags = 'truncatd'", "'truncatd'", "Did you mean truncated?"),
+        ("tols = search", "tols", "Did you mean tools?"),
+        ("group.meen > 0", "group.meen", "Did you mean group.mean?"),
+        ("reward > 0 and avg(reward) > 0", "avg", "there is abs, len, min, max, round"),
     ],
 )
-def test_what_names_nothing_is_pointed_at(project: Store, where: str, wrong: str) -> None:
+def test_what_names_nothing_is_pointed_at(project: Store, where: str, wrong: str, said: str) -> None:
     with pytest.raises(QueryError) as caught:
         project.query(where=where, rows="all")
-    assert wrong in where[caught.value.start : caught.value.stop]
+    assert where[caught.value.start : caught.value.stop] == wrong
+    assert said in str(caught.value)
     assert project.count(rows="all") == 12
 
 

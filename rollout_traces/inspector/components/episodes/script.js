@@ -122,11 +122,15 @@ function head() {
 function tree(opened) {
   const axis = spans(data.tree);
   const extras = data.tree.differs;
-  const heads = ["branch", "how it left", "trained", ...(data.tree.one_reward ? [] : ["reward"]), "advantage", "sampled", "turns", "stop", ...extras.map(key => key.replace("extra/", ""))];
+  const heads = ["branch", "how it left", "trained", ...(data.tree.one_reward ? [] : ["reward"]), "advantage", "sampled", "turns", ...(stops() ? ["stop"] : []), ...extras.map(key => key.replace("extra/", ""))];
   return h("div", { class: "rt-tree", tabindex: "0", "aria-label": "Branches" }, h("table", { testid: "branches" },
     h("thead", null, h("tr", null, heads.map(name => h("th", null, inert(name))), h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`), h("th", null, "flags"))),
     h("tbody", null, data.tree.rows.map(row => branchRow(row, opened, axis, extras)))),
   h("p", { class: "rt-tree-legend" }, axis.unit === "seconds" ? "From each row's own start." : "When rows began was not logged: a row begins where it left the other, its shared beginning hollow."));
+}
+
+function stops() {
+  return data.tree.rows.some(row => row.values.stop_reason);
 }
 
 function branchRow(row, opened, axis, extras) {
@@ -136,7 +140,7 @@ function branchRow(row, opened, axis, extras) {
   const name = row.id ? h("button", { type: "button", class: "rt-ghost", testid: "open-branch", onclick: () => choose(row) }, nameOf(row)) : h("span", { class: "rt-faint", title: "Not kept as a trace" }, nameOf(row));
   return h("tr", { dataset: { kind: row.left.kind }, "aria-current": row === opened ? "true" : null }, h("td", null, h("span", { class: "rt-depth" }, indent), name), h("td", null, howItLeft(row)),
     h("td", null, v.trained === 1 ? h("span", { class: "rt-chip rt-chip-info" }, "trained") : v.trained === 0 ? h("span", { class: "rt-faint" }, v.discard_reason ? inert(String(v.discard_reason)).replaceAll("_", " ") : "not in the loss") : ""),
-    data.tree.one_reward ? null : figure(v.reward), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns), h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
+    data.tree.one_reward ? null : figure(v.reward), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns), stops() ? h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
     extras.map(key => h("td", null, row.extras[key] === undefined || row.extras[key] === null ? "" : inert(String(row.extras[key]).slice(0, 40)))), h("td", { class: "rt-way" }, strip(row, axis)), h("td", null, flagChips(row.flags, data.severities, 2)));
 }
 

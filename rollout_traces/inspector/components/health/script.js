@@ -90,7 +90,7 @@ function card(measure, step, chartWidth, weight) {
 }
 
 function byPicker(measure) {
-  if (!data.by.length || measure.key === "flags/any_share") return null;
+  if (!data.by.length) return null;
   const chosen = apart.get(measure.key) || "";
   return h("select", { class: "rt-by", "aria-label": `${measure.title} by`, testid: "by", onchange: event => {
     if (event.target.value) apart.set(measure.key, event.target.value); else apart.delete(measure.key);

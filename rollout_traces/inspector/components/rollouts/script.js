@@ -5,7 +5,7 @@ import { number, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { latest, remote, soon } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -34,6 +34,7 @@ let chartsFor = "";
 let rollout = null;
 let rolloutFor = "";
 let ahead = null;
+let named = null;
 let view = null;
 let marks = null;
 let labels = null;
@@ -112,7 +113,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
   listFor = wanted;
   const asked = { ...request(now), where: now.where || "", text: now.text || "", sort: now.sort || "", scope: now.scope || "step" };
   if (!list && !quiet) replace(part(".rt-left-list"), h("div", { class: "rt-loading" }, "Loading…"));
-  newestList(call("samples", asked), data => {
+  newestList(afterNamed(() => call("samples", asked)), data => {
     filterBar.error(null);
     list = data;
     drawList();
@@ -130,7 +131,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
 function drawList() {
   const now = state.get();
   drawSamples(part(".rt-left-list"), list, {
-    selectedId: rollout?.id, open, showStep: now.scope === "all", scope: now.scope,
+    selectedId: rollout?.id, text: now.text || "", open, showStep: now.scope === "all", scope: now.scope,
     openGroup: group => state.set({ page: "group", group, sample: null, id: null }),
     filtered: Boolean(now.where || now.text), widen: () => state.set({ scope: "all" }),
     more: async after => {
@@ -201,9 +202,15 @@ function askRollout(now, id) {
 
 // The address names a rollout of a project that is only being opened: its answer is on the way meanwhile.
 function askAhead(now) {
-  if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined)) return;
+  if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined)) return null;
   ahead = { wanted: keyOf(now, OPEN_KEYS), answer: askRollout(now) };
-  ahead.answer.catch(() => {});
+  named = soon(ahead.answer).then(() => new Promise(resolve => setTimeout(resolve))).then(() => { named = null; });
+  return ahead.answer;
+}
+
+// What is around a rollout that the address names is asked for once that rollout is drawn.
+function afterNamed(ask) {
+  return named ? named.then(ask) : ask();
 }
 
 // In another run or split it is asked for beside the list, which may then say that another one is the nearest.
@@ -265,7 +272,7 @@ function lookChanged(patch) {
 function loadCharts(now) {
   chartsFor = keyOf(now, CHART_KEYS);
   const names = chartsOf(now.charts || rememberedCharts(now.project).join(",")).flat();
-  newestCharts(call("metrics", { ...request(now), names }), data => charts.setData(data), error => charts.fail(error));
+  newestCharts(afterNamed(() => call("metrics", { ...request(now), names })), data => charts.setData(data), error => charts.fail(error));
 }
 
 function compare() {

@@ -2,6 +2,7 @@
 
 import { h, replace } from "../../lib/dom.js";
 import { compact, number, plural, signed } from "../../lib/format.js";
+import { aroundHit } from "../../lib/highlight.js";
 import { rewardColour } from "../../lib/colour.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { lateChips } from "../rollout_header/script.js";
@@ -45,7 +46,13 @@ export function dots(rewards, range) {
     rewards.length > shown.length ? h("span", { class: "rt-faint" }, ` +${rewards.length - shown.length}`) : null);
 }
 
-export function sampleCard(card, { range, severities, selected, open, showStep, inGroup }) {
+// Where what was searched for was found, and the words around it.
+function snippet(words, text) {
+  const parts = aroundHit(words, text);
+  return h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, parts ? [parts[0], h("mark", null, parts[1]), parts[2]] : words);
+}
+
+export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup }) {
   const where = [showStep ? `step ${number(card.step)}` : null, inGroup || card.group === null ? null : `g${number(card.group)}`, card.sample === null ? null : `#${number(card.sample)}`].filter(Boolean).join(" · ");
   return h("button", {
     type: "button", class: "rt-sample" + (selected ? " rt-selected" : "") + (card.discard_reason ? " rt-discarded" : ""),
@@ -54,7 +61,7 @@ export function sampleCard(card, { range, severities, selected, open, showStep, 
   h("span", { class: "rt-sample-reward", style: { "--dot": rewardColour(card.reward, range) } }, number(card.reward, 3)),
   h("span", { class: "rt-sample-body" },
     h("span", { class: "rt-sample-words rt-ellipsis" }, firstWords(card.words || "") || h("em", { class: "rt-faint" }, "no text")),
-    card.snippet ? h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, firstWords(card.snippet, 240)) : null,
+    card.snippet ? snippet(firstWords(card.snippet, 240), text) : null,
     h("span", { class: "rt-sample-facts" },
       where ? h("span", null, where) : null,
       card.advantage === null ? null : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
@@ -117,6 +124,6 @@ export function mark(root, id) {
     const selected = node.dataset.id === id;
     node.classList.toggle("rt-selected", selected);
     node.toggleAttribute("aria-current", selected);
-    if (selected) node.scrollIntoView({ block: "nearest" });
+    if (selected) requestAnimationFrame(() => node.scrollIntoView({ block: "nearest" }));
   }
 }

@@ -4,8 +4,8 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { catalog, onPopulation, runOf, splitOf, whenReady } from "../../lib/pages.js";
-import { remote } from "../../lib/remote.js";
+import { catalog, onPopulation, onceReady, runOf, splitOf, whenReady } from "../../lib/pages.js";
+import { remote, soon } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { updateIncidents } from "./incident_bar.js";
@@ -46,8 +46,11 @@ function follow(event) {
 async function refresh(changed) {
   const now = state.get();
   if (loadedProject === undefined || loadedProject !== (now.project || null)) {
-    whenReady(now.page || opens(now)).then(page => page.askAhead?.(now));
+    let ahead;
+    onceReady(now.page || opens(now), page => { ahead = page.askAhead?.(now); });
     if (!(await loadCatalog(now.project))) return;
+    await soon(ahead);
+    if (state.get().project !== now.project) return;
   }
   if (fillDefaults()) return;
   drawPickers();
@@ -102,7 +105,7 @@ function fillDefaults() {
   }
   const before = state.format(now);
   if (state.format(state.apply(now, patch)) === before) return false;
-  state.set(patch, { fill: true });
+  state.assume(patch);
   return true;
 }
 
@@ -158,7 +161,7 @@ function drawTabs() {
   }, page.title));
   const bar = root.querySelector(".rt-tabs");
   replace(bar, tabs);
-  showCurrent(bar);
+  requestAnimationFrame(() => showCurrent(bar));
 }
 
 // Where the tabs are wider than the window (a phone), the page that is open is among those in sight.

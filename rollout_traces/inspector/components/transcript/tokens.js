@@ -7,9 +7,12 @@ import { inert, showWhitespace } from "../../lib/text.js";
 
 const CHUNK = 256;
 const LINE_PX = 23;
-const NEAR = "900px 0px";
+const NEAR_PX = 900;
+const NEAR = `${NEAR_PX}px 0px`;
 // Tokens that are elements from the start: what is seen first is painted once, with its overlay.
 const SEEN_FIRST = 1024;
+
+const afterPaint = work => requestAnimationFrame(() => setTimeout(work));
 
 export class TokenText {
   // look: {painted, flagged: Uint8Array (0, or 1 + severity), whitespace, divergence: first token that differs}
@@ -17,12 +20,22 @@ export class TokenText {
     this.tokens = tokens;
     this.look = { painted: null, flagged: null, whitespace: false };
     this.startOver();
-    this.observer = new IntersectionObserver(entries => {
-      for (const entry of entries) if (entry.isIntersecting) this.upgrade(entry.target);
-    }, { root: scroller, rootMargin: NEAR });
+    this.observer = new IntersectionObserver(entries => this.arrived(entries), { root: scroller, rootMargin: NEAR });
     this.nearObserver = new IntersectionObserver(entries => {
       for (const entry of entries) entry.target.classList.toggle("rt-near", entry.isIntersecting);
     }, { root: scroller, rootMargin: NEAR });
+  }
+
+  // Chunks that came near the view: those in sight now, the others once the page has been painted.
+  arrived(entries) {
+    const near = [];
+    for (const { isIntersecting, target, boundingClientRect: box, rootBounds } of entries) {
+      if (!isIntersecting) continue;
+      const inSight = !rootBounds || (box.top < rootBounds.bottom - NEAR_PX && box.bottom > rootBounds.top + NEAR_PX);
+      if (inSight) this.upgrade(target);
+      else near.push(target);
+    }
+    if (near.length) afterPaint(() => near.forEach(chunk => this.upgrade(chunk)));
   }
 
   // Other nodes will be made.

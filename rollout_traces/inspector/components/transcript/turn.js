@@ -34,7 +34,7 @@ export class TurnCard {
     return h("header", { class: "rt-turn-head" }, this.toggle,
       h("span", { class: "rt-turn-facts" }, turn.n_tokens === null ? null : h("span", null, plural(turn.n_tokens, "token")), sampled, versions,
         turn.answers !== null && turn.answers !== undefined ? h("span", { class: "rt-faint" }, `answers turn ${turn.answers}`) : null),
-      h("span", { class: "rt-turn-tools" }, this.rawButton, copyButton(() => (this.asTokens() ? this.turn.raw() : this.turn.content))));
+      h("span", { class: "rt-turn-tools" }, this.rawButton, copyButton(() => (this.asTokens() || !this.options.tokenText ? this.turn.raw() : this.turn.content))));
   }
 
   strips() {
