@@ -172,7 +172,9 @@ class Ledger:
     @property
     def n_rows(self) -> int:
         """Number of rollouts, B."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        for column in self.columns.values():
+            return len(column)
+        return 0
 
     def get(self, name: str) -> np.ndarray:
         """A column; full of unknowns, and not to be written to, when it is absent.
@@ -307,7 +309,8 @@ def _packed_ints(columns: Mapping[str, np.ndarray]) -> dict[str, tuple[dict[str,
     unknown = values_C_B == NULL_INT
     lows = np.where(unknown, _MAX_INT, values_C_B).min(axis=1, initial=_MAX_INT)
     lows[unknown.all(axis=1)] = 0
-    codes_C_B = np.where(unknown, 0, values_C_B - lows[:, None] + 1)
+    above_C_B = values_C_B.view(np.uint64) - lows.view(np.uint64)[:, None]  # never below 0, and exact modulo 2 ** 64
+    codes_C_B = np.where(unknown, 0, above_C_B + 1)
     highest = codes_C_B.max(axis=1, initial=0).tolist()
     bytes_C_B = codes_C_B.astype(_BYTE)
     packed = {}
@@ -344,8 +347,9 @@ def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.nda
     if entry["kind"] == "float":
         return values.astype(np.float64)
     if entry["kind"] == "int":
-        codes = values.astype(np.int64)
-        return np.where(codes == 0, NULL_INT, codes + entry["low"] - 1)
+        counted = values.astype(np.uint64)
+        low = np.full(1, entry["low"], np.int64).view(np.uint64)
+        return np.where(counted == 0, NULL_INT, (counted - 1 + low).view(np.int64))
     codes = values.astype(np.int64)
     known = [tuple(value) if isinstance(value, list) else value for value in entry["values"]]
     if len(codes) and not 0 <= codes.min() <= codes.max() < len(known):

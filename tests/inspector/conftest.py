@@ -188,6 +188,16 @@ class Visit:
         """What is visible under a test id."""
         return self.page.locator(f"[data-testid='{testid}']:visible")
 
+    def scroll_until(self, n_rows: int) -> None:
+        """Scrolls to the end of a table that loads on, also where it is drawn anew meanwhile, until it has so many rows."""
+        self.page.wait_for_function(
+            """n => {
+                document.querySelector(".rt-sentinel")?.scrollIntoView();
+                return document.querySelectorAll("[data-testid='explore-table'] tbody tr").length >= n;
+            }""",
+            arg=n_rows,
+        )
+
     @property
     def state(self) -> dict[str, str]:
         """The address as the page reads it, once it has written there what it filled in."""

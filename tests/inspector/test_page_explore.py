@@ -35,7 +35,7 @@ class TestTheTable:
     def test_all_rows_come_from_the_ledger_and_load_on_scrolling(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
         expect(rows(visit).first).to_be_visible()
-        visit.page.locator(".rt-sentinel").scroll_into_view_if_needed()
+        visit.scroll_until(192)
         expect(rows(visit)).to_have_count(192)
         expect(visit.page.locator("tr.rt-not-traced").first).to_be_attached()
 

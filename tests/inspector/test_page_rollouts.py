@@ -203,7 +203,6 @@ class TestTokens:
     def test_a_hovered_token_shows_id_text_position_and_values(self, visit):
         visit.open(project="demo", run="run-a", step=4, overlay="logprob")
         token = visit.page.locator("[data-turn='2'] [data-testid='token']").nth(6)
-        token.scroll_into_view_if_needed()
         token.hover()
         card = visit.get("token-card")
         for words in (

@@ -102,7 +102,6 @@ class TestFromACurveToAToken:
         visit.open(**run.place, step=2, overlay=run.overlay)
         expect(visit.get("legend")).to_be_visible()
         token = visit.page.locator("[data-role='assistant'] [data-testid='token']").nth(8)
-        token.scroll_into_view_if_needed()
         token.hover()
         for words in ("id", "position", "in the loss", "sampled"):
             expect(visit.get("token-card")).to_contain_text(words)
@@ -174,8 +173,7 @@ class TestExploring:
         visit.open(**run.place, tab="explore", rows="all", hist="reward")
         expect(rows(visit).first).to_be_visible()
         expect(visit.page.locator("[data-testid='histogram'], [data-testid='facets']").first).to_be_visible()
-        visit.page.locator(".rt-sentinel").scroll_into_view_if_needed()
-        expect(rows(visit).nth(150)).to_be_attached()
+        visit.scroll_until(151)
 
 
 @BOTH

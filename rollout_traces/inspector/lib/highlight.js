@@ -23,13 +23,18 @@ export function expression(wanted) {
   return new RegExp(patterns.join("|") || "(?!)", "gi");
 }
 
-// A snippet as [before, hit, after], the hit in sight of a narrow card; null where nothing that was searched for is in it.
-export function aroundHit(snippet, text) {
-  const match = text ? expression(terms(text)).exec(snippet) : null;
-  if (!match || !match[0]) return null;
-  const before = snippet.slice(0, match.index);
-  const cut = before.length > BEFORE ? `\u2026 ${before.slice(-BEFORE).replace(/^\S*\s+/, "")}` : before;
-  return [cut, match[0], snippet.slice(match.index + match[0].length)];
+// A snippet as [before, hit, between, hit, ..., after], the first hit in sight of a narrow card; null where nothing
+// that was searched for is in it.
+export function aroundHits(snippet, text) {
+  const hits = text ? [...snippet.matchAll(expression(terms(text)))].filter(match => match[0]) : [];
+  if (!hits.length) return null;
+  const before = snippet.slice(0, hits[0].index);
+  const pieces = [before.length > BEFORE ? `\u2026 ${before.slice(-BEFORE).replace(/^\S*\s+/, "")}` : before];
+  hits.forEach((match, at) => {
+    const stop = hits[at + 1]?.index ?? snippet.length;
+    pieces.push(match[0], snippet.slice(match.index + match[0].length, stop));
+  });
+  return pieces;
 }
 
 // A phrase of the analysis: its words in this order, whatever stands between them that is neither letter nor digit.

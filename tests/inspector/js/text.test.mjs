@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
-import { aroundHit, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
+import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
 test("characters that act become marks", () => {
   assert.equal(inert("a\u202eb\u0000\u001b[31m\u200b\ufeff"), "a⟨RLO⟩b␀␛[31m⟨ZWSP⟩⟨BOM⟩");
@@ -53,8 +53,9 @@ test("what is searched for is found in any case, signs as they stand, white spac
 
 test("a snippet is cut so that what was found is near its beginning", () => {
   const long = "\u2026 quite a number of words come before what is looked for, division by  zero, and after";
-  assert.deepEqual(aroundHit(long, '"Division by zero"'), ["\u2026 what is looked for, ", "division by  zero", ", and after"]);
-  assert.deepEqual(aroundHit("at once found", "at"), ["", "at", " once found"]);
-  assert.equal(aroundHit("nothing here", "absent"), null);
-  assert.equal(aroundHit("nothing here", ""), null);
+  assert.deepEqual(aroundHits(long, '"Division by zero"'), ["\u2026 what is looked for, ", "division by  zero", ", and after"]);
+  assert.deepEqual(aroundHits("at once found", "at"), ["", "at", " once found"]);
+  assert.deepEqual(aroundHits("a zero, then one division", "division zero"), ["a ", "zero", ", then one ", "division", ""]);
+  assert.equal(aroundHits("nothing here", "absent"), null);
+  assert.equal(aroundHits("nothing here", ""), null);
 });

@@ -2,7 +2,7 @@
 
 import { h, replace } from "../../lib/dom.js";
 import { compact, number, plural, signed } from "../../lib/format.js";
-import { aroundHit } from "../../lib/highlight.js";
+import { aroundHits } from "../../lib/highlight.js";
 import { rewardColour } from "../../lib/colour.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { lateChips } from "../rollout_header/script.js";
@@ -48,8 +48,9 @@ export function dots(rewards, range) {
 
 // Where what was searched for was found, and the words around it.
 function snippet(words, text) {
-  const parts = aroundHit(words, text);
-  return h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, parts ? [parts[0], h("mark", null, parts[1]), parts[2]] : words);
+  const pieces = aroundHits(words, text);
+  const shown = pieces ? pieces.map((piece, at) => (at % 2 ? h("mark", null, piece) : piece)) : words;
+  return h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, shown);
 }
 
 export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup }) {
