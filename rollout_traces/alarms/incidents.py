@@ -168,10 +168,13 @@ class AlarmState:
         return tuple(incident for incident in self.incidents if incident.closed is None)
 
     def as_plain(self) -> dict[str, Any]:
-        """JSON-safe values."""
+        """JSON-safe values; signals that share a track, as most do, are listed with it."""
+        alike: dict[int, tuple[Track, list[Key]]] = {}
+        for key, track in self.tracks.items():
+            alike.setdefault(id(track), (track, []))[1].append(key)
         return {
             "incidents": [asdict(incident) for incident in self.incidents],
-            "tracks": [[*key, *track.as_plain()] for key, track in self.tracks.items()],
+            "tracks": [[keys, *track.as_plain()] for track, keys in alike.values()],
         }
 
     @classmethod
@@ -187,7 +190,9 @@ class AlarmState:
             )
             for known in values.get("incidents", ())
         )
-        tracks = {(name, source): Track.from_plain(rest) for name, source, *rest in values.get("tracks", ())}
+        tracks: dict[Key, Track] = {}
+        for keys, *rest in values.get("tracks", ()):
+            tracks |= dict.fromkeys(((name, source) for name, source in keys), Track.from_plain(rest))
         return cls(incidents, tracks)
 
 

@@ -213,7 +213,8 @@ class HandOver:
             True when nothing is kept.
         """
         with self._retrying:
-            self.writer.count_waiting()
+            if self._kept:
+                self.writer.count_waiting()
             while self._kept:
                 try:
                     self.last_name = self.writer.append([self._kept[0][0]])

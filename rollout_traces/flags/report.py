@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rollout_traces.flags.base import Flag, Severity
@@ -91,8 +92,14 @@ def describe_off(off: Mapping[str, Sequence[str]]) -> str:
     Args:
         off: flag name -> what it lacks.
     """
+    return _described(tuple((name, tuple(keys)) for name, keys in off.items()))
+
+
+@lru_cache(16)
+def _described(off: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    """A run's steps mostly lack the same: the sentence is made once."""
     by_key: dict[str, list[str]] = {}
-    for name, keys in off.items():
+    for name, keys in off:
         by_key.setdefault(" or ".join(keys), []).append(name)
     parts = [f"{', '.join(names)} (no {keys})" for keys, names in by_key.items()]
     return f"Flags that are off: {'; '.join(parts)}." if parts else ""

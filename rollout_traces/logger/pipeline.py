@@ -154,13 +154,20 @@ class SpoolClient:
         while True:
             if self.hand_over.retry():
                 mark = mark or self.hand_over.last_name
-                names = self.reader.names()
-                if not names or names[0] > mark:
+                if self._is_stored(mark):
+                    self._writer.count_waiting()
                     return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
+
+    def _is_stored(self, name: str) -> bool:
+        """True when a record, and all before it, are stored; that one is mostly the last to be."""
+        if self.reader.has(name):
+            return False
+        names = self.reader.names()
+        return not names or names[0] > name
 
     def _end_writing(self) -> None:
         """Ends writing; records that could not be written to disk by now are counted as lost."""
@@ -177,6 +184,7 @@ class SpoolClient:
         while True:
             try:
                 self._look_after()
+                self._writer.count_waiting()
                 self.hand_over.retry()
                 self._writer.keep_ahead()
             except Exception as error:  # noqa: BLE001  the watch must go on; counted and warned

@@ -34,6 +34,8 @@ QUEUE_BYTES = 16 << 20
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
 """Log calls that may, however small."""
+NUMBER = 8
+"""Bytes that a number is counted as."""
 LONGEST_SEND = 0.5
 """Seconds that one batch of Trackio's sender is waited for at most."""
 _made_here: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -309,18 +311,19 @@ def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
 
 
 def _n_bytes(value: Any) -> int:
-    """About how many bytes a value takes in Trackio's queue."""
+    """About how many bytes a value takes in Trackio's queue; lists are taken to hold what their first item is."""
     if isinstance(value, (int, float)):
-        return 8
+        return NUMBER
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(len(str(key)) for key in value) + sum(map(_n_bytes, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(_n_bytes, value))
+        return sum(map(len, value)) + sum(map(_n_bytes, value.values()))
+    if isinstance(value, list):
+        are_numbers = bool(value) and isinstance(value[0], (int, float))
+        return NUMBER * len(value) if are_numbers else sum(map(_n_bytes, value))
     if hasattr(value, "messages"):
         return _n_bytes(value.messages) + _n_bytes(value.metadata) + _n_bytes(value.spans)
-    return 8
+    return NUMBER
 
 
 def _as_histogram(values: np.ndarray) -> Any:

@@ -186,6 +186,10 @@ class SpoolReader:
             return []
         return sorted(file[: -len(RECORD)] for file in files if file.endswith(RECORD))
 
+    def has(self, name: str) -> bool:
+        """True while a record is there."""
+        return (self.folder / f"{name}{RECORD}").exists()
+
     def read(self, name: str) -> Record:
         """Reads a record.
 

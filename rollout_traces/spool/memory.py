@@ -63,6 +63,10 @@ class MemorySpool:
         with self._lock:
             return list(self._records)
 
+    def has(self, name: str) -> bool:
+        """True while a record waits."""
+        return name in self._records
+
     def read(self, name: str) -> Record:
         """Reads a record."""
         data = self._records.get(name)

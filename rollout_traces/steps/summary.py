@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -150,8 +150,12 @@ def step_summary_of(
 
 def _off_text(judged: JudgedStep) -> str:
     """The metrics that were asked for and are off, each with the inputs that it lacks."""
-    missing = missing_of(judged.view, judged.options.metric_keys)
-    return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
+    return _listed(tuple(missing_of(judged.view, judged.options.metric_keys).items()))
+
+
+@lru_cache(16)
+def _listed(missing: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing)
 
 
 def _status(rows: Ledger) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.packed_batch import StepKey
@@ -60,6 +60,14 @@ class RecordSource(Protocol):
     def remove(self, name: str) -> None: ...
 
     def set_aside(self, name: str) -> Any: ...
+
+
+class Waiting(NamedTuple):
+    """A spool as it was found: whether its owner was gone, and the records that waited in it then, oldest first."""
+
+    source: RecordSource
+    owner_is_gone: bool
+    names: Sequence[str]
 
 
 @dataclass(eq=False)
@@ -111,7 +119,9 @@ class SpoolConsumer:
         self._consumed: dict[Place, Consumed] = {}
         self._of_open_step: dict[StepKey, list[Place]] = {}
         self._replay = Replay(sink.stored, closes or CloseLog(), counters)
-        self._replay.send_again(place for place, _ in self._records())
+        self._replay.send_again(
+            (name, spool.source.spool) for spool in self._waiting() for name in spool.names
+        )
         self._settles = True
         self._n_logged = 0
         self._looked_at = 0.0
@@ -149,10 +159,11 @@ class SpoolConsumer:
         """
         if time.monotonic() < self._not_before or not self._is_settled():
             return False
-        moved, is_behind = self._process_new()
+        waiting = self._waiting()
+        moved, is_behind = self._process_new(waiting)
         moved = self._close_decided(incomplete=not moved and not is_behind) or moved
         if not is_behind:
-            moved = self._close_due() or moved
+            moved = self._close_due(self._living(waiting)) or moved
         was_sending, self._is_sending = self._is_sending, self.sink.is_sending()
         has_sent = was_sending and not self._is_sending
         if self._consumed and (has_sent or time.monotonic() - self._looked_at >= CONFIRM_EVERY):
@@ -180,22 +191,22 @@ class SpoolConsumer:
         self._begin()
         return True
 
-    def _records(self) -> list[tuple[Place, RecordSource]]:
-        """All waiting records, in the order handed over."""
-        found = [((name, reader.spool), reader) for reader in self._readers() for name in reader.names()]
-        return sorted(found, key=lambda item: item[0])
+    def _waiting(self) -> list[Waiting]:
+        """The spools with their waiting records; whether an owner is gone is asked first, so that none comes later."""
+        return [Waiting(reader, reader.owner_is_gone, reader.names()) for reader in self._readers()]
 
-    def _process_new(self) -> tuple[bool, bool]:
-        """Processes new records.
+    def _process_new(self, waiting: Sequence[Waiting]) -> tuple[bool, bool]:
+        """Processes new records, in the order handed over.
 
         Returns:
             Whether there were some, and whether there are more.
         """
         started = time.monotonic()
         moved = False
-        living = self._living()
+        living = self._living(waiting)
         unconfirmed, self._n_logged = self._n_unconfirmed(), 0
-        for place, source in self._records():
+        records = [((name, spool.source.spool), spool.source) for spool in waiting for name in spool.names]
+        for place, source in sorted(records, key=lambda item: item[0]):
             if place in self._consumed:
                 continue
             if time.monotonic() - started > TURN or unconfirmed + self._n_logged >= MAX_UNCONFIRMED:
@@ -324,8 +335,8 @@ class SpoolConsumer:
             if due.why in ("announced", "next step", "attempt"):
                 self._close_open(due)
 
-    def _close_due(self) -> bool:
-        found = self._due(self._living())
+    def _close_due(self, living: set[str]) -> bool:
+        found = self._due(living)
         for due in found:
             self._close_open(due)
         return bool(found)
@@ -336,13 +347,13 @@ class SpoolConsumer:
         ranks = {spool for spool in living if spool.startswith(RANK_SPOOL)}
         return self._rules.due(time.monotonic(), living, ranks, self._processor.awaits_joins)
 
-    def _living(self) -> set[str]:
+    def _living(self, waiting: Sequence[Waiting]) -> set[str]:
         """Spools that may still deliver records: their owners are alive, or they hold records not processed yet."""
         return {
-            reader.spool
-            for reader in self._readers()
-            if not reader.owner_is_gone
-            or any((name, reader.spool) not in self._consumed for name in reader.names())
+            spool.source.spool
+            for spool in waiting
+            if not spool.owner_is_gone
+            or any((name, spool.source.spool) not in self._consumed for name in spool.names)
         }
 
     def _close_open(self, due: Due) -> None:

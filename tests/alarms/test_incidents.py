@@ -252,4 +252,13 @@ class TestSignalsThatAreAlike:
         together = over_steps(steps, SIGNALS)
         judge = incidents_of_a_run._judge
         monkeypatch.setattr(incidents_of_a_run, "_judge", lambda *arguments: judge(*arguments[:-1], {}))
-        assert over_steps(steps, SIGNALS).as_plain() == together.as_plain()
+        alone = over_steps(steps, SIGNALS)
+        assert (alone.incidents, dict(alone.tracks)) == (together.incidents, dict(together.tracks))
+
+    def test_that_share_a_track_are_stored_with_it_once_and_share_it_again(self):
+        state = over_steps([signals_of(ledger({}), step) for step in range(5)], SIGNALS)
+        stored = json.loads(json.dumps(state.as_plain()))
+        again = AlarmState.from_plain(stored)
+        assert len(stored["tracks"]) < 5 < len(state.tracks)
+        assert dict(again.tracks) == dict(state.tracks)
+        assert len({id(track) for track in again.tracks.values()}) == len(stored["tracks"])

@@ -38,6 +38,7 @@ class TestOrder:
         reader = SpoolReader(writer.folder)
         reader.remove(names[1])
         assert reader.names() == [names[0], names[2]]
+        assert [reader.has(name) for name in names] == [True, False, True]
 
     def test_a_freed_file_is_written_again(self, writer):
         reader = SpoolReader(writer.folder)
