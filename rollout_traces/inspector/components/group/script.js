@@ -86,10 +86,10 @@ function members(letters) {
   const columns = aligned(kept);
   const rowOf = new Map(kept.map((member, at) => [member, columns[at]]));
   const width = Math.max(columns[0]?.length || 0, 1);
-  const heads = ["sample", "reward", ...data.components.map(name => name.slice("component/".length)), "advantage", "sampled", "turns", "stop"];
+  const heads = ["sample", "reward", ...data.components.map(name => name.slice("component/".length)), "advantage", "sampled", "turns", "stop", "flags"];
   const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
   return h("section", { class: "rt-bench" }, h("h2", null, "Samples", h("span", { class: "rt-faint" }, " best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part")),
-    h("div", { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" }, h("table", { testid: "members" }, h("thead", null, h("tr", null, heads.map(name => h("th", null, inert(name))), h("th", null, "its turns"), h("th", { colspan: width }, "what it did"), h("th", null, "flags"))), h("tbody", null, data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest))))));
+    h("div", { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" }, h("table", { testid: "members" }, h("thead", null, h("tr", null, heads.map(name => h("th", null, inert(name))), h("th", null, "its turns"), h("th", { colspan: width }, "what it did"))), h("tbody", null, data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest))))));
 }
 
 function memberRow(member, letters, row, width, longest) {
@@ -101,9 +101,9 @@ function memberRow(member, letters, row, width, longest) {
     h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward))),
     data.components.map(key => figure(v[key])), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns),
     h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
+    h("td", null, flagChips(member.flags, data.severities, 2, member.explains)),
     h("td", null, member.turns.length ? turnStrip(member.turns, longest, index => open(member, { token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0), view: "tokens" })) : null),
-    row ? Array.from({ length: width }, (_, at) => h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null)) : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"),
-    h("td", null, flagChips(member.flags, data.severities, 2, member.explains)));
+    row ? Array.from({ length: width }, (_, at) => h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null)) : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"));
 }
 
 function actionChip(action, letters) {
