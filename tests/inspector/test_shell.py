@@ -60,6 +60,34 @@ class TestPagesAndProjects:
         visit.get("run-select").select_option("run-b")
         expect(visit.get("step-input")).to_have_value("2")
 
+    def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        expect(visit.get("turn").first).to_be_visible()
+        held = []
+
+        def hold(route):
+            asked = route.request.post_data_json
+            if asked["fn_name"] == "catalog" and "agents" in str(asked["data"]):
+                held.append(route)
+            else:
+                route.continue_()
+
+        visit.page.route("**/component_server/", hold)
+        visit.get("project-select").select_option("agents")
+        visit.page.wait_for_timeout(300)
+        visit.get("project-select").select_option("demo")
+        visit.get("project-select").select_option("repetitive")
+        expect(visit.get("population")).to_contain_text("rollouts kept")
+        expect(visit.get("trackio-link")).to_have_attribute("href", "/trackio/?project=repetitive")
+        [late] = held
+        late.continue_()
+        visit.page.unroute("**/component_server/")
+        visit.page.wait_for_timeout(500)
+        visit.page.keyboard.press("3")
+        expect(visit.get("explore-table").first).to_be_visible()
+        expect(visit.get("project-select")).to_have_value("repetitive")
+        assert visit.state["project"] == "repetitive"
+
     def test_every_page_says_how_many_were_kept(self, visit):
         for tab in ("rollouts", "compare", "explore", "health"):
             visit.open(tab=tab, project="demo", run="run-a", split="rollout", step=4)

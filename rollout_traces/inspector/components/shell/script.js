@@ -49,27 +49,31 @@ async function refresh(changed) {
     let ahead;
     onceReady(now.page || opens(now), page => { ahead = page.askAhead?.(now); });
     if (!(await loadCatalog(now.project))) return;
+    drawTools();
     await soon(ahead);
     if (state.get().project !== now.project) return;
   }
   if (fillDefaults()) return;
   drawPickers();
   drawTabs();
-  if (changed.has("project")) drawTools();
   await showPage(changed);
   updateIncidents(root, call, state.get());
 }
 
+// False where it cannot be read, or where another project was opened meanwhile: its own answer counts then.
 async function loadCatalog(project) {
+  const isLeft = () => (state.get().project || null) !== (project || null);
   try {
     let answer = await call("catalog", { project });
-    while (answer.indexing) {
+    while (answer.indexing && !isLeft()) {
       drawIndexing(project, answer.indexing);
       answer = await call("catalog", { project });
     }
+    if (isLeft()) return false;
     root.querySelector(".rt-indexing")?.remove();
     Object.assign(catalog, answer, { error: null });
   } catch (error) {
+    if (isLeft()) return false;
     if (error.kind === "offline") offline(error);
     root.querySelector(".rt-indexing")?.remove();
     if (error.kind === "offline") return false;
