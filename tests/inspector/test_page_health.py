@@ -107,3 +107,12 @@ class TestHealth:
         expect(visit.get("population")).to_contain_text(
             "2 rollouts kept over all steps · figures are over these"
         )
+
+    def test_another_project_leaves_no_examples_of_the_one_before(self, visit):
+        visit.open(
+            tab="health", project="demo", run="run-a", split="rollout", step=4, flag="flags:tool_error"
+        )
+        expect(visit.get("examples")).to_be_visible()
+        visit.get("project-select").select_option("agents")
+        expect(visit.get("population")).to_contain_text("30 of 30")
+        expect(visit.get("examples")).to_have_count(0)

@@ -16,6 +16,7 @@ const settings = window.rolloutTraces;
 let call = null;
 let root = null;
 let shown = null;
+let untold = new Set();
 let loadedProject;
 let openSeen = null;
 let mayMove = false;
@@ -43,7 +44,9 @@ function follow(event) {
   state.set(state.parse(new URL(event.currentTarget.href).search));
 }
 
+// What changed stays untold while a catalog is read or defaults are filled in: the page is told of all of it.
 async function refresh(changed) {
+  for (const key of changed) untold.add(key);
   const now = state.get();
   if (loadedProject === undefined || loadedProject !== (now.project || null)) {
     let ahead;
@@ -56,7 +59,7 @@ async function refresh(changed) {
   if (fillDefaults()) return;
   drawPickers();
   drawTabs();
-  await showPage(changed);
+  await showPage();
   updateIncidents(root, call, state.get());
 }
 
@@ -118,8 +121,10 @@ function opens(now) {
   return ["step", "group", "id", "where", "text", "sort", "follow"].some(key => now[key] !== undefined) ? "rollouts" : "run";
 }
 
-async function showPage(changed) {
+async function showPage() {
   const now = state.get();
+  const changed = untold;
+  untold = new Set();
   const page = await whenReady(now.page);
   document.title = [now.step && `step ${now.step}`, now.run, "rollout traces"].filter(Boolean).join(" · ");
   if (shown !== page) {
