@@ -1,5 +1,6 @@
 import { h } from "./dom.js";
 import { number, plural } from "./format.js";
+import { latest } from "./remote.js";
 
 // Pages announce themselves here; the shell shows the one that the address names.
 
@@ -34,13 +35,31 @@ export function splitOf(state) {
   return runOf(state)?.splits.find(split => split.name === state.split) || null;
 }
 
-// The sentence that every page owes: n of m rollouts kept, chosen by what.
-let showPopulation = () => {};
-let lastPopulation = [];
+// The sentence that every page owes: n of m rollouts kept, chosen by what. Each page has its own, so that none shows
+// another's.
+const populations = new Map();
+let drawPopulation = () => {};
+let shownPage = null;
 
-export function onPopulation(show) {
-  showPopulation = show;
-  show(lastPopulation);
+export function onPopulation(draw) {
+  drawPopulation = draw;
+}
+
+export function showPopulationOf(page) {
+  shownPage = page;
+  drawPopulation(populations.get(page) || []);
+}
+
+// Without parts: nothing is known yet, or any more.
+export function setPopulation(page, ...parts) {
+  populations.set(page, parts);
+  if (page === shownPage) drawPopulation(parts);
+}
+
+// For a page of one step: asks for its population, and sets the newest answer.
+export function populationOfStep(page) {
+  const newest = latest();
+  return promise => newest(promise, found => setPopulation(page, kept(found, ` at step ${number(found.step)}`)), () => setPopulation(page));
 }
 
 // counts: {n_traced, n_rows or null, chosen_by or null} of a step or of all of them; notes: null for none.
@@ -66,9 +85,4 @@ export function setUsual(found) {
 export function isUsual(flag, step) {
   const risen = usual[flag];
   return Boolean(risen) && !risen.some(([first, last]) => first <= step && (last === null || step <= last));
-}
-
-export function setPopulation(...parts) {
-  lastPopulation = parts;
-  showPopulation(parts);
 }

@@ -4,7 +4,7 @@ import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -23,6 +23,7 @@ let views = [];
 let data = null;
 const newest = latest();
 const newestHistory = latest();
+const newestPopulation = populationOfStep("compare");
 const slot = () => root.querySelector(".rt-compare");
 const look = now => ({ overlay: now.overlay || null, view: now.view || "read", rendered: !now.plain, whitespace: Boolean(now.ws) });
 
@@ -51,6 +52,7 @@ function asked(now) {
 
 function load(now, wanted) {
   shownFor = wanted;
+  setPopulation("compare");
   newest(call("compare", asked(now)), answer => {
     draw(answer);
     population(now, now.step ?? answer.sides[0].metadata.step);
@@ -62,8 +64,8 @@ function load(now, wanted) {
 }
 
 function population(now, step) {
-  if (step === undefined) return setPopulation();
-  return call("population", { ...asked(now), step: Number(step) }).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
+  if (step === undefined) return setPopulation("compare");
+  return newestPopulation(call("population", { ...asked(now), step: Number(step) }));
 }
 
 function draw(answer) {

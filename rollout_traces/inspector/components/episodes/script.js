@@ -4,7 +4,7 @@ import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -26,6 +26,7 @@ let view = null;
 let wantedTurn = null;
 const newest = latest();
 const newestRow = latest();
+const newestPopulation = populationOfStep("episodes");
 const part = selector => root.querySelector(selector);
 const place = now => ({ project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step) });
 const look = now => ({ overlay: now.overlay || null, view: now.view || "read", rendered: !now.plain, whitespace: Boolean(now.ws) });
@@ -58,12 +59,13 @@ function update(now, changed) {
 function load(now, wanted) {
   shownFor = wanted;
   const asked = { ...place(now), episode: now.episode || "", group: now.group ?? null, sample: now.sample ?? null };
+  setPopulation("episodes");
   newest(call("episodes", asked), answer => { data = answer; draw(); }, error => {
     data = null;
     replace(part(".rt-episodes-list"));
     replace(part(".rt-episodes-main"), notice("info", "No episode to show", error.message, "Rows of one run of an environment share an episode where the trainer, or an import, gives episode_ids (and parents)."));
   });
-  call("population", asked).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
+  newestPopulation(call("population", asked));
 }
 
 // The row that the address names, else the first kept one.

@@ -46,12 +46,13 @@ export function actions(request, figures) {
 function load(now) {
   const request = asked(now);
   const slot = part(".rt-explain-answer");
+  setPopulation("explain");
   replace(slot, h("div", { class: "rt-loading" }, "Comparing…"));
   newest(call("explain", request), answer => {
     const { head, findings, beside } = explanation(answer, actions(request, call));
     const force = h("section", { testid: "in-force" });
     replace(slot, h("div", { class: "rt-explain-head" }, head), h("div", { class: "rt-explain-columns" }, h("div", null, findings), h("div", null, force, beside)));
-    setPopulation(h("b", null, `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`), " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept");
+    setPopulation("explain", h("b", null, `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`), " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept");
     inForce(request, force);
   }, error => replace(slot, error.start !== undefined ? h("div", { class: "rt-notice" }, pointed(error)) : notice("error", "These could not be compared", error.message)));
 }

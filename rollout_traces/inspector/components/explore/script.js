@@ -90,6 +90,7 @@ function load(now, wanted, { quiet = false } = {}) {
     spreadFor = "";
     drawSide(now);
   }, error => {
+    setPopulation("explore");
     if (error.start !== undefined) {
       filterBar.error(error);
       if (!data) replace(slot, notice("info", "The filter or the order cannot be read", error.message.split("\n")[0]));
@@ -98,7 +99,7 @@ function load(now, wanted, { quiet = false } = {}) {
 }
 
 function drawPopulation(answer, now) {
-  setPopulation(kept(answer, " over all steps", now.where || now.text ? `${plural(answer.total, "row")} match` : null,
+  setPopulation("explore", kept(answer, " over all steps", now.where || now.text ? `${plural(answer.total, "row")} match` : null,
     now.rows === "all" ? "every row of the ledger" : "these are kept rollouts alone: their shares are not the population’s"));
 }
 

@@ -40,9 +40,10 @@ function load(now) {
   const [first, second] = (now.evals || ":").split(":");
   const asked = { project: now.project, run: now.run, split: evaluation(now), other: now.other && now.other !== now.run ? now.other : "" };
   const gridSlot = h("section", { class: "rt-run-block", testid: "flip-grid" }, h("div", { class: "rt-loading" }, "…"));
+  setPopulation("flips");
   replace(slot(), h("div", { class: "rt-loading" }, "Matching prompts…"));
   newest(call("flip_list", { ...asked, first, second }), answer => {
-    setPopulation(h("b", null, `${plural(answer.n_prompts, "prompt")} in both`), ` · solved by ${inert(answer.solved_by)}`, answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "");
+    setPopulation("flips", h("b", null, `${plural(answer.n_prompts, "prompt")} in both`), ` · solved by ${inert(answer.solved_by)}`, answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "");
     replace(slot(), pickers(answer, now), summary(answer, { ...asked, first: answer.first, second: answer.second }), changed(answer), gridSlot);
   }, error => replace(slot(), pickers(null, now), notice("info", "No evaluations to match", error.message), gridSlot));
   newestGrid(call("grid", asked), answer => replace(gridSlot, grid(answer)), () => replace(gridSlot));

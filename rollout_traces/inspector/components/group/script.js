@@ -4,7 +4,7 @@ import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -20,6 +20,7 @@ let root;
 let shownFor = "";
 let data = null;
 const newest = latest();
+const newestPopulation = populationOfStep("group");
 const slot = () => root.querySelector(".rt-workbench");
 
 export function mount(element, server) {
@@ -46,11 +47,12 @@ function asked(now) {
 
 function load(now, wanted) {
   shownFor = wanted;
+  setPopulation("group");
   newest(call("group", asked(now)), answer => { data = answer; draw(); }, error => {
     data = null;
     replace(slot(), notice("info", "This group cannot be shown", error.message));
   });
-  call("population", asked(now)).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
+  newestPopulation(call("population", asked(now)));
 }
 
 function move(by) {

@@ -41,10 +41,13 @@ function update(now, changed) {
 }
 
 function load(now) {
-  if (!data) replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
+  if (!data) {
+    setPopulation("health");
+    replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
+  }
   newest(call("health", place(now)), answer => {
     data = answer;
-    setPopulation(kept(answer, " over all steps", answer.kept_only ? "figures are over these" : "figures are over all rollouts, from the ledger, unless they say otherwise"));
+    setPopulation("health", kept(answer, " over all steps", answer.kept_only ? "figures are over these" : "figures are over all rollouts, from the ledger, unless they say otherwise"));
     draw();
   }, error => replace(part(".rt-health-main"), notice("error", "Health could not be read", error.message)));
 }

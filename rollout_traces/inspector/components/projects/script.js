@@ -20,7 +20,7 @@ export function mount(element, server) {
 
 async function update() {
   const slot = root.querySelector(".rt-projects");
-  setPopulation("Pick a project.");
+  setPopulation("projects", "Pick a project.");
   let found;
   try {
     found = await call("places");

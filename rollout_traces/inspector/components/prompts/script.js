@@ -41,12 +41,13 @@ const fail = error => replace(slot(), notice("info", "No prompts to show", error
 
 function loadList(now) {
   one = null;
+  setPopulation("prompts");
   replace(slot(), h("div", { class: "rt-loading" }, "Looking at every prompt…"));
   newest(call("prompt_list", asked(now)), answer => { list = answer; drawList(now); }, fail);
 }
 
 function drawList(now) {
-  setPopulation(h("b", null, plural(list.total, "prompt")), ` in ${inert(now.run)}, ${inert(now.split)}`, list.keyless ? ` · ${number(list.keyless)} rollouts have no prompt key` : "", " · figures are over all rollouts, from the ledger");
+  setPopulation("prompts", h("b", null, plural(list.total, "prompt")), ` in ${inert(now.run)}, ${inert(now.split)}`, list.keyless ? ` · ${number(list.keyless)} rollouts have no prompt key` : "", " · figures are over all rollouts, from the ledger");
   if (!list.total) return replace(slot(), notice("info", "No prompts here", list.keyless ? `${number(list.keyless)} rollouts have no prompt key. Log prompt_keys with each batch.` : "No rollouts in this place."));
   const sourced = list.prompts.some(each => each.source);
   const head = ([name, title, order]) => h("th", { class: "rt-num", "aria-sort": order === list.order ? "other" : null }, h("button", { type: "button", class: "rt-th", "aria-pressed": String(order === list.order), testid: `order-${order}`, onclick: () => state.set({ order }) }, title));
@@ -75,6 +76,7 @@ async function more() {
 }
 
 function loadOne(now) {
+  setPopulation("prompts");
   replace(slot(), h("div", { class: "rt-loading" }, "Looking for it in every run…"));
   newest(call("prompt", { project: now.project, run: now.run, split: now.split, prompt: now.prompt }), answer => { one = answer; drawOne(); }, error => { one = null; fail(error); });
 }
@@ -82,6 +84,6 @@ function loadOne(now) {
 function drawOne() {
   const node = slot();
   width = node.clientWidth;
-  setPopulation(h("b", null, plural(one.tried, "rollout")), ` of this prompt in ${plural(one.n_visits, "visit")}`, one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "");
+  setPopulation("prompts", h("b", null, plural(one.tried, "rollout")), ` of this prompt in ${plural(one.n_visits, "visit")}`, one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "");
   replace(node, onePrompt(one, state.get(), width));
 }

@@ -101,7 +101,7 @@ function news(now) {
 function nothingYet(now) {
   listFor = "";
   replace(part(".rt-left-list"));
-  setPopulation("No rollouts kept yet.");
+  setPopulation("rollouts", "No rollouts kept yet.");
   const split = splitOf(now);
   replace(part(".rt-middle"), notice("info", catalog.runs.length ? "No rollouts in this run yet" : "Nothing was logged to this project yet",
     split || catalog.runs.length ? "They appear here by themselves once the run logs its first step." : "Start a run that logs to it; the page fills by itself.",
@@ -120,6 +120,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
     population(data);
     openWanted(state.get());
   }, error => {
+    setPopulation("rollouts");
     if (error.kind === "QueryError") {
       filterBar.error(error);
       if (!list) replace(part(".rt-left-list"), h("div", { class: "rt-empty" }, h("b", null, "The filter cannot be read."), h("p", null, "Mend the marked place, or clear it.")));
@@ -143,7 +144,7 @@ function drawList() {
 }
 
 function population(data) {
-  setPopulation(kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, usualLine(data.usual), state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
+  setPopulation("rollouts", kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, usualLine(data.usual), state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
 }
 
 function drawSort(now) {

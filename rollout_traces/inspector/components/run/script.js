@@ -48,13 +48,14 @@ function load(now) {
   read = Date.now();
   const report = () => newest(call("run_report", place(now)), show, failed);
   if (data) return report();
+  setPopulation("run");
   replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
   return newest(call("run_curves", place(now)), answer => { if (answer.n_rows) show(answer); return report(); }, failed);
 }
 
 function show(answer) {
   data = answer;
-  setPopulation(h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+  setPopulation("run", h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
   draw();
 }
 

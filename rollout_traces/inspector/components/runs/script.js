@@ -31,7 +31,7 @@ export function mount(element, server) {
 
 function update(now, changed) {
   const other = catalog.runs.find(run => run.name === now.other && run.name !== now.run) || catalog.runs.find(run => run.name !== now.run);
-  if (!other) { shownFor = ""; data = null; return replace(slot(), notice("info", "One run alone", "This project has no second run to lay over it.")); }
+  if (!other) { shownFor = ""; data = null; setPopulation("runs"); return replace(slot(), notice("info", "One run alone", "This project has no second run to lay over it.")); }
   if (now.other !== other.name) return state.set({ other: other.name }, { fill: true });
   const wanted = JSON.stringify([now.project, now.run, now.split, now.other, now.charts ?? null]);
   if (wanted !== shownFor) { shownFor = wanted; load(now); }
@@ -42,7 +42,7 @@ function update(now, changed) {
 function load(now) {
   if (!data) replace(slot(), h("div", { class: "rt-loading" }, "Reading both runs…"));
   newest(call("two_runs", { project: now.project, run: now.run, other: now.other, split: now.split, names: chartsOf(now.charts).flat() }), answer => { data = answer; draw(); },
-    error => { data = null; replace(slot(), notice("error", "The runs could not be read", error.message)); });
+    error => { data = null; setPopulation("runs"); replace(slot(), notice("error", "The runs could not be read", error.message)); });
 }
 
 function draw() {
@@ -52,7 +52,7 @@ function draw() {
   width = node.clientWidth;
   const columns = Math.max(1, Math.min(4, Math.floor(width / 380)));
   const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
-  setPopulation(h("b", null, inert(data.runs.a)), " and ", h("b", null, inert(data.runs.b)), " · numbers that the runs logged; rollouts and tokens seen are of all rollouts, from the ledger");
+  setPopulation("runs", h("b", null, inert(data.runs.a)), " and ", h("b", null, inert(data.runs.b)), " · numbers that the runs logged; rollouts and tokens seen are of all rollouts, from the ledger");
   replace(node, head(now), legend([{ name: data.runs.a }, { name: data.runs.b }]), attemptsNote(data.resumed_at.a, data.runs.a), attemptsNote(data.resumed_at.b, data.runs.b),
     data.shown.length ? h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.shown.map(name => card(name, now, wide))) : h("p", { class: "rt-empty" }, "Neither run logged a number."),
     h("section", { class: "rt-run-block", testid: "settings" }, h("h2", null, "Settings that differ", h("span", { class: "rt-faint" }, ` ${number(data.settings.length)}`)),

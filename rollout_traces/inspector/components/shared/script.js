@@ -3,7 +3,7 @@
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
-import { catalog, onPopulation, register, setPopulation, whenReady } from "../../lib/pages.js";
+import { catalog, onPopulation, register, setPopulation, showPopulationOf, whenReady } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { mount as mountCompare } from "../compare/script.js";
@@ -79,7 +79,7 @@ function mountRollouts(root) {
   };
   register("rollouts", { element: root, update(now, changed) {
     const rollout = found(now);
-    setPopulation(h("b", null, held.said));
+    setPopulation("rollouts", h("b", null, held.said));
     if (!rollout) { shownFor = undefined; view = null; replace(middle, notice("info", "This rollout cannot be shown", NOT_HERE)); return; }
     if (rollout !== shownFor) { shownFor = rollout; show(rollout, now); return; }
     if (LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
@@ -105,11 +105,12 @@ async function refresh(changed) {
   const now = state.get();
   if (!pages.includes(now.page)) {
     state.set({ page: back }, { fill: true });
-    setPopulation(NOT_HERE);
+    setPopulation(back, NOT_HERE);
     return;
   }
   back = now.page;
   const page = await whenReady(now.page);
+  showPopulationOf(now.page);
   replace(top, h("b", { class: "rt-ellipsis" }, inert(held.title)), picker(), pages.length > 1 ? pages.map(name => button(titles[name], () => state.set({ page: name, token: null }), { class: "rt-ghost", "aria-pressed": String(name === now.page), testid: `shared-${name}` })) : null);
   if (shown !== page) {
     shown?.element.classList.remove("rt-active");

@@ -4,7 +4,7 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { catalog, onPopulation, onceReady, runOf, splitOf, whenReady } from "../../lib/pages.js";
+import { catalog, onPopulation, onceReady, runOf, showPopulationOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote, soon } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -53,12 +53,14 @@ async function refresh(changed) {
     onceReady(now.page || opens(now), page => { ahead = page.askAhead?.(now); });
     if (!(await loadCatalog(now.project))) return;
     drawTools();
+    root.querySelector(".rt-live").dataset.state = "idle";
     await soon(ahead);
     if (state.get().project !== now.project) return;
   }
   if (fillDefaults()) return;
   drawPickers();
   drawTabs();
+  drawLive();
   await showPage();
   updateIncidents(root, call, state.get());
 }
@@ -122,17 +124,21 @@ function opens(now) {
 }
 
 async function showPage() {
+  const name = state.get().page;
+  const page = await whenReady(name);
   const now = state.get();
-  const changed = untold;
-  untold = new Set();
-  const page = await whenReady(now.page);
+  if (now.page !== name) return; // another one was opened meanwhile
+  showPopulationOf(name);
   document.title = [now.step && `step ${now.step}`, now.run, "rollout traces"].filter(Boolean).join(" · ");
+  const changed = shown === page ? untold : new Set(state.KEYS);
+  untold = new Set();
   if (shown !== page) {
     shown?.element.classList.remove("rt-active");
     page.element.classList.add("rt-active");
     shown = page;
-    page.update(now, new Set(state.KEYS));
-  } else page.update(now, changed);
+  }
+  page.update(now, changed);
+  if (state.get() !== now) for (const key of changed) untold.add(key); // it filled something in first, and is asked again
 }
 
 function picker(label, value, options, choose, testid) {
@@ -212,6 +218,7 @@ async function pulse() {
   if (document.hidden || !now.project || loadedProject !== now.project) return;
   try {
     const news = await call("pulse", { project: now.project, version: catalog.version });
+    if (state.get().project !== now.project) return;
     moveWhereAsked(news.open);
     const live = root.querySelector(".rt-live");
     if (news.changed) {
@@ -223,12 +230,20 @@ async function pulse() {
       }
       live.dataset.state = "live";
       live.dataset.since = Date.now();
-    } else if (Date.now() - Number(live.dataset.since || 0) > 15000) live.dataset.state = "idle";
-    const split = splitOf(now);
-    replace(live, h("i"), live.dataset.state === "live" ? "live" : "up to date", split ? ` · ${plural(split.steps.length, "step")}, ${plural(split.n_traced, "rollout")} kept in this split` : "");
+    } else if (live.dataset.state === "offline" || Date.now() - Number(live.dataset.since || 0) > 15000) live.dataset.state = "idle";
+    drawLive();
   } catch (error) {
     offline(error);
   }
+}
+
+function drawLive() {
+  const live = root.querySelector(".rt-live");
+  const now = state.get();
+  if (live.dataset.state === "offline") return;
+  if (!now.project) return replace(live);
+  const split = splitOf(now);
+  return replace(live, h("i"), live.dataset.state === "live" ? "live" : "up to date", split ? ` · ${plural(split.steps.length, "step")}, ${plural(split.n_traced, "rollout")} kept in this split` : "");
 }
 
 function offline(error) {

@@ -4,7 +4,7 @@
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { kept, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -25,6 +25,7 @@ let view = null;
 let rolloutFor = "";
 const newest = latest();
 const newestRollout = latest();
+const newestPopulation = populationOfStep("what_if");
 const part = selector => root.querySelector(selector);
 const place = now => ({ project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step) });
 
@@ -56,6 +57,7 @@ function update(now, changed) {
 function load(now, wanted) {
   shownFor = wanted;
   data = null;
+  setPopulation("what_if");
   newest(call("what_if", place(now)), answer => {
     data = answer;
     cells = read(answer.cells);
@@ -63,7 +65,7 @@ function load(now, wanted) {
     draw();
     openRollout();
   }, error => replace(part(".rt-of-step"), notice("error", "The step could not be read", error.message)));
-  call("population", place(now)).then(p => setPopulation(kept(p, ` at step ${number(p.step)}`)), () => setPopulation());
+  newestPopulation(call("population", place(now)));
 }
 
 function chosen() {

@@ -1,0 +1,63 @@
+"""What the page shows after going somewhere within it is what a fresh load of that address shows."""
+
+from __future__ import annotations
+
+import re
+import time
+from urllib.parse import urlencode
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+RUN_A = {"project": "demo", "run": "run-a", "split": "rollout"}
+PLACES = (
+    {**RUN_A, "tab": "rollouts", "step": 4},
+    {**RUN_A, "tab": "health", "step": 4, "flag": "flags:tool_error"},
+    {"project": "agents", "tab": "health"},
+    {"project": "agents", "run": "run-a", "split": "rollout", "tab": "runs", "step": 1},
+    {"project": "demo", "run": "run-b", "tab": "runs", "overlay": "logprob"},
+    {"project": "demo", "run": "run-b", "tab": "rollouts", "overlay": "logprob"},
+    {"project": "pictures", "tab": "explore"},
+    {**RUN_A, "tab": "flips"},
+    {**RUN_A, "tab": "what_if", "step": 3, "rules": "stale:0"},
+    {"project": "pictures", "tab": "group", "step": 1},
+    {**RUN_A, "tab": "run"},
+)
+GO = "query => { history.pushState({}, '', query); window.dispatchEvent(new PopStateEvent('popstate')); }"
+SHOWN = """() => ['.rt-top', '.rt-incidents', '.rt-active', '.rt-status'].map(
+    part => [...document.querySelectorAll(part)].map(node => node.innerText).join('|')).join('\\n')"""
+UNTIL = 20.0
+QUIET = 1.0
+"""Seconds without a change after which a page has come to rest."""
+
+
+def at_rest(page):
+    """What a page shows once nothing moves any more; how long ago something was is left out."""
+    deadline, last, since = time.monotonic() + UNTIL, "", time.monotonic()
+    while time.monotonic() < deadline and time.monotonic() - since < QUIET:
+        page.wait_for_timeout(100)
+        shown = re.sub(r"just now|\d+ (second|minute|hour)s? ago", "", page.evaluate(SHOWN))
+        if shown != last:
+            last, since = shown, time.monotonic()
+    return last
+
+
+def test_a_page_that_was_gone_to_shows_what_a_fresh_one_shows(visit):
+    visit.open(**PLACES[0])
+    for place in PLACES[1:]:
+        visit.page.evaluate(GO, "?" + urlencode(place))
+        walked = at_rest(visit.page)
+        fresh = visit.context.new_page()
+        fresh.goto(visit.page.url)
+        fresh.locator(".rt-active").first.wait_for()
+        assert walked == at_rest(fresh), place
+        fresh.close()
+
+
+def test_an_answer_that_comes_after_its_page_was_left_says_nothing_on_another(visit):
+    visit.open(**RUN_A, tab="health")
+    visit.page.evaluate(GO, "?" + urlencode({**RUN_A, "tab": "run"}))
+    visit.page.evaluate(GO, "?" + urlencode({**RUN_A, "tab": "rollouts", "step": 2}))
+    assert "192 rollouts in" not in at_rest(visit.page)
+    assert "rollouts kept at step 2" in at_rest(visit.page)
