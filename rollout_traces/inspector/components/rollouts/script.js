@@ -33,6 +33,7 @@ let listFor = "";
 let chartsFor = "";
 let rollout = null;
 let rolloutFor = "";
+let shownRolloutFor = "";
 let ahead = null;
 let named = null;
 let view = null;
@@ -79,6 +80,7 @@ function update(now, changed) {
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
   if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
   else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();
+  if (shownRolloutFor !== rolloutFor) return undefined; // the one that is named is on its way, and comes as it should look
   if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
   if ((changed.has("a") || changed.has("mark")) && rollout) part(".rt-rollout-head")?.replaceWith(header());
   if ((changed.has("text") || changed.has("mark")) && marks) marks.set(now.text || "", now.mark || "");
@@ -234,6 +236,7 @@ function show(data) {
   const now = state.get();
   view?.forget();
   rollout = data;
+  shownRolloutFor = rolloutFor;
   const middle = part(".rt-middle");
   view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data), image: number => call("image", { project: state.get().project, id: data.id, number }) }, look(now));
   labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
