@@ -159,11 +159,10 @@ class SpoolConsumer:
         """
         if time.monotonic() < self._not_before or not self._is_settled():
             return False
-        waiting = self._waiting()
-        moved, is_behind = self._process_new(waiting)
+        moved, is_behind = self._process_new()
         moved = self._close_decided(incomplete=not moved and not is_behind) or moved
         if not is_behind:
-            moved = self._close_due(self._living(waiting)) or moved
+            moved = self._close_due() or moved
         was_sending, self._is_sending = self._is_sending, self.sink.is_sending()
         has_sent = was_sending and not self._is_sending
         if self._consumed and (has_sent or time.monotonic() - self._looked_at >= CONFIRM_EVERY):
@@ -195,7 +194,7 @@ class SpoolConsumer:
         """The spools with their waiting records; whether an owner is gone is asked first, so that none comes later."""
         return [Waiting(reader, reader.owner_is_gone, reader.names()) for reader in self._readers()]
 
-    def _process_new(self, waiting: Sequence[Waiting]) -> tuple[bool, bool]:
+    def _process_new(self) -> tuple[bool, bool]:
         """Processes new records, in the order handed over.
 
         Returns:
@@ -203,6 +202,7 @@ class SpoolConsumer:
         """
         started = time.monotonic()
         moved = False
+        waiting = self._waiting()
         living = self._living(waiting)
         unconfirmed, self._n_logged = self._n_unconfirmed(), 0
         records = [((name, spool.source.spool), spool.source) for spool in waiting for name in spool.names]
@@ -335,8 +335,8 @@ class SpoolConsumer:
             if due.why in ("announced", "next step", "attempt"):
                 self._close_open(due)
 
-    def _close_due(self, living: set[str]) -> bool:
-        found = self._due(living)
+    def _close_due(self) -> bool:
+        found = self._due(self._living(self._waiting()))
         for due in found:
             self._close_open(due)
         return bool(found)
