@@ -309,9 +309,8 @@ def _packed_ints(columns: Mapping[str, np.ndarray]) -> dict[str, tuple[dict[str,
     unknown = values_C_B == NULL_INT
     lows = np.where(unknown, _MAX_INT, values_C_B).min(axis=1, initial=_MAX_INT)
     lows[unknown.all(axis=1)] = 0
-    above_C_B = (
-        values_C_B.view(np.uint64) - lows.view(np.uint64)[:, None]
-    )  # never below 0, and exact modulo 2 ** 64
+    # never below 0, and exact modulo 2 ** 64
+    above_C_B = values_C_B.view(np.uint64) - lows.view(np.uint64)[:, None]
     codes_C_B = np.where(unknown, 0, above_C_B + 1)
     highest = codes_C_B.max(axis=1, initial=0).tolist()
     bytes_C_B = codes_C_B.astype(_BYTE)

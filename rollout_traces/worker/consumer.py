@@ -336,6 +336,8 @@ class SpoolConsumer:
                 self._close_open(due)
 
     def _close_due(self) -> bool:
+        if not self._rules.has_open:
+            return False
         found = self._due(self._living(self._waiting()))
         for due in found:
             self._close_open(due)

@@ -188,6 +188,20 @@ class Visit:
         """What is visible under a test id."""
         return self.page.locator(f"[data-testid='{testid}']:visible")
 
+    def hold(self, name: str, part: str = "") -> list:
+        """Holds back the page's calls of a server function that name `part`; returns where they gather."""
+        held: list = []
+
+        def handle(route: object) -> None:
+            asked = route.request.post_data_json  # type: ignore[attr-defined]
+            if asked["fn_name"] == name and part in str(asked["data"]):
+                held.append(route)
+            else:
+                route.continue_()  # type: ignore[attr-defined]
+
+        self.page.route("**/component_server/", handle)
+        return held
+
     def scroll_until(self, n_rows: int) -> None:
         """Scrolls to the end of a table that loads on, also where it is drawn anew meanwhile, until it has so many rows."""
         self.page.wait_for_function(

@@ -66,15 +66,7 @@ def test_a_page_that_was_gone_to_shows_what_a_fresh_one_shows(visit):
 def test_an_answer_that_comes_after_its_page_was_left_says_nothing_on_another(visit):
     visit.open(**RUN_A, tab="explore")
     expect(visit.get("population")).to_contain_text("over all steps")
-    held = []
-
-    def hold(route):
-        if route.request.post_data_json["fn_name"] == "health":
-            held.append(route)
-        else:
-            route.continue_()
-
-    visit.page.route("**/component_server/", hold)
+    held = visit.hold("health")
     visit.page.evaluate(GO, "?" + urlencode({**RUN_A, "tab": "health"}))
     expect(visit.page.locator(".rt-loading:visible")).to_have_count(1)
     visit.page.evaluate(GO, "?" + urlencode({**RUN_A, "tab": "rollouts", "step": 2}))

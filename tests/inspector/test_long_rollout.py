@@ -77,15 +77,7 @@ def go_to_the_long_one(long_visit):
 def test_the_list_does_not_wait_for_a_rollout_that_takes_long(long_visit):
     long_visit.open(project="other", tab="rollouts")
     expect(long_visit.get("sample-card").nth(1)).to_be_visible()
-    held = []
-
-    def hold(route):
-        if route.request.post_data_json["fn_name"] == "rollout":
-            held.append(route)
-        else:
-            route.continue_()
-
-    long_visit.page.route("**/component_server/", hold)
+    held = long_visit.hold("rollout")
     go_to_the_long_one(long_visit)
     expect(long_visit.get("sample-card")).to_have_count(1)
     expect(long_visit.get("token")).to_have_count(0)

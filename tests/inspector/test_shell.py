@@ -63,16 +63,7 @@ class TestPagesAndProjects:
     def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", step=4)
         expect(visit.get("turn").first).to_be_visible()
-        held = []
-
-        def hold(route):
-            asked = route.request.post_data_json
-            if asked["fn_name"] == "catalog" and "agents" in str(asked["data"]):
-                held.append(route)
-            else:
-                route.continue_()
-
-        visit.page.route("**/component_server/", hold)
+        held = visit.hold("catalog", "agents")
         visit.get("project-select").select_option("agents")
         visit.page.wait_for_timeout(300)
         visit.get("project-select").select_option("demo")
