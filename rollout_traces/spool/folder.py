@@ -1,9 +1,9 @@
-"""A spool on disk: one folder, one file per record, published by a rename.
+"""A spool on disk: one folder with a file for each large record, and segments of small ones.
 
-A record is written to `<name>.writing` and renamed to `<name>.record` when complete, so what a killed
-writer leaves is never taken for a record. A large record that was stored becomes a file in `free/` that the
-next one is written into: its blocks are reserved and its pages warm. Files are written with plain calls, so
-that a full disk is an error and never a signal.
+A large record is written to `<name>.writing` and renamed to `<name>.record` when complete, so what a killed
+writer leaves is never taken for a record. One that was stored becomes a file in `free/` that the next one is
+written into: its blocks are reserved and its pages warm. Small records are appended to `<name>.segment`. Files are
+written with plain calls, so that a full disk is an error and never a signal.
 
 The writer's death releases `owner.lock`; the worker holds another lock.
 """
@@ -22,6 +22,7 @@ from typing import Any
 from rollout_traces.private_files import make_folder
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import Record, RecordError, decode
+from rollout_traces.spool.segments import SEGMENT, SMALL, Frame, Segments, SegmentWriter
 
 RECORD = ".record"
 WRITING = ".writing"
@@ -64,6 +65,8 @@ class SpoolWriter:
         self._last_name = 0
         self._free = folder / FREE
         make_folder(self._free)
+        self._segment = SegmentWriter(folder)
+        self._newest = Segments(folder)
         self._waiting = 0
         self._last_size = 0
         self.count_waiting()
@@ -86,18 +89,17 @@ class SpoolWriter:
             raise SpoolFull(f"spool {self.folder}: {size} bytes more would exceed its {self.max_bytes}.")
         self._last_name = max(time.time_ns(), self._last_name + 1)
         name = f"{self._last_name:020d}"
-        writing = self._open_file(name, size)
         try:
-            _write(writing, buffers, size)
+            if size < SMALL:
+                self._segment.append(name, buffers)
+            else:
+                self._write_file(name, buffers, size)
         except OSError as error:
-            writing.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self._drop_free()
                 raise DiskFull(f"spool {self.folder}: the disk has no room for {size} bytes.") from error
             raise
-        writing.rename(self.folder / f"{name}{RECORD}")
         self._waiting += size
-        self._last_size = size
         return name
 
     def room(self) -> int:
@@ -106,7 +108,12 @@ class SpoolWriter:
 
     def count_waiting(self) -> int:
         """Counts the bytes of the records that wait to be stored; call it from time to time, on another thread."""
-        self._waiting = sum(size for name, size in _sizes(self.folder) if name.endswith(RECORD))
+        sizes = dict(_sizes(self.folder))
+        newest = max((file for file in sizes if file.endswith(SEGMENT)), default=None)
+        if newest is not None:
+            self._newest.refresh([newest])
+            sizes[newest] = sum(frame.size for frame in self._newest.waiting.values())
+        self._waiting = sum(size for file, size in sizes.items() if file.endswith((RECORD, SEGMENT)))
         return self._waiting
 
     def prepare(self, n_bytes: int) -> None:
@@ -130,7 +137,7 @@ class SpoolWriter:
         path.rename(self._free / path.stem)
 
     def keep_ahead(self) -> None:
-        """Makes free files for the next records, as large as the last one; call it from another thread.
+        """Makes free files for the next large records, as large as the last one; call it from another thread.
 
         It is for speed alone: where the disk refuses, the next record makes its own file.
         """
@@ -142,8 +149,19 @@ class SpoolWriter:
 
     def close(self) -> None:
         """Releases the folder; the records that wait in it stay."""
+        self._segment.close()
         self._drop_free()
         self._lock.release()
+
+    def _write_file(self, name: str, buffers: Sequence[Any], size: int) -> None:
+        writing = self._open_file(name, size)
+        try:
+            _write(writing, buffers, size)
+            writing.rename(self.folder / f"{name}{RECORD}")
+        except OSError:
+            writing.unlink(missing_ok=True)
+            raise
+        self._last_size = size
 
     def _open_file(self, name: str, size: int) -> Path:
         """A free file with room for the record where there is one, else a name for a new file."""
@@ -172,6 +190,7 @@ class SpoolReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spool = folder.name
+        self._segments = Segments(folder)
 
     @property
     def owner_is_gone(self) -> bool:
@@ -179,16 +198,20 @@ class SpoolReader:
         return not is_locked(self.folder / "owner.lock")
 
     def names(self) -> list[str]:
-        """The complete records, oldest first."""
-        try:
-            files = os.listdir(self.folder)  # noqa: PTH208  thousands of names, without a Path for each
-        except FileNotFoundError:
-            return []
-        return sorted(file[: -len(RECORD)] for file in files if file.endswith(RECORD))
+        """The complete records, oldest first, and none without those before it."""
+        files = self._files()
+        self._segments.refresh(files)
+        small = list(self._segments.waiting)
+        large = set(_large(files))
+        if small and small[-1] > max(large, default=""):
+            # a large one may have come between the two looks, and a small one after it
+            large |= {name for name in _large(self._files()) if name < small[-1]}
+        return sorted([*small, *large])
 
     def has(self, name: str) -> bool:
         """True while a record is there."""
-        return (self.folder / f"{name}{RECORD}").exists()
+        frame = self._frame(name)
+        return self._file(name).exists() if frame is None else self._segments.holds(frame)
 
     def read(self, name: str) -> Record:
         """Reads a record.
@@ -199,8 +222,16 @@ class SpoolReader:
         return decode(self.read_bytes(name))
 
     def read_bytes(self, name: str) -> bytes:
-        """Reads a record's file, which may be longer than the record."""
-        fd = os.open(f"{self.folder}/{name}{RECORD}", os.O_RDONLY | os.O_CLOEXEC)
+        """Reads a record, and what may follow it in its file.
+
+        Raises:
+            FileNotFoundError: it was removed.
+            RecordError: what says how long it is is damaged.
+        """
+        frame = self._frame(name)
+        if frame is not None:
+            return self._segments.read(frame)
+        fd = os.open(self._file(name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
             data = os.read(fd, size)
@@ -212,30 +243,37 @@ class SpoolReader:
             os.close(fd)
 
     def remove(self, name: str) -> None:
-        """Removes a stored record; its file is kept for the next one where few are free."""
-        path = f"{self.folder}/{name}{RECORD}"
+        """Removes a stored record; a large one's file is kept for the next one where few are free."""
+        if self._frame(name) is not None:
+            self._segments.remove(name)
+            return
+        path = self._file(name)
         free = self.folder / FREE
         with contextlib.suppress(FileNotFoundError):
-            large = os.stat(path).st_size >= WORTH_KEEPING  # noqa: PTH116  as in `read_bytes`
+            large = path.stat().st_size >= WORTH_KEEPING
             if large and len(_sizes(free)) < KEEP_FREE and not self.owner_is_gone:
-                os.rename(path, free / name)  # noqa: PTH104
+                path.rename(free / name)
             else:
-                os.unlink(path)  # noqa: PTH108
+                path.unlink()
 
     def set_aside(self, name: str) -> Path:
-        """Renames a damaged record, so that it is not read again and can be examined."""
-        path = self.folder / f"{name}{RECORD}"
-        aside = path.with_suffix(DAMAGED)
+        """Puts a damaged record where it is not read again and can be examined."""
+        aside = self.folder / f"{name}{DAMAGED}"
+        if self._frame(name) is not None:
+            self._segments.set_aside(name, aside)
+            return aside
         with contextlib.suppress(FileNotFoundError):
-            path.rename(aside)
+            self._file(name).rename(aside)
         return aside
 
     def count_torn(self) -> int:
         """Counts and removes records that are incomplete because their writer was killed. For ownerless spools."""
-        torn = [file for file, size in _sizes(self.folder) if file.endswith(WRITING)]
+        files = self._files()
+        torn = [file for file in files if file.endswith(WRITING)]
         for file in torn:
             (self.folder / file).unlink(missing_ok=True)
-        return len(torn)
+        self._segments.refresh(files)
+        return len(torn) + self._segments.cut_torn()
 
     def records(self) -> Iterator[tuple[str, Record | RecordError]]:
         """Every waiting record, or its error, oldest first."""
@@ -246,6 +284,29 @@ class SpoolReader:
                 yield name, error
             except FileNotFoundError:
                 continue
+
+    def _file(self, name: str) -> Path:
+        """The file of a large record."""
+        return self.folder / f"{name}{RECORD}"
+
+    def _frame(self, name: str) -> Frame | None:
+        """Where a small record lies; None for what is not waiting in a segment."""
+        frame = self._segments.waiting.get(name)
+        if frame is None and not self._file(name).exists():
+            self._segments.refresh(self._files())
+            frame = self._segments.waiting.get(name)
+        return frame
+
+    def _files(self) -> list[str]:
+        try:
+            return os.listdir(self.folder)  # noqa: PTH208  thousands of names, without a Path for each
+        except FileNotFoundError:
+            return []
+
+
+def _large(files: Sequence[str]) -> list[str]:
+    """The names of large records, each of which is a file."""
+    return [file.removesuffix(RECORD) for file in files if file.endswith(RECORD)]
 
 
 def _write(path: Path, buffers: Sequence[Any], size: int) -> None:

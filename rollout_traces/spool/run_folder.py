@@ -39,7 +39,8 @@ from rollout_traces.spool.mounts import is_network_mount
 
 log = logging.getLogger("rollout_traces")
 
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
+"""3: small records lie in segments, which earlier versions do not see and would remove with the folder."""
 RANK_SPOOL = "from-rank-"
 """What the names of the spools of a run of several ranks begin with."""
 
@@ -113,6 +114,7 @@ class RunFolder:
         self.log = path / "worker.log"
         self.closes = path / "closes.jsonl"
         self.worker_lock = FolderLock(path / "drain.lock")
+        self._readers: dict[Path, SpoolReader] = {}
 
     @classmethod
     def of(cls, root: Path, project: str, run_id: str) -> RunFolder:
@@ -169,7 +171,9 @@ class RunFolder:
 
     def readers(self) -> list[SpoolReader]:
         """The spools of all writers so far."""
-        return [SpoolReader(folder) for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
+        folders = [folder for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
+        self._readers = {folder: self._readers.get(folder) or SpoolReader(folder) for folder in folders}
+        return list(self._readers.values())
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Writes how far the worker is; a full disk must not stop the worker, so a failed write is no error."""

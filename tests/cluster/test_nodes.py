@@ -22,6 +22,7 @@ from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.spool.run_folder import RunFolder
+from tests.spool.damage import flip_byte
 
 SPOOL = "from-rank-1-7-ab"
 
@@ -126,8 +127,7 @@ class TestSending:
     def test_sets_a_damaged_record_aside_and_goes_on(self, nodes):
         name = nodes.put(0)
         nodes.put(1)
-        path = nodes.here.path / SPOOL / f"{name}.record"
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        flip_byte(nodes.here.path / SPOOL, name, 60)
         nodes.sender.start()
         until(lambda: not nodes.waiting)
         assert nodes.arrived() == [1]

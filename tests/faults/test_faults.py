@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.trace.conversion import read_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.spool.damage import flip_byte
 from tests.test_write_path import stored
 from tests.worker.readback import ledger_uids, scalar_steps, trace_uids
 
@@ -103,17 +105,15 @@ class TestDamagedRecord:
         logger = make_logger()
         start, logger._pipeline.start = logger._pipeline.start, lambda: None
         log_steps(logger, range(3))
-        records = sorted((trackio_dir / "rollout-traces").rglob("*.record"))
-        largest = [path for path in records if path.stat().st_size > 2000][1]
-        data = bytearray(largest.read_bytes())
-        data[len(data) // 2] ^= 1
-        largest.write_bytes(data)
+        [folder] = (trackio_dir / "rollout-traces").rglob("from-*")
+        rollouts = [name for name, record in SpoolReader(folder).records() if record.kind == "rollouts"]
+        flip_byte(folder, rollouts[1], 1000)
         logger._pipeline.start = start
         assert logger.finish(180)
         assert logger.counters["records_damaged"] == 1
         assert "its checksum does not fit" in caplog.text
         assert len(ledger_uids(trackio_dir)) == 2 * ROWS
-        assert largest.with_suffix(".damaged").exists()
+        assert (folder / f"{rollouts[1]}.damaged").exists()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 
 from rollout_traces.spool.folder import FREE, RECORD, WRITING, SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, RecordError, encode
+from tests.spool.damage import flip_byte
 
 
 def make_buffers(step: int = 0, n: int = 1000):
@@ -86,10 +87,7 @@ class TestLimits:
 class TestDamage:
     def test_a_damaged_record_is_told_apart_from_its_siblings(self, writer):
         names = [writer.append(make_buffers(step)) for step in range(3)]
-        path = writer.folder / f"{names[1]}{RECORD}"
-        data = bytearray(path.read_bytes())
-        data[-100] ^= 1
-        path.write_bytes(data)
+        flip_byte(writer.folder, names[1], 2000)
         found = dict(SpoolReader(writer.folder).records())
         assert isinstance(found[names[1]], RecordError)
         assert [found[names[0]].meta["step"], found[names[2]].meta["step"]] == [0, 2]
