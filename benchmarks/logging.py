@@ -208,7 +208,8 @@ def small_records(n_records: int) -> None:
 
     values = {f"train/number_{index}": 0.5 for index in range(8)}
     print(
-        "small records, a second from the first call to the end of finish(): a record is one call that is logged"
+        "small records, a second until the end of finish(): a record is one call that is logged. "
+        "In brackets with the start of the worker's process"
     )
     run = trackio.init(project="baseline-small", name="run", embed=False)
     started = time.monotonic()
@@ -239,15 +240,25 @@ def small_records(n_records: int) -> None:
 
 
 def rated(what: str, call: Callable[[Any, int], None], n_calls: int, n_records: int) -> None:
-    """Prints how many records a second are stored, and what each costs the worker."""
+    """Prints how many records a second are stored, and what each costs the calling thread and the worker."""
     logger = make_logger(None, f"small-{what[:20].replace(' ', '-')}", announces_closes=n_records > 1)
-    started, used = time.monotonic(), children_seconds()
-    for step in range(n_calls):
+    beginning, used = time.monotonic(), children_seconds()
+    call(logger, 0)
+    logger.flush(60)
+    started = time.monotonic()
+    for step in range(1, n_calls):
         call(logger, step)
+    called = time.monotonic()
     done = logger.finish(600)
-    rate = n_calls * n_records / (time.monotonic() - started)
+    ended = time.monotonic()
+    n = (n_calls - 1) * n_records
+    rate, with_start = n / (ended - started), (n + n_records) / (ended - beginning)
+    a_call = 1e6 * (called - started) / (n_calls - 1)
     used = 1e3 * (children_seconds() - used) / (n_calls * n_records)
-    print(f"  {what:<42} {rate:6.0f}   {used:5.2f} ms of the worker's processor each   all stored: {done}")
+    print(
+        f"  {what:<42} {rate:6.0f} ({with_start:4.0f})   {a_call:5.0f} us a call"
+        f"   {used:5.2f} ms of the worker's processor each   all stored: {done}"
+    )
 
 
 def children_seconds() -> float:
