@@ -72,7 +72,6 @@ class SegmentWriter:
         self._folder = folder
         self._fd: int | None = None
         self._mark = b""
-        self._size = 0
 
     def append(self, name: str, buffers: Sequence[Any]) -> None:
         """Appends a record; it is complete when the call returns.
@@ -84,16 +83,17 @@ class SegmentWriter:
         Raises:
             OSError: the disk refused; nothing of the record stays.
         """
-        if self._fd is None or self._size >= SEGMENT_BYTES or not os.fstat(self._fd).st_nlink:
-            self._fd = self._begun(name)
+        fd = self._fd
+        if fd is None or (stat := os.fstat(fd)).st_size >= SEGMENT_BYTES or not stat.st_nlink:
+            self._fd = fd = self._begun(name)
+            stat = os.fstat(fd)
         data = b"".join(buffers)
         frame = _head(self._mark, int(name), len(data)) + data
         try:
-            _write(self._fd, frame)
-        except OSError:
-            self._take_back(self._fd)
+            _write(fd, frame)
+        except BaseException:
+            self._cut_off(fd, stat.st_size, len(frame))
             raise
-        self._size += len(frame)
 
     def close(self) -> None:
         """Closes the newest segment; a later record begins another."""
@@ -113,13 +113,16 @@ class SegmentWriter:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        self._size = _BEGINNING.size
         return fd
 
-    def _take_back(self, fd: int) -> None:
-        """Cuts off what was written of a record; where that fails, the next record begins another segment."""
+    def _cut_off(self, fd: int, at: int, size: int) -> None:
+        """Cuts off a part of a record; a whole one may have been read, and stays.
+
+        Where the disk refuses, the next record begins another segment.
+        """
         try:
-            os.ftruncate(fd, self._size)
+            if os.fstat(fd).st_size < at + size:
+                os.ftruncate(fd, at)
         except OSError:
             self.close()
 

@@ -226,6 +226,23 @@ class TestAFullDisk:
             writer.append(small())
         assert SpoolReader(writer.folder).names() == [] and not files(writer.folder, SEGMENT)
 
+    @pytest.mark.parametrize(("n_bytes", "steps"), [(50, [0, 1]), (None, [0, 9, 1])])
+    def test_an_interrupted_call_leaves_all_of_a_record_or_nothing(self, writer, monkeypatch, n_bytes, steps):
+        writer.append(small(0))
+        write = segments._write
+
+        def interrupted(fd, data):
+            write(fd, data[:n_bytes])
+            raise KeyboardInterrupt
+
+        reader = SpoolReader(writer.folder)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(segments, "_write", interrupted)
+            writer.append(small(9))
+        assert len(reader.names()) == len(steps) - 1
+        writer.append(small(1))
+        assert [record.meta["step"] for _, record in reader.records()] == steps
+
 
 class TestDamage:
     def test_of_a_record_takes_no_sibling(self, writer):
