@@ -22,7 +22,7 @@ from typing import Any
 from rollout_traces.private_files import make_folder
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import Record, RecordError, decode
-from rollout_traces.spool.segments import SEGMENT, SMALL, Frame, Segments, SegmentWriter
+from rollout_traces.spool.segments import SEGMENT, SMALL, Frame, SegmentWriter, SpoolSegments
 
 RECORD = ".record"
 WRITING = ".writing"
@@ -66,7 +66,7 @@ class SpoolWriter:
         self._free = folder / FREE
         make_folder(self._free)
         self._segment = SegmentWriter(folder)
-        self._newest = Segments(folder)
+        self._newest = SpoolSegments(folder)
         self._waiting = 0
         self._last_size = 0
         self.count_waiting()
@@ -190,7 +190,7 @@ class SpoolReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spool = folder.name
-        self._segments = Segments(folder)
+        self._segments = SpoolSegments(folder)
 
     @property
     def owner_is_gone(self) -> bool:

@@ -127,7 +127,7 @@ class SegmentWriter:
             self.close()
 
 
-class Segments:
+class SpoolSegments:
     """The segments of a folder, as they were looked at last.
 
     Args:
