@@ -148,13 +148,13 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     Args:
         command: takes them as keywords.
     """
-    hints = get_type_hints(command, include_extras=True)
-    shared = {name: hint for name, hint in hints.items() if hint in _SHARED}
+    written = signature(command, eval_str=True).parameters.values()  # get_type_hints hides options in Python 3.10
+    shared = {item.name: item.annotation for item in written if item.annotation in _SHARED}
     parameters: list[Parameter] = []
-    for parameter in signature(command).parameters.values():
+    for parameter in written:
         kind = shared.get(parameter.name)
         if kind is None:
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            parameters.append(parameter)
             continue
         types = get_type_hints(kind, include_extras=True)
         parameters += [

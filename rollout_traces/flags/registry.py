@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
@@ -359,10 +359,9 @@ def _register(spec: FlagSpec) -> None:
 
 
 def _parameters_of(detector: Callable[..., Any]) -> tuple[Parameter, ...]:
-    hints = get_type_hints(detector, include_extras=True)
     return tuple(
-        Parameter(argument.name, argument.default, _meaning(hints.get(argument.name)))
-        for argument in inspect.signature(detector).parameters.values()
+        Parameter(argument.name, argument.default, _meaning(argument.annotation))
+        for argument in inspect.signature(detector, eval_str=True).parameters.values()
         if argument.kind is inspect.Parameter.KEYWORD_ONLY
     )
 
