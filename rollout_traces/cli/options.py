@@ -148,7 +148,9 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     Args:
         command: takes them as keywords.
     """
-    written = signature(command, eval_str=True).parameters.values()  # get_type_hints hides options in Python 3.10
+    written = signature(
+        command, eval_str=True
+    ).parameters.values()  # get_type_hints hides options in Python 3.10
     shared = {item.name: item.annotation for item in written if item.annotation in _SHARED}
     parameters: list[Parameter] = []
     for parameter in written:

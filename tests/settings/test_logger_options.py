@@ -104,7 +104,7 @@ class TestEveryOption:
         assert (option in for_worker(options)) == arrived
 
     def test_is_documented_once_with_the_others(self, option):
-        documented = re.findall(r"^        (\w+): ", LoggerOptions.__doc__, re.M)
+        documented = re.findall(r"^    (\w+): ", inspect.cleandoc(LoggerOptions.__doc__), re.M)
         assert documented.count(option) == 1
 
 
