@@ -62,7 +62,6 @@ class SpoolWriter:
         self._lock = FolderLock(folder / "owner.lock")
         if not self._lock.acquire():
             raise OSError(errno.EBUSY, f"spool {folder} has another owner")
-        self._last_name = 0
         self._free = folder / FREE
         make_folder(self._free)
         self._segment = SegmentWriter(folder)
@@ -70,6 +69,7 @@ class SpoolWriter:
         self._waiting = 0
         self._last_size = 0
         self.count_waiting()
+        self._last_name = self._newest_name()
 
     def append(self, buffers: Sequence[Any]) -> str:
         """Writes a record; it is complete when the call returns.
@@ -152,6 +152,11 @@ class SpoolWriter:
         self._segment.close()
         self._drop_free()
         self._lock.release()
+
+    def _newest_name(self) -> int:
+        """The name of the newest record, as a number: what an earlier writer left comes first, whatever the clock says."""
+        names = [*_large(os.listdir(self.folder)), self._newest.last]  # noqa: PTH208  as in `SpoolReader`
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def _write_file(self, name: str, buffers: Sequence[Any], size: int) -> None:
         writing = self._open_file(name, size)

@@ -159,6 +159,11 @@ class SpoolSegments:
                 }
             self._known = known
 
+    @property
+    def last(self) -> str:
+        """The name of the newest record, removed or not; empty where there is none."""
+        return next((segment.last for segment in reversed(self._known.values())), "")
+
     def read(self, frame: Frame) -> bytes:
         """A record's bytes.
 
@@ -224,7 +229,7 @@ class _Segment:
         self.end = 0
         self._size = 0
         self._mark = b""
-        self._last = path.name.removesuffix(SEGMENT)
+        self.last = path.name.removesuffix(SEGMENT)
         self._settled: tuple[int, int] | None = None
 
     @property
@@ -287,16 +292,16 @@ class _Segment:
                 if stop is None:
                     return
                 frame = Frame(self.path, at, stop - at - _HEAD.size, is_damaged=True)
-                self.waiting[f"{self._last}-{at:06d}"] = frame
+                self.waiting[f"{self.last}-{at:06d}"] = frame
             else:
                 number, size, removed = head
                 stop = at + _HEAD.size + size
                 if stop > len(data):
                     return
                 if number:
-                    self._last = f"{number:020d}"
+                    self.last = f"{number:020d}"
                 if not removed:
-                    self.waiting[self._last] = Frame(self.path, at, size)
+                    self.waiting[self.last] = Frame(self.path, at, size)
             self.end = stop
 
     def _begin(self, data: bytes) -> bool:
@@ -305,7 +310,7 @@ class _Segment:
             return False
         magic, schema, _, self._mark = _BEGINNING.unpack_from(data)
         if magic != MAGIC or schema != SCHEMA_VERSION:
-            self.waiting = {self._last: Frame(self.path, 0, len(data), is_damaged=True)}
+            self.waiting = {self.last: Frame(self.path, 0, len(data), is_damaged=True)}
             self.end = len(data)
             return False
         self.end = _BEGINNING.size

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_traces.spool import folder as folder_module
 from rollout_traces.spool import segments
 from rollout_traces.spool.folder import DAMAGED, RECORD, DiskFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, RecordError, encode
@@ -89,6 +91,17 @@ class TestAppending:
             writer.close()
         assert len(files(tmp_path, SEGMENT)) == 3
         assert steps_of(tmp_path) == [0, 1, 2]
+
+    def test_a_writer_whose_clock_is_behind_comes_after_the_one_before(self, tmp_path, monkeypatch):
+        at = time.time_ns()
+        names = []
+        for hours in (0, 1, 2):
+            monkeypatch.setattr(folder_module.time, "time_ns", lambda now=at - hours * 3_600_000_000_000: now)
+            writer = SpoolWriter(tmp_path, max_bytes=1 << 20)
+            names += [writer.append(make(hours)) for make in (small, large, small)]
+            writer.close()
+        assert names == sorted(names) == SpoolReader(tmp_path).names()
+        assert len(files(tmp_path, SEGMENT)) == 3
 
     def test_only_this_user_may_read_it(self, writer):
         writer.append(small())
