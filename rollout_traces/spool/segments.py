@@ -191,10 +191,14 @@ class SpoolSegments:
             frame = self.waiting.pop(name)
             segment = self._known[frame.segment.name]
             segment.remove(name)
-            older = list(self._known.values())[:-1]
-            for one in [] if segment.waiting else [one for one in older if one.is_emptied]:
-                one.path.unlink(missing_ok=True)
-                del self._known[one.path.name]
+            if not segment.waiting:
+                self._unlink_emptied()
+
+    def _unlink_emptied(self) -> None:
+        for name, segment in list(self._known.items())[:-1]:
+            if segment.is_emptied:
+                segment.path.unlink(missing_ok=True)
+                del self._known[name]
 
     def set_aside(self, name: str, path: Path) -> None:
         """Copies a damaged record to a file, head included, and removes it; a file that is no segment becomes that file."""
@@ -260,11 +264,7 @@ class _Segment:
             return True
         self._settled = version if is_settled else None
         self._size = len(data)
-        self.waiting = {
-            name: frame
-            for name, frame in self.waiting.items()
-            if frame.is_damaged or not data[frame.at + _REMOVED_AT]
-        }
+        self.waiting = {name: frame for name, frame in self.waiting.items() if self._waits(frame, data)}
         self._read_new(data)
         return True
 
@@ -280,6 +280,12 @@ class _Segment:
                     os.pwrite(fd, b"\1", frame.at + _REMOVED_AT)
             finally:
                 os.close(fd)
+
+    def _waits(self, frame: Frame, data: bytes) -> bool:
+        """Whether a record that waited before was not removed since, be it by another process."""
+        if not frame.is_damaged:
+            return not data[frame.at + _REMOVED_AT]
+        return not frame.at or self._head_at(data, frame.at) is None
 
     def _read_new(self, data: bytes) -> None:
         if not self.end and not self._begin(data):

@@ -273,13 +273,15 @@ class TestDamage:
     def test_of_any_byte_of_a_head_is_told_and_takes_no_sibling(self, writer, at):
         names = [writer.append(small(step)) for step in range(3)]
         flip_byte(writer.folder, names[1], at)
-        reader = SpoolReader(writer.folder)
+        reader, other = SpoolReader(writer.folder), SpoolReader(writer.folder)
         [first, damaged, last] = reader.names()
         assert (first, last) == (names[0], names[2])
+        assert other.names() == [first, damaged, last]
         with pytest.raises(RecordError, match="cannot be read"):
             reader.read(damaged)
         assert b'"step":1' in reader.set_aside(damaged).read_bytes()
-        assert reader.names() == SpoolReader(writer.folder).names() == [names[0], names[2]]
+        for one in (reader, other, SpoolReader(writer.folder)):
+            assert one.names() == [names[0], names[2]]
         assert writer.append(small(3)) == reader.names()[-1]
 
     def test_of_the_last_head_is_counted_once_the_writer_is_gone(self, writer):
@@ -361,7 +363,7 @@ class TestAnySequence:
         folder = tmp_path_factory.mktemp("spool")
         before, segments.SEGMENT_BYTES = segments.SEGMENT_BYTES, segment_bytes
         writer = SpoolWriter(folder, max_bytes=1 << 30)
-        reader = SpoolReader(folder)
+        reader, other = SpoolReader(folder), SpoolReader(folder)
         waiting: list[tuple[str, int]] = []
         try:
             for step, (action, which) in enumerate(actions):
@@ -377,7 +379,7 @@ class TestAnySequence:
                 elif waiting:
                     name, _ = waiting.pop(which % len(waiting))
                     (reader.remove if action == "remove" else reader.set_aside)(name)
-                assert reader.names() == [name for name, _ in waiting]
+                assert reader.names() == other.names() == [name for name, _ in waiting]
             assert steps_of(folder) == [step for _, step in waiting]
         finally:
             writer.close()
