@@ -229,6 +229,10 @@ def small_records(n_records: int) -> None:
     def part(logger: Any, step: int) -> None:
         logger.log_rollouts(batch, step=step // 16)
 
+    def closed(logger: Any, step: int) -> None:
+        logger.log_rollouts(batch, step=step)
+        logger.close_step(step)
+
     def joined(logger: Any, step: int) -> None:
         logger.log_rollouts(batch, step=step, await_join=["advantages"]).join(advantages=[0.5])
         logger.close_step(step)
@@ -236,6 +240,7 @@ def small_records(n_records: int) -> None:
     rated("log_scalars of 8 numbers", scalars, n_records, 1)
     rated("steps of one rollout", rollout, n_records // 2, 1)
     rated("steps of 16 calls of one rollout", part, n_records // 2, 1)
+    rated("steps of one rollout and a close", closed, n_records // 2, 2)
     rated("steps of one rollout, a join and a close", joined, n_records // 2, 3)
 
 
