@@ -24,7 +24,7 @@ from tiny_grpo.warm_up import tokenizer_texts, warm_up
 import rollout_traces as rt
 
 EXAMPLES = """examples:
-  python examples/tiny_grpo.py                                a whole run, about a minute and a half on two cores
+  python examples/tiny_grpo.py                                a whole run, one and a half to two minutes on two cores
   python examples/tiny_grpo.py --steps 4 --warmup-steps 60    a short one
   python examples/tiny_grpo.py --lr 0 --name no-learning      the same without learning
 """
