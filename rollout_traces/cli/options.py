@@ -148,9 +148,8 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     Args:
         command: takes them as keywords.
     """
-    written = signature(
-        command, eval_str=True
-    ).parameters.values()  # get_type_hints hides options in Python 3.10
+    # not get_type_hints: in Python 3.10 it hides the options whose default is None
+    written = signature(command, eval_str=True).parameters.values()
     shared = {item.name: item.annotation for item in written if item.annotation in _SHARED}
     parameters: list[Parameter] = []
     for parameter in written:

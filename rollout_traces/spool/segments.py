@@ -225,7 +225,7 @@ class SpoolSegments:
 
 
 class _Segment:
-    """One segment, read up to `end`; nothing that is read again can be written again, but for the removals."""
+    """One segment, read up to `end`; what was read does not change but for the removals."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -123,7 +123,10 @@ class TestOwnership:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
-    def test_a_killed_writer_leaves_whole_records_and_at_most_one_torn(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("n_values", "n_seen"), [("300_000", 3), ("20_000 if step % 7 == 6 else step % 50", 40)]
+    )
+    def test_a_killed_writer_leaves_whole_records_and_at_most_one_torn(self, tmp_path, n_values, n_seen):
         script = (
             "import sys, numpy as np; from pathlib import Path\n"
             "from rollout_traces.spool.folder import SpoolWriter\n"
@@ -131,7 +134,8 @@ class TestOwnership:
             "writer = SpoolWriter(Path(sys.argv[1]), 1 << 34)\n"
             "step = 0\n"
             "while True:\n"
-            "    writer.append(encode(Record('rollouts', {'step': step}, {'a': np.full(300_000, step)})))\n"
+            f"    values = np.full({n_values}, step)\n"
+            "    writer.append(encode(Record('rollouts', {'step': step}, {'a': values})))\n"
             "    print(step, flush=True); step += 1\n"
         )
         for round_ in range(3):
@@ -139,7 +143,7 @@ class TestOwnership:
             child = subprocess.Popen(
                 [sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True
             )
-            seen = [child.stdout.readline() for _ in range(3 + round_)]
+            seen = [child.stdout.readline() for _ in range(n_seen + round_)]
             child.kill()
             seen += child.stdout.read().splitlines()
             child.wait()
