@@ -1,7 +1,7 @@
 # rollout-traces. `make help` lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install -q -c constraints.txt
+SYNC := UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --frozen --inexact --quiet
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 SERVE ?= 1
@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help locked demo test lint types unit browser slow test-trainers faults contract benchmarks format clean
+.PHONY: help demo test lint types unit browser slow test-trainers faults contract oldest ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -43,8 +43,8 @@ slow: .venv/.test ## the slow tests: learning on three seeds, whole vocabularies
 test-trainers: ## the real AReaL, TRL and verl, each in an environment of its own
 	$(PYTHON) tests/trainers/run.py
 
-faults: .venv/.test ## crashes, full disks, lost servers: the whole fault suite, with its figures
-	ROLLOUT_TRACES_KILLS=200 ROLLOUT_TRACES_FUZZ=10000 ROLLOUT_TRACES_PACE=300 $(PYTEST) tests/faults -m "slow or not slow" -s
+faults: .venv/.test ## crashes, full and slow disks, lost servers: the whole fault suite, with its table
+	ROLLOUT_TRACES_KILLS=30 ROLLOUT_TRACES_FUZZ=2000 ROLLOUT_TRACES_PACE=100 ROLLOUT_TRACES_FULL_SIZE=1 $(PYTEST) tests/faults -m "slow or not slow" -s
 
 contract: .venv/.test ## what is read back of Trackio, with another version of it: make contract TRACKIO=0.44.0
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target .venv/trackio-$(TRACKIO) trackio==$(TRACKIO)
@@ -60,19 +60,31 @@ format: .venv/.test ## ruff: format and sort
 clean: ## removes the environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
 
-locked: .venv/bin/python ## the environment of the tests from constraints-lock.txt, every file by its hash
-	$(PIP) torch
-	$(BIN)/python -m pip install -q --require-hashes --no-deps -r constraints-lock.txt
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
-	@touch .venv/.demo .venv/.test
+oldest: .venv-oldest/.done ## what the package stands on at the oldest versions that pyproject.toml allows
+	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(OLDEST)
+
+ranges: .venv/bin/uv ## whether pyproject.toml resolves at its oldest and newest for every supported Python
+	@for python in 3.10 3.11 3.12 3.13; do for how in lowest-direct highest; do \
+	  $(BIN)/uv pip compile -q pyproject.toml --all-extras --python-version $$python --resolution $$how -o /dev/null \
+	  && echo "$$python $$how resolves" || exit 1; done; done
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/.demo: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[inspector]'
+.venv/bin/uv: .venv/bin/python constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt torch uv
 	@touch $@
 
-.venv/.test: .venv/.demo
-	$(PIP) -e '.[test]'
+.venv/.demo: .venv/bin/uv pyproject.toml uv.lock
+	$(SYNC) --extra inspector
+	@touch $@
+
+.venv/.test: .venv/bin/uv pyproject.toml uv.lock
+	$(SYNC) --extra test
+	@touch $@ .venv/.demo
+
+.venv-oldest/.done: .venv/bin/uv pyproject.toml
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q -c constraints.txt torch
+	$(BIN)/uv pip install -q --python .venv-oldest --resolution lowest-direct -e '.[test]'
 	@touch $@

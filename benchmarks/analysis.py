@@ -15,18 +15,18 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from rollout_traces.analysis.diagnoses import diagnose
 from rollout_traces.analysis.evaluations import flips
 from rollout_traces.analysis.explanation import explain
 from rollout_traces.analysis.prompts import list_prompts
+from rollout_traces.analysis.run_report import diagnose
 from rollout_traces.analysis.seen import first_seen
 from rollout_traces.analysis.selections import Selection
 
 GOALS = {
-    "explain a step": 0.3,
-    "explain two halves": 1.5,
+    "explain a step": 0.5,
+    "explain two halves": 2.0,
     "first seen of everything": 0.5,
-    "flips of 1,000 prompts": 0.2,
+    "flips of 1,000 prompts": 0.3,
     "list of prompts": 0.2,
 }
 """Seconds of processor time on two cores."""

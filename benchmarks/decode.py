@@ -1,8 +1,7 @@
-"""Speed of decoding real conversations, beside the tokenizer's own decoding in the same run.
+"""Speed of decoding conversations of a service desk, beside the tokenizer's own decoding in the same run.
 
-Needs the Qwen2.5 tokenizer, fetched with `npm pack`; it fails when that cannot be had. Real conversations are read from
-`../shared/data` where they are found, else generated. Times are processor time of this one thread, best of several
-passes. Run it from the repository's root:
+Needs the Qwen2.5 tokenizer, fetched with `npm pack`; it fails when that cannot be had. Times are processor time of
+this one thread, best of several passes. Run it from the repository's root:
 
     python -m benchmarks.decode
 """
@@ -19,7 +18,7 @@ import numpy as np
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.decode.characters import char_ends
 from rollout_traces.packed_batch import PackedBatch
-from tests.decode.conversations import own_conversations, tau_conversations
+from tests.decode.conversations import desk_conversations
 from tests.decode.fidelity import Encoded, encode
 from tests.decode.real_tokenizers import load_tokenizer
 
@@ -62,7 +61,7 @@ def main() -> None:
     """Prints the table."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     tokenizer = load_tokenizer(TOKENIZER)
-    conversations = tau_conversations() or own_conversations(60)
+    conversations = desk_conversations()
     start = time.process_time()
     decoder = TranscriptDecoder(tokenizer)
     built = time.process_time() - start

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from tests.decode.conversations import own_conversations, tau_conversations
+from tests.decode.conversations import desk_conversations, own_conversations
 from tests.decode.fidelity import RULES, score
 from tests.decode.real_tokenizers import load_tokenizer
 
@@ -18,7 +18,7 @@ from tests.decode.real_tokenizers import load_tokenizer
 def main() -> None:
     """Prints one line per tokenizer and set of conversations."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    sets = {"own": own_conversations(), "tau airline": tau_conversations()}
+    sets = {"own": own_conversations(), "service desk": desk_conversations()}
     print(f"{'tokenizer':<10} {'conversations':<16} {'turns':>6} {'equal':>6} {'calls':>6} {'equal':>6}")
     for name in RULES:
         tokenizer = load_tokenizer(name)

@@ -47,7 +47,7 @@ def measure(folder: Path, n_rows: int, times: int) -> None:
     from playwright.sync_api import sync_playwright
 
     from benchmarks.table_of_rollouts import PROJECT, RUN, STEP_ROWS, write_steps
-    from tests.inspector.conftest import TOKEN, Served
+    from tests.inspector.conftest import Served, sign_in
 
     n_steps = -(-n_rows // STEP_ROWS)
     if not (folder / f"{PROJECT}.db").exists():
@@ -61,7 +61,7 @@ def measure(folder: Path, n_rows: int, times: int) -> None:
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
             page = browser.new_page(viewport={"width": 1280, "height": 800})
-            page.goto(f"{server.address}/?access_token={TOKEN}")
+            sign_in(page.context, server.address)
             opened(page, server.address, {**place, "tab": "explore", "rows": "all"}, "tbody tr")
             table = [
                 opened(
@@ -101,7 +101,7 @@ def measure(folder: Path, n_rows: int, times: int) -> None:
             server.stop()
             server = Served(folder)
             page = browser.new_page(viewport={"width": 1280, "height": 800})
-            page.goto(f"{server.address}/?access_token={TOKEN}")
+            sign_in(page.context, server.address)
             curves = opened(page, server.address, {**place, "tab": "run"}, "[data-testid='run-card']")
             began = time.perf_counter()
             page.locator("[data-testid='run-verdict']").wait_for(timeout=120_000)

@@ -48,7 +48,6 @@ def main() -> None:
         hand_over(options.steps)
         overload(options.wide, options.steps)
         prompts_alone(*map(int, options.wide.split("x")), options.steps)
-        hand_over_from_gpu(options.steps)
         stalls()
         small_records(options.small)
         burst(options.burst, Path(folder))
@@ -153,28 +152,6 @@ def wide_batch(B: int, T: int) -> dict[str, Any]:
         "rewards": torch.rand(B, generator=generator),
         "group_ids": torch.arange(B) // 8,
     }
-
-
-def hand_over_from_gpu(n_steps: int) -> None:
-    """Milliseconds on the calling thread for tensors on a GPU, which it may not synchronise with."""
-    import torch
-
-    if not torch.cuda.is_available():
-        print("hand-over from a GPU: there is none here")
-        return
-    tokenizer, steps = tokenizer_and_steps(2)
-    moved = [[{key: value.cuda() for key, value in part.items()} for part in parts] for parts in steps]
-    logger = make_logger(tokenizer, "gpu")
-    logger.log_rollouts(moved[0], step=0)
-    logger.flush(120)
-    costs = []
-    for step in range(1, n_steps + 1):
-        time.sleep(APART)
-        torch.cuda.set_sync_debug_mode("error")
-        costs.append(timed(lambda step=step: logger.log_rollouts(moved[step % 2], step=step)))
-        torch.cuda.set_sync_debug_mode("default")
-    print(f"hand-over from a GPU: {described(costs)}; refused {logger.counters['batches_refused']}")
-    logger.finish(120)
 
 
 def stalls() -> None:

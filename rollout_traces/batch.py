@@ -16,6 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.batch_checks import (
+    PACKED_KEYS,
+    ROW_FLOATS,
+    as_array,
+    check_not_packed,
+    check_row_array,
+    check_row_list,
+)
 from rollout_traces.errors import BatchError
 from rollout_traces.transcript import FLOAT_TRACKS
 
@@ -27,7 +35,6 @@ MASKS = ("attention_mask", "loss_mask", "response_mask")
 TOKEN_KEYS = ("response_mask", "turn_ids", "versions", *FLOAT_TRACKS)
 """Optional [B, T] keys. `advantages` may also be [B]."""
 
-ROW_FLOATS = ("rewards", "raw_rewards")
 ROW_LISTS = (
     "group_ids",
     "prompt_keys",
@@ -193,7 +200,7 @@ class RolloutBatch:
                 )
         for key in _ARRAYS:
             if values[key] is not None:
-                values[key] = _as_array(key, values[key])
+                values[key] = as_array(key, values[key])
         self._check_ids()
         B_T = tuple(self.input_ids.shape)
         self._move_token_rewards(B_T)
@@ -202,12 +209,12 @@ class RolloutBatch:
                 self._check_token_key(key, B_T)
         for key in ROW_FLOATS:
             if values[key] is not None:
-                values[key] = _check_row_array(key, values[key], B_T[0])
+                values[key] = check_row_array(key, values[key], B_T[0])
         for key in NAMED_FLOATS:
             values[key] = self._named(key, B_T[0])
         for key in ROW_LISTS:
             if values[key] is not None:
-                _check_row_list(key, values[key], B_T[0])
+                check_row_list(key, values[key], B_T[0])
 
     @property
     def n_rows(self) -> int:
@@ -266,6 +273,7 @@ class RolloutBatch:
                 f"batch: required key {missing[0]!r} is missing. Seen keys: "
                 f"{', '.join(sorted(map(str, data))) or 'none'}. Expected {', '.join(REQUIRED)} as arrays [B, T]."
             )
+        check_not_packed(data, known["input_ids"])
         return cls(**known)
 
     @classmethod
@@ -360,7 +368,7 @@ class RolloutBatch:
                 f"{key}: seen {type(value).__name__}. Expected a mapping from name to an array [B]."
             )
         return {
-            str(name): _check_row_array(f"{key}[{name!r}]", _as_array(f"{key}[{name!r}]", column), B)
+            str(name): check_row_array(f"{key}[{name!r}]", as_array(f"{key}[{name!r}]", column), B)
             for name, column in value.items()
             if column is not None
         }
@@ -421,67 +429,18 @@ def _behind_prompts(
 FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))
 
 
-def misspelt_keys(data: Mapping[str, Any]) -> dict[str, str]:
-    """Keys that `RolloutBatch.from_dict` leaves out and that look like one it knows.
+def keys_left_out(data: Mapping[str, Any]) -> dict[str, str | None]:
+    """Keys that `RolloutBatch.from_dict` does not know.
 
     Returns:
-        The key as it was given -> the canonical key, where that one was not given.
+        The key as it was given -> the canonical key nearest to it, None where none is near or that one was given too.
     """
-    meant = {str(key): _nearest(str(key)) for key in data if key not in FIELD_NAMES}
-    return {key: known for key, known in meant.items() if known is not None and known not in data}
+    nearest = {
+        str(key): _nearest(str(key)) for key in data if key not in FIELD_NAMES and key not in PACKED_KEYS
+    }
+    return {key: None if known in data else known for key, known in nearest.items()}
 
 
 @lru_cache(maxsize=1024)
 def _nearest(key: str) -> str | None:
-    return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1, cutoff=0.85)), None)
-
-
-def _as_array(key: str, value: Any) -> Any:
-    """Lists become numpy arrays, None a masked NaN; whatever has a shape and a dtype stays what and where it is."""
-    if value is None or (hasattr(value, "shape") and hasattr(value, "dtype")):
-        return value
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise BatchError(
-            f"{key}: seen a ragged {type(value).__name__} ({error}). Expected rows of one length; pad them "
-            "and mark the padding in attention_mask."
-        ) from error
-    if array.dtype == object:
-        unknown = np.vectorize(lambda item: item is None, otypes=[bool])(array)
-        try:
-            array = array.astype(np.float64)
-            array = np.ma.masked_array(array, unknown) if unknown.any() else array
-        except (TypeError, ValueError) as error:
-            raise BatchError(
-                f"{key}: seen {type(value).__name__} with values that are not numbers ({error}). Expected numbers."
-            ) from error
-    if array.dtype.kind not in "biuf":
-        raise BatchError(f"{key}: seen dtype {array.dtype}. Expected numbers.")
-    return array
-
-
-def _check_row_array(key: str, value: Any, B: int) -> Any:
-    shape = tuple(value.shape)
-    if shape == () and B == 1:
-        return value.reshape(1)
-    if shape == (B, 1):
-        return value.reshape(B)
-    if shape != (B,):
-        raise BatchError(
-            f"{key}: seen shape {shape}, dtype {value.dtype}. Expected [B] = ({B},): one value a rollout."
-        )
-    return value
-
-
-def _check_row_list(key: str, value: Any, B: int) -> None:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        raise BatchError(
-            f"{key}: seen {type(value).__name__}. Expected a list of B = {B} values, one a rollout."
-        )
-    if len(value) != B:
-        raise BatchError(f"{key}: seen {len(value)} values. Expected B = {B}, one a rollout.")
-    if key == "messages" and B > 0 and len(value) and isinstance(value[0], Mapping):
-        raise BatchError(
-            "messages: seen a flat list of messages. Expected B conversations, one list of messages a rollout."
-        )
+    return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1, cutoff=0.6)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -40,10 +41,23 @@ class Warnings:
             n: how many.
             with_traceback: log where the error that is being handled was raised.
         """
+        self._count(counter, what, n, WARN_EVERY, with_traceback)
+
+    def count_once(self, counter: str, what: object, n: int = 1) -> None:
+        """As `count`, with one warning of a kind for all time: of what is alike at every step.
+
+        Args:
+            counter: the counter's name.
+            what: what happened.
+            n: how many.
+        """
+        self._count(counter, what, n, math.inf, with_traceback=False)
+
+    def _count(self, counter: str, what: object, n: int, every: float, with_traceback: bool) -> None:
         self.counters[counter] += n
         now, text = time.monotonic(), text_of(what)
         kind = (counter, _NUMBER.sub("#", text)[:KIND_LENGTH] if len(self._warned) < MAX_KINDS else "")
-        if now - self._warned.get(kind, -WARN_EVERY) >= WARN_EVERY:
+        if kind not in self._warned or now - self._warned[kind] >= every:
             self._warned[kind] = now
             log.warning(
                 "%s (%d so far), training goes on: %s",

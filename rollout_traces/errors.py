@@ -29,3 +29,7 @@ class DecodeError(RolloutTracesError, ValueError):
 
 class StoreError(RolloutTracesError):
     """Stored data cannot be read, or does not hold what was asked for."""
+
+
+class FileRefused(StoreError):
+    """A file from outside is damaged, or takes more memory than its size accounts for. The text names it."""

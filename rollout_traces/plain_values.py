@@ -15,13 +15,15 @@ MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""
 MAX_DEPTH = 20
 _INT64 = 2**63
+INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
+"""How an infinite number is written where JSON is, which has none: as Trackio writes it. Null is unknown."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:
     """Turns any value into JSON-safe plain Python.
 
-    Lone surrogates become U+FFFD, NaN and infinities None, integers beyond 64 bits and unknown objects
-    text, arrays and tensors lists.
+    Lone surrogates become U+FFFD, NaN None, infinities a text of `INFINITE`, integers beyond 64 bits and
+    unknown objects text, arrays and tensors lists.
 
     Args:
         value: anything.
@@ -33,13 +35,13 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return encodable(value)
     if type(value) is float:
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else _not_finite(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, np.integer)):
         return int(value) if -_INT64 <= int(value) < _INT64 else str(int(value))
     if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else _not_finite(float(value))
     if isinstance(value, np.bool_):
         return bool(value)
     if depth >= MAX_DEPTH:
@@ -49,10 +51,27 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, depth + 1) for item in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist(), depth + 1)
+        try:
+            return plain(value.tolist(), depth + 1)
+        except Exception:  # noqa: BLE001  a tensor without data, as on the device "meta": its text says so
+            return encodable(text_of(value))
     if isinstance(value, (bytes, bytearray)):
         return encodable(bytes(value).decode("utf-8", "replace"))
     return encodable(text_of(value))
+
+
+def _not_finite(value: float) -> str | None:
+    """What JSON holds of a number that it cannot."""
+    if math.isnan(value):
+        return None
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def finite_or_text(value: Any) -> Any:
+    """A value, or the values of a list, with NaN as None and infinities as texts of `INFINITE`; all else as it is."""
+    if type(value) is float:
+        return value if math.isfinite(value) else _not_finite(value)
+    return [finite_or_text(item) for item in value] if type(value) is list else value
 
 
 def cut(text: str) -> str:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.batch import RolloutBatch, misspelt_keys
+import rollout_traces as rt
+from rollout_traces.batch import RolloutBatch, keys_left_out
+from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
@@ -145,10 +147,72 @@ class TestAsGroup:
         assert batch.as_group("part 3") is batch
 
 
-class TestMisspeltKeys:
-    def test_are_found_with_what_was_meant(self):
-        given = arrays(reward=[1.0, 0.0], log_probs=1, something_else=2)
-        assert misspelt_keys(given) == {"reward": "rewards", "log_probs": "logprobs"}
+class TestKeysLeftOut:
+    def test_all_are_named_with_what_may_have_been_meant(self):
+        given = arrays(reward=[1.0, 0.0], old_logps=1, zzz=2)
+        assert keys_left_out(given) == {"reward": "rewards", "old_logps": "prox_logprobs", "zzz": None}
 
-    def test_are_none_where_the_canonical_key_was_given_too(self):
-        assert misspelt_keys(arrays(reward=[1.0, 0.0], rewards=[1.0, 0.0])) == {}
+    def test_a_canonical_key_that_was_given_too_is_not_meant(self):
+        assert keys_left_out(arrays(reward=[1.0, 0.0], rewards=[1.0, 0.0])) == {"reward": None}
+
+    def test_the_logger_names_them_once(self, trackio_dir, caplog):
+        logger = rt.RolloutLogger("p", "r", worker="thread", max_rollout_traces_per_step=0)
+        for step in range(3):
+            logger.log_rollouts(arrays(reward=[1.0, 0.0], old_logps=[1, 2]), step=step)
+        assert logger.finish() and logger.counters["keys_left_out"] == 6
+        said = [record.getMessage() for record in caplog.records if "left out: reward" in record.getMessage()]
+        assert len(said) == 1 and "reward (meant rewards?), old_logps (meant prox_logprobs?)" in said[0]
+
+
+class TestPackedSequences:
+    def test_more_edges_than_rows(self):
+        with pytest.raises(BatchError, match=r"cu_seqlens: 4 edges, so 3 sequences.*packed.*pad_sequence"):
+            RolloutBatch.from_dict(arrays(cu_seqlens=torch.tensor([0, 2, 4, 5])))
+
+    def test_edges_of_the_rows_themselves_are_no_packing(self):
+        assert RolloutBatch.from_dict(arrays(cu_seqlens=torch.tensor([0, 5, 10]))).n_rows == 2
+
+    def test_positions_that_begin_anew(self):
+        with pytest.raises(BatchError, match=r"position_ids: row 1 begins anew 1 times.*packed"):
+            RolloutBatch.from_dict(arrays(position_ids=[[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]))
+
+    def test_positions_of_padding_on_either_side_do_not(self):
+        mask = [[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]
+        given = arrays() | {"attention_mask": torch.tensor(mask)}
+        positions = torch.tensor([[1, 1, 0, 1, 2], [0, 1, 2, 0, 0]])
+        assert RolloutBatch.from_dict({**given, "position_ids": positions}).n_rows == 2
+
+    def test_an_attention_mask_that_numbers_sequences(self):
+        given = arrays() | {"attention_mask": torch.tensor([[1, 1, 2, 2, 2], [1, 1, 1, 1, 1]])}
+        with pytest.raises(BatchError, match=r"attention_mask: seen values up to 2.*packed"):
+            capture([RolloutBatch.from_dict(given)], step=0, split="rollout")
+
+
+class TestWhatHoldsNoNumbers:
+    @pytest.mark.parametrize(
+        ("value", "said"),
+        [
+            (lambda: torch.ones(2, device="meta"), "rewards: seen a tensor on the meta device.*no values"),
+            (
+                lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+                "rewards: seen a nested tensor",
+            ),
+            (lambda: torch.ones(2).to_sparse(), "rewards: seen a sparse tensor.*to_dense"),
+            (
+                lambda: {"task": [1, 0], "style": [0, 1]},
+                "rewards: seen a mapping.*task, style.*reward_components",
+            ),
+            (lambda: [{"task": 1}, {"task": 0}], "rewards: seen a list of mappings.*task.*reward_components"),
+        ],
+    )
+    def test_is_refused_by_its_key(self, value, said):
+        with pytest.raises(BatchError, match=said):
+            RolloutBatch.from_dict(arrays(rewards=value()))
+
+
+def test_a_hole_in_the_attention_mask_is_said_and_counted(trackio_dir, caplog):
+    logger = rt.RolloutLogger("p", "r", worker="thread", max_rollout_traces_per_step=0)
+    mask = torch.tensor([[1, 0, 0, 1, 1], [0, 1, 1, 1, 0]])
+    logger.log_rollouts({**arrays(), "attention_mask": mask}, step=0)
+    assert logger.finish() and logger.counters["rollouts_with_holes"] == 1
+    assert "2 tokens between first and last ones of 1 rollouts" in caplog.text

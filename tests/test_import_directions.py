@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript", "encodable"),
-    ("private_files", "plain_values", "counted_warnings"),
+    ("private_files", "plain_values", "counted_warnings", "batch_checks", "bounded_parquet", "quoting"),
     ("settings", "batch", "packed_batch"),
     ("spool",),
     ("capture",),
@@ -64,7 +64,9 @@ READ_FROM = (
     "errors",
     "encodable",
     "plain_values",
+    "bounded_parquet",
     "private_files",
+    "quoting",
     "terminal_text",
     "transcript",
     "settings",
@@ -107,6 +109,7 @@ WRITE_PATH = (
 MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp", "cli.label")
 
 TRACKIO_OUTSIDE_THE_SINK = {
+    "doctor.readable": {"trackio.utils.TRACKIO_DIR"},
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
     "worker.main": {"trackio.utils"},

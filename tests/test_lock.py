@@ -1,32 +1,38 @@
-"""What CI installs: every file by its hash, and nothing that the project asks for left out."""
+"""What an installation takes: every file by its hash, from public places, and nothing that the project asks for left out."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"torch"}
 """Built for the machine, see constraints.txt."""
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
-def locked() -> dict[str, str]:
-    """Name -> version."""
-    lines = (ROOT / "constraints-lock.txt").read_text().splitlines()
-    return {
-        canonicalize_name(found[1]): found[2]
-        for line in lines
-        if (found := re.match(r"([\w.-]+)==([^ ]+) \\$", line))
-    }
+def read(name: str) -> dict[str, Any]:
+    """A TOML file of the project."""
+    return pytest.importorskip("tomllib").loads((ROOT / name).read_text())
+
+
+def locked() -> dict[str, list[str]]:
+    """Name -> versions, one or several where Pythons need different ones."""
+    versions: dict[str, list[str]] = {}
+    for package in read("uv.lock")["package"]:
+        versions.setdefault(canonicalize_name(package["name"]), []).append(package.get("version", ""))
+    return versions
 
 
 def asked_for() -> list[Requirement]:
     """What pyproject.toml asks for, extras of the tests included, but for what belongs to single trainers."""
-    tables = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    tables = read("pyproject.toml")["project"]
     extras = tables["optional-dependencies"]
     own = [r for r in map(Requirement, extras["test"]) if canonicalize_name(r.name) == "rollout-traces"]
     named = {extra for one in own for extra in one.extras}
@@ -35,27 +41,32 @@ def asked_for() -> list[Requirement]:
 
 
 class TestLock:
-    def test_holds_what_the_project_asks_for_in_a_version_that_fits(self):
+    @pytest.mark.parametrize("python", PYTHONS)
+    def test_holds_what_the_project_asks_for_in_a_version_that_fits(self, python):
         versions = locked()
+        here = default_environment() | {"python_version": python, "python_full_version": f"{python}.1"}
         for one in asked_for():
             name = canonicalize_name(one.name)
-            if name not in LEFT_OUT:
-                assert name in versions, f"{one}: run .ci/lock"
-                assert one.specifier.contains(versions[name], prereleases=True), one
+            if name in LEFT_OUT or (one.marker and not one.marker.evaluate(here)):
+                continue
+            assert name in versions, f"{one}: run uv lock"
+            assert any(one.specifier.contains(version, prereleases=True) for version in versions[name]), one
 
-    def test_agrees_with_the_constraints(self):
-        versions = locked()
-        for line in (ROOT / "constraints.txt").read_text().splitlines():
-            name, _, version = line.partition("==")
-            if version and name not in LEFT_OUT:
-                assert versions[canonicalize_name(name)] == version
+    def test_leaves_out_what_is_built_for_a_machine(self):
+        assert not LEFT_OUT & set(locked())
 
     def test_has_a_hash_for_every_file(self):
-        text = (ROOT / "constraints-lock.txt").read_text()
-        blocks = re.split(r"\n(?=[a-z0-9])", text)[1:]
-        assert len(blocks) == len(locked())
-        assert all("--hash=sha256:" in block for block in blocks)
-        assert "://" not in text
+        files = [
+            file
+            for package in read("uv.lock")["package"]
+            for file in [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
+        ]
+        assert len(files) > 1000
+        assert all(file["hash"].startswith("sha256:") for file in files)
+
+    def test_names_the_public_index_alone(self):
+        hosts = set(re.findall(r"https?://([^/\"]+)", (ROOT / "uv.lock").read_text()))
+        assert hosts == {"pypi.org", "files.pythonhosted.org"}
 
 
 class TestBounds:

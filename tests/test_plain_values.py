@@ -17,8 +17,9 @@ class Hostile:
 
 
 class TestPlain:
-    def test_non_finite_numbers_become_none(self):
-        assert plain([float("nan"), float("inf"), np.float32("-inf"), 1.5]) == [None, None, None, 1.5]
+    def test_nan_becomes_none_and_an_infinity_its_name(self):
+        odd = [float("nan"), float("inf"), np.float32("-inf"), 1.5]
+        assert plain(odd) == [None, "Infinity", "-Infinity", 1.5]
 
     def test_integers_beyond_64_bits_become_text(self):
         assert plain([2**63 - 1, 2**63, -(2**63) - 1]) == [2**63 - 1, str(2**63), str(-(2**63) - 1)]

@@ -40,14 +40,14 @@ What reading makes of all this: one row a rollout of every run, traced or not, i
 | --- | --- | --- | --- |
 | `run`, `run_id`, `split`, `step` | text, text, text, int | all | where it belongs |
 | `traced` | bool | all | its conversation was kept |
-| `superseded` | bool | all | a later attempt of the run wrote the step anew |
+| `superseded` | bool | all | a later attempt of the run began at the step or before it, so that the weights behind the rollout were thrown away; also where that attempt has not come as far yet |
 | `late` | bool | all | it came after its step was closed |
 | `id`, `kind`, `key`, `trace_index`, `timestamp` | text, text, text, int, text | traced | Trackio's place of the trace |
 | `n_messages`, `prompt`, `reply` | int, text, text | traced | length and first words of the conversation, behind the thinking |
 | `tool_names`, `error_signatures` | lists of texts | traced | tools that were called, and what their failures say |
 | `messages`, `metadata`, `spans` | JSON text | traced, in exports | the trace as it was stored |
 
-Unknown is null. A column that is a number in one segment and a text in another is text. A step is put together anew when more of it comes; the newer row of a rollout (by `uid`) replaces the older. `rt.open_store(...).rollouts()` gives the table as Arrow; `.ledger()` gives numpy columns in which unknown whole numbers are masked; `.sql()` one SELECT over `rollouts` and `metrics(run, run_id, split, step, key, value, attempt, superseded)`.
+Unknown is null, and NaN is unknown. **An infinite number is a number**: it is one in the table, in `.ledger()`, in parquet and in queries (`reward > 1e308`), and in JSON, which has none (JSON lines, `--json`, metadata of traces, the API), it is the text `"Infinity"` or `"-Infinity"`, as Trackio writes it; histograms and means leave it out. Training data has finite rewards alone: there an infinite one is no reward. Of the trainer's extras true and false are 1 and 0; whole numbers that no float holds exactly (beyond 2^53) are kept as 64-bit integers; among texts a number is written as JSON writes it, 1 and 1.0 alike. `traced` and `superseded` are true or false of every rollout, also in exports. A column that is a number in one segment and a text in another is text. A step is put together anew when more of it comes; the newer row of a rollout (by `uid`) replaces the older. `rt.open_store(...).rollouts()` gives the table as Arrow; `.ledger()` gives numpy columns in which unknown whole numbers are masked, of the rollouts that ledgers know and no later attempt superseded; `.sql()` one SELECT over `rollouts` and `metrics(run, run_id, split, step, key, value, attempt, superseded)`.
 """
 
 

@@ -230,8 +230,8 @@ class TestBadInput:
         ones = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         logger.log_rollouts({**ones, "loss_mask": batch.loss_mask, "reward": np.ones(batch.n_rows)}, step=1)
         assert logger.finish()
-        assert logger.counters["keys_misspelt"] == 1
-        assert "reward: no key of a batch, left out. Meant rewards?" in caplog.text
+        assert logger.counters["keys_left_out"] == 1
+        assert "no keys of a batch, left out: reward (meant rewards?)" in caplog.text
 
     def test_scalars_that_are_no_finite_number_are_left_out_and_counted(self, trackio_dir):
         logger = make_logger()
@@ -282,7 +282,7 @@ class TestBadInput:
         def full(_):
             raise DiskFull("full")
 
-        monkeypatch.setattr(logger._pipeline._writer, "append", full)
+        monkeypatch.setattr(logger._pipeline._spool, "append", full)
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
         logger.log_scalars({"a": 1.0}, step=1)
         assert not logger.finish(timeout=1)

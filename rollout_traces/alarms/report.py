@@ -1,4 +1,4 @@
-"""An incident in words: a title and a sentence with its figures. Names and numbers, never a rollout's text."""
+"""An incident in words: a title and a sentence with its figures. Names and numbers, never a rollout's text; a source's name in quotes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from rollout_traces.alarms.incidents import Incident, IncidentEvent
 from rollout_traces.alarms.signals import Signal
 from rollout_traces.flags.report import Alert
+from rollout_traces.quoting import quoted
 
 
 def alerts_of(events: Iterable[IncidentEvent], signals: Mapping[str, Signal], split: str) -> list[Alert]:
@@ -27,7 +28,7 @@ def alerts_of(events: Iterable[IncidentEvent], signals: Mapping[str, Signal], sp
 
 def title_of(incident: Incident, split: str) -> str:
     """`truncated on rollout`, with its source where it has one."""
-    where = f" ({incident.source})" if incident.source else ""
+    where = f" ({quoted(incident.source)})" if incident.source else ""
     return f"{incident.signal} on {split}{where}"
 
 
@@ -35,7 +36,7 @@ def sentence_of(incident: Incident, signals: Mapping[str, Signal], split: str) -
     """What opened it, with its figures."""
     signal = signals.get(incident.signal)
     meaning = f": {signal.meaning}" if signal is not None else ""
-    among = f" of source {incident.source}" if incident.source else ""
+    among = f" of source {quoted(incident.source)}" if incident.source else ""
     since = f"Since step {incident.opened}"
     explains = f" It explains {', '.join(incident.children)}." if incident.children else ""
     if incident.is_level:

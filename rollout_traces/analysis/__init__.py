@@ -1,7 +1,7 @@
 """From a moved curve to its cause: what changed, since when, for whom.
 
 Everything is computed over two relations, `rollouts` and `metrics`, through an object with
-`.sql(query, params)`. Imports are lazy: scipy and ruptures are loaded by what needs them.
+`.sql(query, params)`. Imports are lazy: scipy is loaded by what needs them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
+    from rollout_traces.analysis.diagnosis import Diagnosis
     from rollout_traces.analysis.evaluations import Flip, Flips, flips
     from rollout_traces.analysis.explanation import Explanation, explain
     from rollout_traces.analysis.finding import Finding
     from rollout_traces.analysis.prompts import PromptList, list_prompts, prompt_over_time
+    from rollout_traces.analysis.run_report import RunReport, diagnose
     from rollout_traces.analysis.seen import FirstSeen, first_seen
     from rollout_traces.analysis.selections import Selection
     from rollout_traces.analysis.timeline import Event, events
 
 _WHERE = {
-    "Diagnosis": "diagnoses",
-    "RunReport": "diagnoses",
-    "diagnose": "diagnoses",
+    "Diagnosis": "diagnosis",
+    "RunReport": "run_report",
+    "diagnose": "run_report",
     "Event": "timeline",
     "events": "timeline",
     "Explanation": "explanation",

@@ -1,42 +1,43 @@
-"""Who carried a change: whether a few rollouts make most of the difference of a mean."""
+"""Who carried a change: whether a few rollouts make most of what departs from B's mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.finding import Finding
-from rollout_traces.analysis.relations import (
-    Relations,
-    RolloutColumns,
-    as_arrays,
-    known_number,
-    written,
-)
+from rollout_traces.analysis.compare import odd_p
+from rollout_traces.analysis.in_words import column_text
+from rollout_traces.analysis.relations import RolloutColumns, known_number, sql_text, written
+from rollout_traces.analysis.rows import LEFT_OUT, A, B, SideRows
 from rollout_traces.analysis.selections import Selection
 
-FEW = 0.05
-"""At most this part of the rollouts counts as few ..."""
-MOST_OF_IT = 0.5
-"""... when they make at least this part of the change."""
-MOST_ROWS = 50_000
-"""Rollouts of A above which nothing is said of who carried it: so many are not few steps."""
+FEW, FEW_SHARE = 3, 0.01
+"""So many rollouts of a step count as few, or this share of them, ..."""
+MOST_OF_IT = 0.25
+"""... when they make at least this part of it ..."""
+TIMES = 2.0
+"""... and, where B is no earlier steps or too few to know their spread, so many times what as few of B's make."""
+BESIDE = 0.5
+"""A rollout belongs to the few when it has at least this part of the largest contribution."""
+UPDATE = "update_share"
+FEWEST, MOST = 20, 50_000
+"""Rollouts of A: of fewer a few are always much, and more are no few steps."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A few rollouts that make most of a change.
+    """A few rollouts that make much of a change.
 
     Attributes:
         column: the number that changed.
         rows: how many rollouts.
-        of: rollouts of A.
-        share: their share of the change of the mean.
+        of: rollouts of A that know it.
+        share: their share of all that departs from B's mean; of the update itself, for `update_share`.
         ids: the rollouts, the largest contribution first.
-        query: a SELECT that gives the figures again.
+        p: of so large a share at one step, by those of the steps before; 0 where those are too few or none.
+        query: a SELECT of their values.
     """
 
     column: str
@@ -44,80 +45,87 @@ class Carried:
     of: int
     share: float
     ids: tuple[str, ...]
+    p: float = 0.0
     query: str = ""
 
     @property
     def sentence(self) -> str:
-        """In words: `2 of 512 rollouts make 78 % of the change of reward`."""
-        what = "the update" if self.column == "update_share" else f"the change of {self.column}"
+        """In words: `2 of 512 rollouts make 78 % of the update`."""
+        what = (
+            "the update"
+            if self.column == UPDATE
+            else f"what departs from the mean of {column_text(self.column)}"
+        )
         return f"{self.rows} of {self.of:,} rollouts make {100 * self.share:.0f} % of {what}"
 
 
-def who_carried(
-    relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, findings: Sequence[Finding]
-) -> list[Carried]:
-    """The changes of means that few rollouts carry, and the update if few rollouts carry it.
-
-    A row's contribution is `(x - mean of B) / n of A`; they add up to the change of the mean.
-    """
-    wanted = {f.column: f.b for f in findings if f.value is None}
-    if columns.has("update_share"):
-        wanted["update_share"] = 0.0
-    if not wanted or not columns.has("id"):
-        return []
-    condition, params = a.condition(columns)
-    names = list(wanted)
-    parts = ", ".join(f"{known_number(name)} as c{i}" for i, name in enumerate(names))
-    rows = as_arrays(
-        relations.sql(
-            f"select cast(id as varchar) as id, {parts} from rollouts where {condition} limit {MOST_ROWS + 1}",
-            params,
-        )
-    )
-    if len(rows["id"]) > MOST_ROWS:
-        return []
-    found = [
-        carried(name, rows["id"], rows[f"c{i}"].astype(float), wanted[name]) for i, name in enumerate(names)
-    ]
-    return [
-        replace(each, query=_query(each, condition, params, wanted[each.column]))
-        for each in found
-        if each is not None
-    ]
-
-
-def _query(of: Carried, condition: str, params: Sequence[Any], level: float) -> str:
-    """A SELECT of how many rollouts there are, and of the part that the largest contributions make."""
-    moved = f"{known_number(of.column)} - {level!r}"
-    query = (
-        f"select {of.rows} as rollouts, count(*) as of, least(sum(moved) filter (place <= {of.rows}) / sum(moved), 1) as share from ("
-        "select moved, row_number() over (order by moved*way desc) as place from ("
-        f"select {moved} as moved, sign(sum({moved}) over ()) as way from rollouts where {condition} and {known_number(of.column)} is not null))"
-    )
-    return written(query, params)
-
-
-def carried(column: str, ids: np.ndarray, values: np.ndarray, level: float) -> Carried | None:
-    """The fewest rollouts that make half of the change of a mean, where these are few.
+def who_carried(rows: SideRows, a: Selection, *, neighbours: bool) -> Iterator[Carried]:
+    """The numbers of which few rollouts of A make more than a quarter, and more than few did before.
 
     Args:
-        column: the number's name.
-        ids: [N].
-        values: float [N], NaN where unknown.
-        level: the mean it is compared with.
+        rows: both sides, and the steps before them.
+        a: A.
+        neighbours: whether B is the steps before A.
     """
+    for name in rows.columns.numbers:
+        found = _carried(rows, a, name, neighbours)
+        if found is not None:
+            yield found
+
+
+def _carried(rows: SideRows, a: Selection, name: str, neighbours: bool) -> Carried | None:
+    values = rows.number(name)
     known = np.isfinite(values)
-    if known.sum() < 20:
+    of_b = known & (rows.side == B)
+    mine = np.flatnonzero(known & (rows.side == A))
+    two_values = name != UPDATE and len(np.unique(values[mine])) < FEW
+    if two_values or not FEWEST <= len(mine) <= MOST or not of_b.any():
         return None
-    ids, moved = ids[known], values[known] - level
-    change = float(moved.sum())
-    if change == 0:
+    level = 0.0 if name == UPDATE else float(values[of_b].mean())
+    parts = np.abs(values - level)
+    few = max(FEW, int(FEW_SHARE * len(mine)))
+    share = _largest(parts[mine], few)
+    if share < MOST_OF_IT:
         return None
-    order = np.argsort(-moved * np.sign(change), kind="stable")
-    shares = np.cumsum(moved[order]) / change
-    k = int(np.argmax(shares >= MOST_OF_IT)) + 1
-    if shares[k - 1] < MOST_OF_IT or k > max(FEW * len(ids), 1) or k > 20:
+    p = None
+    if neighbours and len(np.unique(rows.step[mine])) == 1:
+        compared = known & (rows.side != LEFT_OUT)
+        shares = [
+            _largest(parts[compared & (rows.step == step)], few) for step in np.unique(rows.step[compared])
+        ]
+        p = odd_p(np.log(np.maximum(shares, np.finfo(float).tiny)))
+    of_few = _largest(parts[of_b], max(1, round(few * of_b.sum() / len(mine))))
+    if p is None and share < TIMES * of_few:
         return None
+    largest = mine[np.argsort(-parts[mine], kind="stable")[:few]]
+    those = largest[parts[largest] >= BESIDE * parts[largest[0]]]
+    share = float(parts[those].sum() / parts[mine].sum())
+    if share < MOST_OF_IT:
+        return None
+    ids = rows.ids(those)
     return Carried(
-        column, k, len(ids), float(min(shares[k - 1], 1.0)), tuple(str(each) for each in ids[order][:k])
+        name, len(those), len(mine), share, ids, p or 0.0, _query(rows.columns, a, name, level, ids)
+    )
+
+
+def _largest(parts: np.ndarray, few: int) -> float:
+    """The share of the few largest of all."""
+    total = float(parts.sum())
+    few = min(few, len(parts))
+    return (
+        float(np.partition(parts, len(parts) - few)[len(parts) - few :].sum()) / total if total > 0 else 0.0
+    )
+
+
+def _query(columns: RolloutColumns, a: Selection, name: str, level: float, ids: tuple[str, ...]) -> str:
+    if not ids or not columns.has("id"):
+        return ""
+    condition, params = a.condition(columns)
+    value = known_number(name)
+    listed = ", ".join(map(sql_text, ids))
+    few = f"filter (cast(id as varchar) in ({listed}))"
+    return written(
+        f"select count({value}) {few} as rollouts, count({value}) as of, "
+        f"sum(abs({value} - {level!r})) {few} / sum(abs({value} - {level!r})) as share from rollouts where {condition}",
+        params,
     )

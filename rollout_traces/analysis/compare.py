@@ -2,21 +2,40 @@
 
 Sources: Cliff 1993 (delta), Mann and Whitney 1947 with tie correction, Wilcoxon 1945 for pairs, the
 ratio estimator's linearized variance over clusters (Cochran 1977, chapter 6), Fisher's exact test on groups
-for values that one side does not have.
+for values that one side does not have, weighted false discovery control (Genovese, Roeder and Wasserman 2006).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-LEAST_DELTA = 0.2
-"""An effect on a number below this is not shown."""
-LEAST_SHARE = 0.02
-"""A difference of shares below this is not shown."""
-FEWEST_STEPS = 3
-"""Steps of B that are needed to know the spread between steps."""
+DISCOVERY = 0.01
+"""False discovery rate over all columns."""
+CONFIDENCE_Z = 1.959964
+"""Of a 95 % interval."""
+FEWEST_FREEDOM = 2
+"""Degrees of freedom that are needed to know the spread between steps."""
+NEIGHBOURS = 10
+"""Steps before a step that it is compared with."""
+FEWEST_CONTRASTS = 6
+"""Earlier steps that could be compared in the same way, below which their spread says nothing."""
+FEWEST_BEFORE = 3
+"""Steps before a step, below which the step is no contrast."""
+SURE_OF_SPREAD, OVERLAP = 0.95, 2
+"""Steps differ more than groups make them where chance gives such a spread in one case of twenty; every second contrast
+counts as independent, because their neighbours overlap."""
+DRAWN_IN = 3.0
+"""Standard deviations to which contrasts are drawn in for their variance: an earlier spike is no noise."""
+MAD_TO_SD = 1.4826
+"""A normal's standard deviation over its median absolute deviation."""
+NORMAL_KURTOSIS, LEAST_T = 3.0, 4.0
+"""A t distribution with f degrees of freedom has the excess kurtosis 6 / (f - 4); of n normal values it has the variance 24 / n."""
+EXACT_UP_TO = 25
+"""Pairs up to which the signed rank is exact."""
+TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,7 @@ class Effect:
         low: lower end of the effect's 95 % interval.
         high: upper end.
         p: two-sided p, the larger of that between groups and that between steps.
-        paired: whether differences were taken inside groups or prompts.
+        paired: whether it was taken inside groups or prompts, or net of the same prompts' earlier visits.
     """
 
     effect: float
@@ -39,7 +58,7 @@ class Effect:
 
 
 def cliffs_delta(a: np.ndarray, b: np.ndarray) -> Effect:
-    """Cliff's delta of group means, with Mann-Whitney's p under tie correction.
+    """Cliff's delta of group means, with Mann-Whitney's p: exact where a side has few groups and nothing is tied, else with tie correction.
 
     The interval is Cliff's, asymmetric, from the variance of the dominance (Cliff 1996, equation 6.12 with
     the consistent estimate).
@@ -48,45 +67,31 @@ def cliffs_delta(a: np.ndarray, b: np.ndarray) -> Effect:
         a: float [G_a], finite, G_a >= 1.
         b: float [G_b], finite, G_b >= 1.
     """
-    from scipy.stats import norm
+    from scipy.stats import mannwhitneyu
 
     n, m = len(a), len(b)
-    ordered_a, ordered_b = np.sort(a), np.sort(b)
-    below = np.searchsorted(ordered_b, ordered_a, "left")
-    upto = np.searchsorted(ordered_b, ordered_a, "right")
-    of_a = (below - (m - upto)) / m
+    of_a, of_b = _dominance(a, b), _dominance(b, a)
     delta = float(of_a.mean())
-    of_b = _dominance(ordered_b, ordered_a)
-    total = n + m
-    ties = _tie_sum(ordered_a, ordered_b)
-    variance = n * m / 12 * ((total + 1) - ties / max(total * (total - 1), 1))
-    u = (delta + 1) / 2 * n * m
-    z = 0.0 if variance <= 0 else max(abs(u - n * m / 2) - 0.5, 0) / np.sqrt(variance)
-    p = float(2 * norm.sf(z))
-    s = (of_a.var(ddof=1) / n if n > 1 else 0.0) + (of_b.var(ddof=1) / m if m > 1 else 0.0)
-    low, high = _cliffs_interval(delta, float(s))
-    return Effect(delta, low, high, min(p, 1.0))
+    p = float(mannwhitneyu(a, b).pvalue)
+    variance = (of_a.var(ddof=1) / n if n > 1 else 0.0) + (of_b.var(ddof=1) / m if m > 1 else 0.0)
+    low, high = _cliffs_interval(delta, float(variance))
+    return Effect(delta, low, high, p if np.isfinite(p) else 1.0)
 
 
 def _dominance(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """For each value how much the sorted others dominate it, in [-1, 1]."""
-    below = np.searchsorted(others, values, "left")
-    upto = np.searchsorted(others, values, "right")
-    return ((len(others) - upto) - below) / len(others)
-
-
-def _tie_sum(a: np.ndarray, b: np.ndarray) -> float:
-    _, counts = np.unique(np.concatenate([a, b]), return_counts=True)
-    return float((counts.astype(float) ** 3 - counts).sum())
+    """For each value how much it dominates the others, in [-1, 1]."""
+    ordered = np.sort(others)
+    below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return np.asarray((below - (len(others) - upto)) / len(others))
 
 
 def _cliffs_interval(delta: float, variance: float) -> tuple[float, float]:
-    z = 1.959964
+    z = CONFIDENCE_Z
     if variance <= 0 or abs(delta) >= 1:
         return max(delta, -1.0), min(delta, 1.0)
     root = np.sqrt(variance * ((1 - delta**2) ** 2 + z**2 * variance)) * z
     scale = 1 - delta**2 + z**2 * variance
-    low, high = (delta - delta**3 - root) / scale, (delta - delta**3 + root) / scale
+    low, high = ((delta - delta * delta * delta + sign * root) / scale for sign in (-1, 1))
     return float(max(low, -1)), float(min(high, 1))
 
 
@@ -101,16 +106,14 @@ def paired(differences: np.ndarray) -> Effect:
     other = differences[differences != 0]
     if len(other) < 2:
         return Effect(0.0, 0.0, 0.0, 1.0, True)
-    p = float(
-        wilcoxon(differences, zero_method="wilcox", method="approx" if len(other) > 25 else "auto").pvalue
-    )
+    method = "approx" if len(other) > EXACT_UP_TO else "auto"
+    p = float(wilcoxon(differences, zero_method="wilcox", method=method).pvalue)
     ranks = rankdata(np.abs(other))
-    effect = float((ranks[other > 0].sum() - ranks[other < 0].sum()) / ranks.sum())
-    effect *= len(other) / len(differences)
-    error = np.sqrt((2 * len(other) + 1) / (3 * len(other) * (len(other) + 1) / 2) / 2)
-    return Effect(
-        effect, max(-1.0, effect - 1.96 * float(error)), min(1.0, effect + 1.96 * float(error)), p, True
+    effect = (
+        float((ranks[other > 0].sum() - ranks[other < 0].sum()) / ranks.sum()) * len(other) / len(differences)
     )
+    half = CONFIDENCE_Z * float(np.sqrt((ranks**2).sum()) / ranks.sum())
+    return Effect(effect, max(-1.0, effect - half), min(1.0, effect + half), p, True)
 
 
 def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, within: float) -> float | None:
@@ -134,36 +137,123 @@ def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, wit
     for which in (0, 1):
         here = side == which
         if here.sum() >= 2:
-            spread = values[here] - np.average(values[here])
-            squares += float((spread**2).sum())
+            squares += float(((values[here] - values[here].mean()) ** 2).sum())
             freedom += int(here.sum()) - 1
             expected += float((within / weights[here]).mean()) * (int(here.sum()) - 1)
-    if freedom < FEWEST_STEPS - 1:
+    if freedom < FEWEST_FREEDOM:
         return None
     tau = max(squares / freedom - expected / freedom, 0.0)
-    means, errors = [], []
-    for which in (0, 1):
-        here = side == which
-        precision = 1 / np.maximum(tau + within / weights[here], 1e-300)
-        means.append(float(np.average(values[here], weights=precision)))
-        errors.append(1 / float(precision.sum()))
-    error = np.sqrt(sum(errors))
-    if error < 1e-150:
+    precision = 1 / np.maximum(tau + within / weights, TINY)
+    means = [float(np.average(values[side == s], weights=precision[side == s])) for s in (0, 1)]
+    error = np.sqrt(sum(1 / float(precision[side == s].sum()) for s in (0, 1)))
+    if error * error < TINY:
         return 1.0 if means[0] == means[1] else 0.0
     return float(2 * student.sf(abs(means[0] - means[1]) / error, freedom))
 
 
-def shares(hits_a: np.ndarray, n_a: np.ndarray, hits_b: np.ndarray, n_b: np.ndarray) -> Effect:
-    """The difference of two shares, each a ratio of sums over clusters.
+def contrasts(values: np.ndarray) -> np.ndarray:
+    """float [T - 3]: each step's value minus the mean of the up to ten before it, on the scale of one with ten.
 
     Args:
-        hits_a: float [G_a], weight of the rows with the value, by group.
-        n_a: float [G_a], weight of all rows, by group.
-        hits_b: the same of B.
-        n_b: the same of B.
+        values: float [T], a value for each step.
     """
-    sums = [_sums(hits_a, n_a), _sums(hits_b, n_b)]
-    return shares_of_sums(*sums)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(FEWEST_BEFORE, len(values))
+    first = np.maximum(at - NEIGHBOURS, 0)
+    difference = values[at] - (sums[at] - sums[first]) / (at - first)
+    return np.asarray(difference / np.sqrt((1 + 1 / (at - first)) / (1 + 1 / NEIGHBOURS)))
+
+
+def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = np.inf) -> float | None:
+    """p of the last step against the ten before it, by how far earlier steps were from the ten before them.
+
+    Args:
+        values: float [T], a value for each step, the one in question last.
+        within: what the groups alone let such a contrast vary; the steps' own variance counts where it is surely larger.
+        within_freedom: degrees of freedom of `within`.
+
+    Returns:
+        None where fewer than `FEWEST_CONTRASTS` earlier steps can be compared so.
+    """
+    from scipy.stats import chi2, kurtosis
+    from scipy.stats import t as student
+
+    found = contrasts(values)
+    if len(found) <= FEWEST_CONTRASTS:
+        return None
+    before = found[:-1] - np.median(found[:-1])
+    distance = abs(float(found[-1] - np.median(found[:-1])))
+    scale = MAD_TO_SD * float(np.median(np.abs(before)))
+    variance = (
+        float((np.clip(before, -DRAWN_IN * scale, DRAWN_IN * scale) ** 2).mean())
+        if scale > 0
+        else float((before**2).mean())
+    )
+    if max(variance, within) <= (np.finfo(float).eps * max(np.abs(values).max(), TINY)) ** 2:
+        return 1.0 if distance * distance <= variance or distance == 0 else _first_change(values)
+    independent = len(before) / OVERLAP
+    if variance <= within * float(chi2.ppf(SURE_OF_SPREAD, independent)) / independent:
+        return float(2 * student.sf(distance / np.sqrt(within), within_freedom))
+    excess = float(kurtosis(before)) - 2 * np.sqrt(
+        4 * 2 * NORMAL_KURTOSIS / len(before)
+    )  # beyond its own error
+    heavy = LEAST_T + 2 * NORMAL_KURTOSIS / excess if excess > 0 else np.inf
+    return float(2 * student.sf(distance / np.sqrt(variance), min(len(before) - 1, heavy)))
+
+
+def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:
+    """A change among the last ten steps but one, the one in question: its p, for all places together, and how many steps it has.
+
+    Args:
+        values: float [T], a value for each step, the one in question last.
+        groups: float [T], groups of each step.
+        within: variance of a group's mean inside a step.
+
+    Returns:
+        None where there are too few steps before.
+    """
+    from scipy.stats import t as student
+
+    earlier = values[:-1]
+    found = contrasts(earlier[:-NEIGHBOURS]) if len(earlier) > 2 * NEIGHBOURS else np.empty(0)
+    if len(found) <= FEWEST_CONTRASTS:
+        return None
+    own = float((found - np.median(found)) @ (found - np.median(found)) / len(found)) / (1 + 1 / NEIGHBOURS)
+    best, most = (1.0, 0), 0.0
+    for k in range(1, NEIGHBOURS):
+        of_last, of_rest = groups[:-1][-k:], groups[:-1][-k - NEIGHBOURS : -k]
+        difference = earlier[-k:].mean() - earlier[-k - NEIGHBOURS : -k].mean()
+        variance = max(own * (1 / k + 1 / NEIGHBOURS), within * (1 / of_last.sum() + 1 / of_rest.sum()), TINY)
+        moved = float(difference) ** 2 / (1 / k + 1 / NEIGHBOURS)
+        if moved > most:
+            p = float(2 * student.sf(abs(difference) / np.sqrt(variance), len(found) - 1))
+            best, most = (p * (NEIGHBOURS - 1), k), moved
+    return best
+
+
+def odd_p(values: np.ndarray) -> float | None:
+    """p that the last value is as large as this by chance, by the median and spread of those before it.
+
+    Args:
+        values: float [T], a value for each step, the one in question last.
+
+    Returns:
+        None where there are too few before.
+    """
+    from scipy.stats import t as student
+
+    before = values[:-1]
+    if len(before) <= FEWEST_CONTRASTS:
+        return None
+    middle = float(np.median(before))
+    scale = max(MAD_TO_SD * float(np.median(np.abs(before - middle))), TINY)
+    return float(student.sf((values[-1] - middle) / scale, len(before) - 1))
+
+
+def _first_change(values: np.ndarray) -> float:
+    """p of a value that never was another: none for a setting; for a count, as often as something new comes up."""
+    whole = bool((values == np.round(values)).all())
+    return 1 / (len(values) + 1) if whole else 0.0
 
 
 @dataclass(frozen=True)
@@ -197,35 +287,56 @@ class ClusterSums:
         """Linearized variance of the share around a share, over clusters."""
         total = self.hits2 - 2 * share * self.cross + share**2 * self.rows2
         correction = self.clusters / max(self.clusters - 1, 1)
-        return max(total, 0.0) * correction / max(self.rows**2, 1e-300)
+        return max(total, 0.0) * correction / max(self.rows**2, TINY)
 
 
-def _sums(hits: np.ndarray, n: np.ndarray) -> ClusterSums:
+def sums_of(hits: np.ndarray, n: np.ndarray) -> ClusterSums:
+    """The sums of a share.
+
+    Args:
+        hits: float [G], weight of the rows with the value, by group.
+        n: float [G], weight of all rows, by group; groups without any count as none.
+    """
     return ClusterSums(
         float(hits.sum()), float(n.sum()), float((hits**2).sum()), float((hits * n).sum()), float((n**2).sum()),
-        len(n), int((hits > 0).sum()),
+        int((n > 0).sum()), int((hits > 0).sum()),
     )  # fmt: skip
 
 
 def shares_of_sums(a: ClusterSums, b: ClusterSums) -> Effect:
     """The difference of two shares from their sums over clusters, with its 95 % interval and p.
 
-    The p takes the variance under the pooled share; where one side never has the value it is Fisher's exact
-    test on clusters with and without it.
+    Two tests, and twice the smaller p: the difference over its error under the pooled share, and Fisher's exact
+    test on clusters with the value and without, which alone tells where few clusters have it or one side has none.
     """
     from scipy.stats import fisher_exact, norm
 
     if not a.rows or not b.rows:
         return Effect(float("nan"), float("nan"), float("nan"), 1.0)
     difference = a.share - b.share
-    error = np.sqrt(a.variance(a.share) + b.variance(b.share))
-    if a.hits == 0 or b.hits == 0:
-        table = [[a.with_hits, a.clusters - a.with_hits], [b.with_hits, b.clusters - b.with_hits]]
-        p = float(fisher_exact(np.round(table).astype(int)).pvalue)
-    else:
+    half = CONFIDENCE_Z * np.sqrt(a.variance(a.share) + b.variance(b.share))
+    table = [[each.with_hits, each.clusters - each.with_hits] for each in (a, b)]
+    p = float(fisher_exact(np.round(table).astype(int)).pvalue)
+    if a.hits and b.hits:
         pooled = (a.hits + b.hits) / (a.rows + b.rows)
         null = np.sqrt(a.variance(pooled) + b.variance(pooled))
-        p = float(2 * norm.sf(abs(difference) / null)) if null > 0 else float(difference == 0)
-    return Effect(
-        difference, max(difference - 1.96 * error, -1.0), min(difference + 1.96 * error, 1.0), min(p, 1.0)
-    )
+        p = 2 * min(p, float(2 * norm.sf(abs(difference) / null)) if null > 0 else float(difference == 0))
+    return Effect(difference, max(difference - half, -1.0), min(difference + half, 1.0), min(p, 1.0))
+
+
+def discovered(p: Sequence[float], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Which of several hypotheses hold under false discovery control, and the p up to which each would.
+
+    Args:
+        p: p of each.
+        weights: how much of the error each may take; 1 on average.
+
+    Returns:
+        bool [M] and float [M].
+    """
+    given, w = np.maximum(np.asarray(p, float), TINY), np.asarray(weights, float)
+    w = w / w.mean() if len(w) else w
+    ordered = np.sort(given / w)
+    passed = np.flatnonzero(ordered <= DISCOVERY * np.arange(1, len(w) + 1) / max(len(w), 1))
+    cut = DISCOVERY * (int(passed[-1]) + 1 if len(passed) else 1) / max(len(w), 1) * w
+    return given <= cut, cut

@@ -7,20 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.cells import Cells
-from rollout_traces.analysis.relations import (
-    Relations,
-    RolloutColumns,
-    as_arrays,
-    known_number,
-    quoted,
-    sql_text,
-    written,
-)
-from rollout_traces.analysis.selections import Selection, sql_union
+from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, written
+from rollout_traces.analysis.rows import A, B, SideRows
+from rollout_traces.analysis.selections import Selection
 
-EXACT = 1e-6
+EXACT = 1e-4
 """Recovered weights have to give back each reward within this, relative to the rewards' size."""
+DIGITS = 6
+"""Decimals of a recovered weight."""
+FEW_VALUES = 16
+"""A column of more values on both sides is no way to part the reward."""
+PARTED_BY = ("source", "engine", "stop_reason")
 
 
 @dataclass(frozen=True)
@@ -50,17 +47,18 @@ class MixShare:
         value: the value; None for unknown.
         weight_a: its share of A.
         weight_b: its share of B.
-        mean_a: mean reward in A, that of B where A has none.
-        mean_b: mean reward in B, that of A where B has none.
-        mix: `(weight_a - weight_b) * (mean over both of its reward - overall mean)`.
-        within: `mean of its weights * (mean_a - mean_b)`.
+        mean_a: mean reward in A; None where A has none.
+        mean_b: mean reward in B; None where B has none.
+        mix: `(weight_a - weight_b) * (mean over both of its reward - overall mean)`; a value that one side alone
+            has takes that side's mean.
+        within: `mean of its weights * (mean_a - mean_b)`; 0 where one side has none.
     """
 
     value: str | None
     weight_a: float
     weight_b: float
-    mean_a: float
-    mean_b: float
+    mean_a: float | None
+    mean_b: float | None
     mix: float
     within: float
 
@@ -74,7 +72,7 @@ class Decomposition:
         change: mean of A minus mean of B.
         components: the parts by component.
         mixes: the parts by value.
-        query: a SELECT that gives the parts again.
+        query: a SELECT of the rollouts and means of both sides.
     """
 
     column: str
@@ -94,177 +92,139 @@ class Decomposition:
         return sum(part.within for part in self.mixes)
 
 
-def by_component(
-    relations: Relations,
-    columns: RolloutColumns,
-    a: Selection,
-    b: Selection,
-    weights: Mapping[str, float] | None = None,
-) -> Decomposition | None:
-    """The change of the mean reward by its components.
+def decomposed(
+    rows: SideRows, a: Selection, b: Selection, weights: Mapping[str, float] | None = None
+) -> list[Decomposition]:
+    """The change of the mean reward by its components, and by source, engine and stop reason.
 
     Args:
-        relations: where to read.
-        columns: what `rollouts` has.
+        rows: both sides.
         a: one side.
         b: the other.
         weights: component -> weight, where declared; recovered by least squares where not.
+    """
+    if not rows.columns.has("reward"):
+        return []
+    found = [by_component(rows, weights), *(by_column(rows, name) for name in PARTED_BY)]
+    return [replace(each, query=_query(rows.columns, a, b, each)) for each in found if each is not None]
+
+
+def by_component(rows: SideRows, weights: Mapping[str, float] | None = None) -> Decomposition | None:
+    """The change by reward component.
+
+    Args:
+        rows: both sides.
+        weights: component -> weight, where declared.
 
     Returns:
         None where there are no components, or no weights that give back the rewards.
     """
-    names = [name for name in columns.numbers if name.startswith("component/")]
-    if not names or not columns.has("reward"):
+    names = [name for name in rows.columns.numbers if name.startswith("component/")]
+    if not names:
         return None
-    what = ", ".join(
-        [f"{known_number('reward')} as r", *(f"{known_number(n)} as c{i}" for i, n in enumerate(names))]
-    )
-    union, params = sql_union(columns, [(0, a), (1, b)], what)
-    known = " and ".join(["r is not null", *(f"c{i} is not null" for i in range(len(names)))])
-    sums = ", ".join(
-        ["count(*) as n", "sum(r) as r", "sum(r*r) as rr"]
-        + [f"sum(c{i}) as c{i}, sum(c{i}*r) as cr{i}" for i in range(len(names))]
-        + [f"sum(c{i}*c{j}) as cc{i}_{j}" for i in range(len(names)) for j in range(i, len(names))]
-    )
-    found = as_arrays(
-        relations.sql(f"select side, {sums} from ({union}) where {known} group by side order by side", params)
-    )
-    if len(found["side"]) < 2:
+    reward = rows.number("reward")
+    values = np.column_stack([rows.number(name) for name in names])
+    known = np.isfinite(reward) & np.isfinite(values).all(axis=1)
+    a, b = (known & (rows.side == side) for side in (A, B))
+    if not a.any() or not b.any():
         return None
-    given = (
-        [weights.get(name.removeprefix("component/"), 0.0) for name in names]
-        if weights
-        else _recovered(found, len(names))
-    )
-    if given is None:
+    short = [name.removeprefix("component/") for name in names]
+    if weights:
+        given = np.asarray([weights.get(name, 0.0) for name in short])
+    else:
+        recovered = np.linalg.lstsq(values[known], reward[known], rcond=None)[0]
+        error = float(np.sqrt(((reward - values @ recovered)[known] ** 2).mean()))
+        if error > EXACT * max(float(np.sqrt((reward[known] ** 2).mean())), EXACT):
+            return None
+        given = np.asarray(recovered).round(DIGITS)
+    means_a, means_b = values[a].mean(axis=0), values[b].mean(axis=0)
+    change = float(reward[a].mean() - reward[b].mean())
+    parts = given * (means_a - means_b)
+    if abs(float(parts.sum()) - change) > EXACT * max(abs(change), EXACT):
         return None
-    n = found["n"].astype(float)
-    parts = []
-    for i, name in enumerate(names):
-        mean_a, mean_b = (found[f"c{i}"] / n).tolist()
-        parts.append(
-            ComponentShare(
-                name.removeprefix("component/"), given[i], mean_a, mean_b, given[i] * (mean_a - mean_b)
-            )
-        )
-    change = float(found["r"][0] / n[0] - found["r"][1] / n[1])
-    if abs(sum(part.part for part in parts) - change) > 1e-4 * max(abs(change), 0.01):
-        return None
-    rows = " union all ".join(
-        f"select {sql_text(part.component)} as component, {part.weight!r} as weight, avg(c{i}) filter (side = 1) as before, "
-        f"avg(c{i}) filter (side = 0) as after, {part.weight!r}*(avg(c{i}) filter (side = 0) - avg(c{i}) filter (side = 1)) as part "
-        "from both_sides"
-        for i, part in enumerate(parts)
-    )
-    names_only = ", ".join(["side", *(f"c{i}" for i in range(len(parts)))])
-    query = written(f"with both_sides as (select {names_only} from ({union}) where {known}) {rows}", params)
-    return Decomposition(
-        "component", change, components=tuple(sorted(parts, key=lambda each: -abs(each.part))), query=query
-    )
+    each = [
+        ComponentShare(*row) for row in zip(short, given.tolist(), means_a.tolist(), means_b.tolist(), parts.tolist(), strict=True)
+    ]  # fmt: skip
+    return Decomposition("component", change, components=tuple(sorted(each, key=lambda c: -abs(c.part))))
 
 
-def _recovered(found: Mapping[str, np.ndarray], k: int) -> list[float] | None:
-    """Weights by least squares through both sides, None where they do not give back the rewards."""
-    gram = np.empty((k, k))
-    for i in range(k):
-        for j in range(i, k):
-            gram[i, j] = gram[j, i] = float(found[f"cc{i}_{j}"].sum())
-    right = np.asarray([float(found[f"cr{i}"].sum()) for i in range(k)])
-    weights = np.linalg.lstsq(gram, right, rcond=1e-10)[0]
-    total, n = float(found["rr"].sum()), float(found["n"].sum())
-    error = total - float(2 * weights @ right - weights @ gram @ weights)
-    if error > EXACT**2 * 1e4 * max(total, n * 1e-6):
-        return None
-    return [round(float(w), 6) for w in weights.tolist()]
-
-
-def by_column(
-    relations: Relations,
-    columns: RolloutColumns,
-    a: Selection,
-    b: Selection,
-    column: str,
-    cells: Cells | None = None,
-) -> Decomposition | None:
-    """The change of the mean reward by the values of a text column: mix, and within (Kitagawa 1955).
-
-    A value that only one side has takes that side's mean for both.
+def by_column(rows: SideRows, column: str) -> Decomposition | None:
+    """The change by the values of a text column: mix, and within (Kitagawa 1955).
 
     Args:
-        relations: where to read.
-        columns: what `rollouts` has.
-        a: one side.
-        b: the other.
+        rows: both sides.
         column: a text column.
-        cells: both sides by its values, where they were read already.
 
     Returns:
-        None where there is no reward, no such column, or a side without known rewards.
+        None where there is no such column, it has many values, or a side has no known rewards.
     """
-    if column not in columns.texts or not columns.has("reward"):
+    if column not in rows.texts:
         return None
-    union, params = sql_union(
-        columns, [(0, a), (1, b)], f"{known_number('reward')} as r, {quoted(column)} as v"
-    )
-    query = (
-        f"select side, v, count(*) as n, sum(r) as total from ({union}) where r is not null group by side, v"
-    )
-    if cells is None:
-        found = as_arrays(relations.sql(query, params))
-        side, value, n, total = (found[name] for name in ("side", "v", "n", "total"))
-    else:
-        known = cells.known > 0
-        side, value, n, total = (each[known] for each in (cells.side, cells.value, cells.known, cells.total))
-    parts = kitagawa(column, side, value.tolist(), n.astype(float), total.astype(float))
-    return None if parts is None else replace(parts, query=written(_parts_query(query), params))
-
-
-def _parts_query(cells: str) -> str:
-    """A SELECT of what `kitagawa` computes of cells with `side`, `v`, `n` and `total`."""
-    a, b = "filter (side = 0)", "filter (side = 1)"
-    return f"""
-        with cells as ({cells}),
-        whole as (
-            select sum(n) {a} as all_a, sum(n) {b} as all_b,
-                (sum(total) {a} / sum(n) {a} + sum(total) {b} / sum(n) {b}) / 2 as overall from cells),
-        both_sides as (
-            select v, coalesce(sum(n) {a}, 0) / any_value(all_a) as share_a, coalesce(sum(n) {b}, 0) / any_value(all_b) as share_b,
-                coalesce(sum(total) {a} / sum(n) {a}, sum(total) {b} / sum(n) {b}) as mean_a,
-                coalesce(sum(total) {b} / sum(n) {b}, sum(total) {a} / sum(n) {a}) as mean_b, any_value(overall) as overall
-            from cells, whole group by v)
-        select v as value, share_b, share_a, mean_b, mean_a, (share_a - share_b)*((mean_a + mean_b) / 2 - overall) as mix,
-            (share_a + share_b) / 2*(mean_a - mean_b) as within from both_sides order by abs(mix + within) desc"""
+    codes, values = rows.texts[column]
+    reward = rows.number("reward")
+    counts = []
+    for side in (A, B):
+        use = np.isfinite(reward) & (rows.side == side)
+        n = np.bincount(codes[use] + 1, minlength=len(values) + 1).astype(float)
+        counts.append((n, np.bincount(codes[use] + 1, reward[use], len(values) + 1)))
+    (n_a, total_a), (n_b, total_b) = counts
+    there = np.flatnonzero(n_a + n_b > 0)
+    if not n_a.any() or not n_b.any() or not 1 <= len(there) <= FEW_VALUES:
+        return None
+    names = [None, *values]
+    return kitagawa(column, [names[i] for i in there], n_a[there], total_a[there], n_b[there], total_b[there])
 
 
 def kitagawa(
-    column: str, side: np.ndarray, value: Sequence[str | None], n: np.ndarray, total: np.ndarray
-) -> Decomposition | None:
+    column: str,
+    values: Sequence[str | None],
+    n_a: np.ndarray,
+    total_a: np.ndarray,
+    n_b: np.ndarray,
+    total_b: np.ndarray,
+) -> Decomposition:
     """Splits a difference of means into mix and within, against the overall mean.
 
     Args:
         column: what the values are of.
-        side: int [K], 0 for A and 1 for B.
-        value: [K].
-        n: float [K], rows.
-        total: float [K], sum over the rows.
+        values: [K].
+        n_a: float [K], rows of A.
+        total_a: float [K], their sum.
+        n_b: float [K], rows of B.
+        total_b: float [K], their sum.
     """
-    rows = [float(n[side == which].sum()) for which in (0, 1)]
-    if not all(rows):
-        return None
-    cells = {(int(s), v): (float(k), float(t)) for s, v, k, t in zip(side, value, n, total, strict=True)}
-    means = [float(total[side == which].sum()) / rows[which] for which in (0, 1)]
-    overall = (means[0] + means[1]) / 2
-    parts = []
-    for v in dict.fromkeys(value):
-        (n_a, t_a), (n_b, t_b) = cells.get((0, v), (0.0, 0.0)), cells.get((1, v), (0.0, 0.0))
-        mean_a = t_a / n_a if n_a else t_b / n_b
-        mean_b = t_b / n_b if n_b else mean_a
-        weight_a, weight_b = n_a / rows[0], n_b / rows[1]
-        mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - overall)
-        parts.append(
-            MixShare(
-                v, weight_a, weight_b, mean_a, mean_b, mix, (weight_a + weight_b) / 2 * (mean_a - mean_b)
-            )
+    with np.errstate(invalid="ignore"):
+        own_a, own_b = total_a / np.where(n_a > 0, n_a, np.nan), total_b / np.where(n_b > 0, n_b, np.nan)
+    mean_a, mean_b = np.where(n_a > 0, own_a, own_b), np.where(n_b > 0, own_b, own_a)
+    weight_a, weight_b = n_a / n_a.sum(), n_b / n_b.sum()
+    all_a, all_b = float(total_a.sum() / n_a.sum()), float(total_b.sum() / n_b.sum())
+    mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - (all_a + all_b) / 2)
+    within = (weight_a + weight_b) / 2 * (mean_a - mean_b)
+    parts = [
+        MixShare(
+            value, float(weight_a[i]), float(weight_b[i]), float(own_a[i]) if n_a[i] else None,
+            float(own_b[i]) if n_b[i] else None, float(mix[i]), float(within[i]),
         )
+        for i, value in enumerate(values)
+    ]  # fmt: skip
     parts.sort(key=lambda part: -abs(part.mix + part.within))
-    return Decomposition(column, means[0] - means[1], mixes=tuple(parts))
+    return Decomposition(column, all_a - all_b, mixes=tuple(parts))
+
+
+def _query(columns: RolloutColumns, a: Selection, b: Selection, of: Decomposition) -> str:
+    """A SELECT of the rollouts and means that the parts are made of."""
+    what = f"count({known_number('reward')}) as rollouts, avg({known_number('reward')}) as reward"
+    value = "null"
+    if of.components:
+        names = [f"component/{part.component}" for part in of.components]
+        what += "".join(f", avg({known_number(name)}) as {quoted(name)}" for name in names)
+    else:
+        value = quoted(of.column)
+    parts, given = [], []
+    for side, selection in ((A, a), (B, b)):
+        condition, params = selection.condition(columns)
+        parts.append(
+            f"select {side} as side, {value} as value, {what} from rollouts where {condition} group by all"
+        )
+        given += params
+    return written(" union all ".join(parts), given)

@@ -5,8 +5,74 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout_traces.analysis.compare import Effect
-from rollout_traces.analysis.detail import Detail
-from rollout_traces.analysis.diagnoses.base import number, percent
+from rollout_traces.analysis.in_words import number, percent, series_text
+from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.quoting import quoted_each
+
+OUTCOMES = ("reward", "success", "raw_reward")
+"""What a run is read by: with the components of the reward, half of the error of all comparisons is theirs."""
+
+
+@dataclass(frozen=True)
+class PartOfRows:
+    """Some values of one column.
+
+    Attributes:
+        column: such as `engine`.
+        values: such as `vllm-1`.
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.column} {quoted_each(self.values)}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Two distributions on one axis.
+
+    Attributes:
+        edges: float, one more than bars.
+        a: share of A in each bar.
+        b: share of B in each bar.
+    """
+
+    edges: tuple[float, ...]
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What stands behind a finding.
+
+    Attributes:
+        part: the sources or engines in which it happened, None for everywhere.
+        a: level of A inside the part.
+        b: level of B inside the part.
+        elsewhere: level of A outside, None where there is no outside.
+        elsewhere_rows: rollouts of A outside with the value.
+        elsewhere_n: rollouts of A outside that know the column.
+        median_a: median of A, None for a share.
+        median_b: median of B.
+        examples: ids of three typical rollouts of A.
+        picture: both distributions, None for a share.
+        where: a filter in the query language for A's rollouts with it, beside A's own.
+    """
+
+    part: PartOfRows | None
+    a: float
+    b: float
+    elsewhere: float | None
+    elsewhere_rows: int
+    elsewhere_n: int
+    median_a: float | None
+    median_b: float | None
+    examples: tuple[str, ...]
+    picture: Picture | None
+    where: str
 
 
 @dataclass(frozen=True)
@@ -14,19 +80,20 @@ class Finding:
     """A column in which A and B differ.
 
     Attributes:
-        column: the column.
+        column: the column, or the key of a logged number.
         value: the value whose share differs; None for a number.
         a: mean, or share, of A.
         b: of B.
-        n_a: rollouts of A that know the column.
-        n_b: rollouts of B that know it.
+        n_a: rollouts of A that know the column; steps, for a logged number.
+        n_b: of B.
         rows_a: rollouts of A that have the value; `n_a` for a number.
         rows_b: of B.
         effect: how far they differ, with interval and p.
         new: the value occurs in A alone.
-        detail: parts, examples and picture; None beyond the first `MOST`.
+        logged: whether it is a number that the trainer logged, a value a step.
+        detail: parts, examples and picture; None beyond the first ones, and for a logged number.
         consequences: what follows from it.
-        query: a SELECT that gives its figures again.
+        query: a SELECT of its levels, shares and counts.
     """
 
     column: str
@@ -39,17 +106,20 @@ class Finding:
     rows_b: int
     effect: Effect
     new: bool = False
+    logged: bool = False
     detail: Detail | None = None
     consequences: tuple[Finding, ...] = ()
     query: str = ""
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """SELECTs that give the figures of its sentence again, and those of what follows from it."""
-        own = (self.query,) if self.detail is None else (self.detail.query, self.detail.since_query)
-        return tuple(
-            query for query in (*own, *(q for each in self.consequences for q in each.queries)) if query
-        )
+        """SELECTs of its levels, shares and counts, and of what follows from it."""
+        return tuple(q for q in (self.query, *(q for each in self.consequences for q in each.queries)) if q)
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether it is the reward, one of its components, or the success."""
+        return self.column in OUTCOMES or self.column.startswith("component/")
 
     @property
     def name(self) -> str:
@@ -58,11 +128,12 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What differs, in words: `stop_reason length: 2 % to 57 % on engine vllm-1, 0 of 2,611 elsewhere`."""
+        """What differs, in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`."""
         d = self.detail
         form = percent if self.value is not None else number
+        name = series_text(SeriesName(self.column, self.value, "logged" if self.logged else "mean"))
         if d is not None and d.part is not None:
-            text = f"{self.name}: {form(d.b)} to {form(d.a)} on {d.part}"
+            text = f"{name}: {form(d.b)} to {form(d.a)} on {d.part}"
             if d.elsewhere is not None:
                 hits = (
                     f"{d.elsewhere_rows:,} of {d.elsewhere_n:,}"
@@ -71,9 +142,7 @@ class Finding:
                 )
                 text += f", {hits} elsewhere"
         else:
-            text = f"{self.name}: {form(self.b)} to {form(self.a)}"
+            text = f"{name}: {form(self.b)} to {form(self.a)}"
             if self.value is not None:
                 text += f" ({self.rows_b:,} of {self.n_b:,} to {self.rows_a:,} of {self.n_a:,})"
-        if self.new:
-            text += ", new"
-        return text + (f", since step {d.since}" if d is not None and d.since is not None else "")
+        return text + (", new" if self.new else "")

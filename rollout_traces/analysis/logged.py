@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollout_traces.analysis.relations import Relations, as_arrays
-from rollout_traces.analysis.series import Series
+from rollout_traces.analysis.step_series import Series, SeriesName
 
 
 def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
@@ -39,6 +39,12 @@ def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) 
         if not name.startswith(tuple(prefixes)) or not prefixes:
             values = found["value"][start:stop].astype(float)
             series.append(
-                Series(name, None, None, found["step"][start:stop].astype(np.int64), values, values)
+                Series(
+                    SeriesName(name, None, "logged"),
+                    (),
+                    found["step"][start:stop].astype(np.int64),
+                    values,
+                    np.zeros(len(values)),
+                )
             )
     return series

@@ -113,6 +113,10 @@ class Relations(Protocol):
         """The rows of a SELECT, with `?` for each parameter."""
         ...
 
+    def texts(self, uids: Sequence[str]) -> pa.Table:
+        """What some kept rollouts hold in full: `uid, written, prompt, system, tools, ground_truth`; null for unknown."""
+        ...
+
 
 @dataclass(frozen=True)
 class RolloutColumns:

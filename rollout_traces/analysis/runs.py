@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rollout_traces.analysis.diagnosis import Diagnosis, setting_entry
 from rollout_traces.analysis.relations import Relations, as_arrays, current, describe
+from rollout_traces.quoting import quoted
+from rollout_traces.settings.run_settings import EARLIER_KEY
+
+LENGTH_OF_A_MOMENT = len("20261123T205908.960000")
+LONGEST_SETTING = 120
+"""Characters of a value in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,47 @@ def chosen(differences: Iterable[ConfigDifference]) -> list[ConfigDifference]:
     return [each for each in differences if not each.key.startswith(("_", "imported"))]
 
 
+def configs_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The configs that a run had, oldest first: those of earlier attempts are carried by the newest."""
+    try:
+        earlier = json.loads(config.get(EARLIER_KEY) or "[]")
+    except (TypeError, ValueError):
+        earlier = []
+    return [*(each for each in earlier if isinstance(each, Mapping)), config]
+
+
+def settings_of_attempts(
+    config: Mapping[str, Any], attempts: Iterable[tuple[str, int]]
+) -> Iterator[tuple[int, list[ConfigDifference]]]:
+    """The first step of each attempt of a run at which settings changed, and which.
+
+    A config belongs to the attempts that began after it was made, up to the next config.
+
+    Args:
+        config: the run's newest.
+        attempts: id, which begins with its time, and first step, oldest first.
+    """
+    known = sorted(
+        ((_moment(each.get("_Created")), each) for each in configs_of(config)), key=lambda pair: pair[0]
+    )
+    before: Mapping[str, Any] | None = None
+    for name, first in attempts:
+        there = [each for moment, each in known if moment <= _moment(name)]
+        now = there[-1] if there else known[0][1]
+        if before is not None and (changed := list(chosen(config_differences(before, now)))):
+            yield first, changed
+        before = now
+
+
+def _moment(text: object) -> str:
+    """A time as texts that sort, of `2026-11-23T20:59:08.96+00:00` and of `20261123T205908.960000Z-001`."""
+    return str(text or "").replace("-", "").replace(":", "")[:LENGTH_OF_A_MOMENT]
+
+
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
+        if key == EARLIER_KEY:
+            continue
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{key}.")
         else:
@@ -95,6 +142,36 @@ FIRST_OF_ATTEMPTS = (
     "group by attempt order by attempt"
 )
 """The first step of each attempt; takes run and split."""
+
+
+def setting_entries(relations: Relations, run: str, split: str = "rollout") -> list[Diagnosis]:
+    """The entries of the settings that changed at the attempts of a run; none where its config is not known.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        split: the split whose steps the attempts wrote.
+    """
+    config = getattr(relations, "config", None)
+    if config is None or not describe(relations).has("attempt"):
+        return []
+    found = as_arrays(relations.sql(FIRST_OF_ATTEMPTS, [run, split]))
+    attempts = [
+        (str(a), int(s)) for a, s in zip(found["attempt"].tolist(), found["first"].tolist(), strict=True)
+    ]
+    return [
+        setting_entry(
+            step,
+            each.key,
+            f"{quoted(each.key)} was changed at step {step}, where the run was resumed: {_value(each.a)} to {_value(each.b)}.",
+        )
+        for step, changed in settings_of_attempts(config(run), attempts)
+        for each in changed
+    ]
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else quoted(value, LONGEST_SETTING)
 
 
 def resumed(relations: Relations, run: str, split: str = "rollout") -> list[tuple[str, int]]:

@@ -21,9 +21,11 @@ from rollout_traces.analysis.relations import (
     quoted,
     sql_text,
 )
-from rollout_traces.analysis.series import RARE_TEXTS, RunSeries
+from rollout_traces.analysis.scope import RunScope
 from rollout_traces.flags import needs_text
 
+RARE_TEXTS = frozenset(("answer",))
+"""Text columns with too many values to follow each over the steps."""
 FEWEST_ROWS = 3
 SMALLEST_SHARE = 0.01
 MOST_VALUES = 5_000
@@ -70,7 +72,7 @@ class FirstSeen:
     spellings: tuple[str, ...] = ()
 
 
-def seen_query(run: RunSeries, seen: FirstSeen) -> str:
+def seen_query(run: RunScope, seen: FirstSeen) -> str:
     """A SELECT that gives first and last step, rollouts and share of a value again.
 
     Args:

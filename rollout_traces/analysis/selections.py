@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollout_traces.analysis.compare import NEIGHBOURS
 from rollout_traces.analysis.relations import Relations, RolloutColumns, current
+from rollout_traces.quoting import quoted
 
-NEIGHBOURS = 10
-"""Steps before a step that it is compared with."""
+LONGEST_WHERE = 200
+"""Characters of a condition in a selection's name."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,11 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """What it is called in a sentence: `“run-001”, step 12`."""
         if self.label:
             return self.label
         first, last = self.steps
-        parts = [self.run or "all runs"]
+        parts = [quoted(self.run) if self.run else "all runs"]
         if self.split not in (None, "rollout"):
             parts.append(str(self.split))
         if first is not None and first == last:
@@ -46,7 +48,7 @@ class Selection:
         elif first is not None or last is not None:
             parts.append(f"steps {'' if first is None else first} to {'the last' if last is None else last}")
         if self.where:
-            parts.append(f"where {self.where}")
+            parts.append(f"where {quoted(self.where, LONGEST_WHERE)}")
         return ", ".join(parts)
 
     def condition(self, columns: RolloutColumns) -> tuple[str, list[Any]]:
@@ -94,60 +96,17 @@ def before(
     return replace(selection, steps=(first, last), label=steps)
 
 
-def undisturbed(
-    relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS
-) -> tuple[Selection, str]:
-    """The n steps before a selection, or before a change that is still young at it.
+_STRING = re.compile(r"'(?:[^']|'')*'")
+_NAME = re.compile(r'"((?:[^"]|"")*)"|\b([A-Za-z_][A-Za-z_0-9]*)\b')
 
-    A change five steps ago fills half of the ten steps before, so that the step looks like its neighbours. So
-    changes are looked for in the steps around; where one lies among the neighbours, the steps from it on are
-    left out.
+
+def fixed_by(selection: Selection, columns: RolloutColumns) -> frozenset[str]:
+    """The columns that a selection's own condition names: that it differs in them is no news.
 
     Args:
-        relations: where to read.
-        selection: a step or a range of steps of one run and split.
+        selection: a set of rollouts.
         columns: what `rollouts` has.
-        n: how many steps.
-
-    Returns:
-        The steps to compare with, and in words what was left out and why; empty where nothing was.
     """
-    from rollout_traces.analysis.change_points import change_points, controlled
-    from rollout_traces.analysis.series import RunSeries
-
-    plain = before(relations, selection, columns, n)
-    first, low = selection.steps[0], plain.steps[0]
-    if first is None or low is None or selection.run is None or selection.split is None:
-        return plain, ""
-    around = (low - 2 * n, (selection.steps[1] if selection.steps[1] is not None else first) + n)
-    where = (selection.where, selection.params)
-    run = RunSeries(relations, selection.run, selection.split, columns, around, where, ())
-    series = [*run.numbers(), *run.shares()]
-    found = controlled([change for each in series for change in change_points(each)], max(len(series), 1))
-    young = [
-        change
-        for change in found
-        if low < change.step < first and (change.last is None or change.last >= first)
-    ]
-    if not young:
-        return plain, ""
-    change = min(young, key=lambda each: each.step)
-    earlier = before(relations, replace(selection, steps=(change.step, None)), columns, n)
-    if earlier.steps[1] is None or earlier.steps[1] < 0:
-        return plain, ""
-    only = change.step == first - 1
-    steps = f"Step {change.step} is" if only else f"Steps {change.step} to {first - 1} are"
-    left_out = f"{steps} left out of what it is compared with"
-    return earlier, f"{left_out}: {change.series.name} changed at step {change.step}."
-
-
-def sql_union(
-    columns: RolloutColumns, sides: Sequence[tuple[int, Selection]], what: str
-) -> tuple[str, list[Any]]:
-    """One SELECT over both sides with the side as the column `side`; a row of both counts on both."""
-    parts, params = [], []
-    for side, selection in sides:
-        condition, given = selection.condition(columns)
-        parts.append(f"select {side} as side, {what} from rollouts where {condition}")
-        params += given
-    return " union all ".join(parts), params
+    found = _NAME.findall(_STRING.sub("''", selection.where))
+    named = {quoted.replace('""', '"') or plain for quoted, plain in found}
+    return frozenset(named & columns.names)

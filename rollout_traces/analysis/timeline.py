@@ -9,13 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.analysis.diagnoses.base import Evidence, change_text, filter_of, literal, percent
-from rollout_traces.analysis.recomputed import level_query
-from rollout_traces.analysis.relations import written
+from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.in_words import column_text, literal, percent, value_text
+from rollout_traces.analysis.relations import Relations, as_arrays, written
+from rollout_traces.analysis.run_report import RunReport, diagnose
 from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed
-from rollout_traces.analysis.seen import FirstSeen, seen_query
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.seen import FirstSeen, first_seen, seen_query
+from rollout_traces.quoting import quoted
 
-Kind = Literal["diagnosis", "change", "first seen", "last seen", "attempt", "gap", "config"]
+Kind = Literal["change", "first seen", "last seen", "attempt", "gap", "config"]
 LONGEST_SETTING = 120
 """Characters of a setting's value in a sentence."""
 EARLY = 3
@@ -64,25 +67,44 @@ class Event:
     query: str = ""
 
 
-def events(e: Evidence, before: str = "", changed: Sequence[ConfigDifference] = ()) -> list[Event]:
+def events(
+    relations: Relations,
+    run: str,
+    split: str = "rollout",
+    *,
+    report: RunReport | None = None,
+    before: str = "",
+    changed: Sequence[ConfigDifference] = (),
+) -> list[Event]:
     """The timeline of a run, steps ascending.
 
     Args:
-        e: the run's evidence.
+        relations: where to read.
+        run: the run.
+        split: the split.
+        report: what `diagnose` says of it; asked for where it is not given.
         before: the run that was started before it.
         changed: the settings in which it differs from that one.
     """
-    steps = e.run.steps
+    scope = RunScope(relations, run, split)
+    report = report or diagnose(relations, run, split)
+    query = f"select distinct step from rollouts where {scope.scope} order by step"
+    steps = as_arrays(relations.sql(query, scope.params))["step"].astype(np.int64)
     if not len(steps):
         return []
     found = [
         *_config(int(steps[0]), before, changed),
-        *_changes(e),
-        *_seen(e, steps),
-        *_attempts(e),
-        *_gaps(e, steps),
+        *(_change(each) for head in report.diagnoses for each in (head, *head.consequences)),
+        *_seen(scope, steps),
+        *_attempts(scope),
+        *_gaps(scope, steps),
     ]
     return sorted(found, key=lambda event: (event.step, event.kind, event.what))
+
+
+def _change(d: Diagnosis) -> Event:
+    what = str(d.series[0]) if d.series else d.name
+    return Event(d.step, d.last, "change", what, d.sentence, d.where, d.queries[0] if d.queries else "")
 
 
 def _config(step: int, before: str, changed: Sequence[ConfigDifference]) -> list[Event]:
@@ -92,51 +114,34 @@ def _config(step: int, before: str, changed: Sequence[ConfigDifference]) -> list
             None,
             "config",
             each.key,
-            f"{each.key}: {_setting(each.a)} in {before}, the run before, {_setting(each.b)} in this one",
+            f"{quoted(each.key)}: {_setting(each.a)} in {quoted(before)}, the run before, {_setting(each.b)} in this one",
         )
         for each in changed
     ]
 
 
 def _setting(value: Any) -> str:
-    return "not set" if value is None else str(value)[:LONGEST_SETTING]
+    return "not set" if value is None else quoted(value, LONGEST_SETTING)
 
 
-def _changes(e: Evidence) -> list[Event]:
-    return [
-        Event(
-            m.step,
-            m.last,
-            "change",
-            m.name,
-            f"{m.name}: {change_text(m, shares='share' in m.column)}",
-            filter_of(m),
-            level_query(e.run, m),
-        )
-        for m in e.moved
-    ]
-
-
-def _seen(e: Evidence, steps: np.ndarray) -> list[Event]:
+def _seen(scope: RunScope, steps: np.ndarray) -> list[Event]:
     start = int(steps[min(EARLY, len(steps) - 1)])
     found = []
-    for s in _followed(e.seen, steps):
+    for s in _followed(first_seen(scope.relations, scope.run, scope.split, scope.columns), steps):
         has = "has" if s.column in ("flags", "tool_names", "error_signatures") else "="
         where = f"{s.column} {has} {literal(s.value)}"
         if s.first > start:
             whom = "of the traced rollouts" if s.traced_only else "of the rollouts"
-            text = (
-                f"{s.column} {s.value}: first seen at step {s.first}, {percent(s.share_since)} {whom} since"
-            )
+            text = f"{column_text(s.column)} {value_text(s.column, s.value)}: first seen at step {s.first}, {percent(s.share_since)} {whom} since"
             found.append(
                 Event(
                     s.first, s.last if s.stopped else None, "first seen", f"{s.column} {s.value}", text, where,
-                    seen_query(e.run, s),
+                    seen_query(scope, s),
                 )
             )  # fmt: skip
         if s.stopped:
-            text = f"{s.column} {s.value}: last seen at step {s.last}"
-            query = seen_query(e.run, s)
+            text = f"{column_text(s.column)} {value_text(s.column, s.value)}: last seen at step {s.last}"
+            query = seen_query(scope, s)
             found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where, query))
     return found
 
@@ -152,15 +157,15 @@ def _is_regular(s: FirstSeen, n_values: int, steps: np.ndarray) -> bool:
     return n_values <= MOST_OF_EXTRA and s.n_steps >= max(LEAST_STEPS, REGULAR * within)
 
 
-def _attempts(e: Evidence) -> list[Event]:
-    query = written(FIRST_OF_ATTEMPTS, [e.run.run, e.run.split])
+def _attempts(scope: RunScope) -> list[Event]:
+    query = written(FIRST_OF_ATTEMPTS, [scope.run, scope.split])
     return [
         Event(first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}", "", query)
-        for name, first in resumed(e.run.relations, e.run.run, e.run.split)
+        for name, first in resumed(scope.relations, scope.run, scope.split)
     ]
 
 
-def _gaps(e: Evidence, steps: np.ndarray) -> list[Event]:
+def _gaps(scope: RunScope, steps: np.ndarray) -> list[Event]:
     if len(steps) < 4:
         return []
     jumps = np.diff(steps)
@@ -173,7 +178,7 @@ def _gaps(e: Evidence, steps: np.ndarray) -> list[Event]:
             "steps",
             f"no rollouts between step {steps[i]} and {steps[i + 1]}",
             "",
-            e.run.by_step("count(*) as rollouts", f"step between {steps[i]} and {steps[i + 1]}"),
+            scope.by_step("count(*) as rollouts", f"step between {steps[i]} and {steps[i + 1]}"),
         )
         for i in np.flatnonzero(jumps > 3 * usual)
     ]

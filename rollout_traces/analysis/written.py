@@ -2,72 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from rollout_traces.analysis.phrase_queries import counts_query
-from rollout_traces.analysis.phrases import Phrase, enriched
-from rollout_traces.analysis.relations import Relations, RolloutColumns, known_number, unit, written
+from rollout_traces.analysis.ngrams import Phrase, enriched
+from rollout_traces.analysis.relations import Relations, RolloutColumns
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.texts import read_texts
 
 MOST = 8
 MOST_COMPARED = 1_500
-"""Texts of a side that are read; of more, those with the lowest hash of their id."""
+"""Rollouts of a side whose texts are read."""
+EVERY_KEPT = "true"
 
 
 def compare_texts(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> list[Phrase]:
-    """Phrases that A's traced rollouts hold more often than B's; those traced at random, where it is known."""
-    if not columns.has("reply"):
+    """Phrases that A's rollouts kept at random hold more often than B's."""
+    sides = [read_texts(relations, columns, side, most=MOST_COMPARED) for side in (a, b)]
+    if sides[0] is None or sides[1] is None:
         return []
-    sides = [_texts(columns, side, columns.has("selected_by")) for side in (a, b)]
-    return _enriched(
-        relations,
-        f"select true as in_a, reply, unit, step, reward, id from ({sides[0]}) union all select false as in_a, reply, unit, step, reward, id from ({sides[1]})",
-    )
+    in_a = np.repeat([True, False], [len(side) for side in sides if side is not None])
+    groups = [*sides[0].group.tolist(), *(-1 - sides[1].group).tolist()]
+    return enriched(sides[0].written + sides[1].written, in_a, groups, sides[0].id + sides[1].id, MOST)
 
 
 def winners_against_losers(relations: Relations, columns: RolloutColumns, a: Selection) -> list[Phrase]:
     """Phrases of the best rollouts of A's groups against the worst of the same groups.
 
-    Conditional on the selection: best and worst ones are traced on purpose, so this says what winners of
+    Conditional on the selection: best and worst ones are kept on purpose, so this says what winners of
     those groups wrote, not how often.
     """
-    if not columns.has("reward", "reply"):
+    if not columns.has("reward"):
         return []
-    best, worst = "max(reward) over (partition by step, unit)", "min(reward) over (partition by step, unit)"
-    ranked = f"select reply, unit, step, reward, id, {best} as high, {worst} as low from ({_texts(columns, a, False)}) where reward is not null"
-    return _enriched(
-        relations,
-        f"select reward = high as in_a, reply, unit, step, reward, id from ({ranked}) where high > low and reward in (high, low)",
-    )
-
-
-def _enriched(relations: Relations, texts: str) -> list[Phrase]:
-    """Phrases of the texts with `in_a` against the others, each with its query."""
-    rows = relations.sql(f"{texts} order by id").to_pylist()
-    in_a = np.asarray([row["in_a"] for row in rows], bool)
-    if not in_a.any() or in_a.all():
+    found = read_texts(relations, columns, a, condition=EVERY_KEPT, most=MOST_COMPARED)
+    if found is None:
         return []
-    found = enriched(
-        [r["reply"] for r in rows],
-        in_a,
-        [(r["step"], r["unit"]) for r in rows],
-        [r["id"] for r in rows],
-        MOST,
-    )
-    return [replace(each, query=counts_query(texts, each.phrase)) for each in found]
-
-
-def _texts(columns: RolloutColumns, side: Selection, only_random: bool) -> str:
-    """A SELECT of the texts of a side that are read, its values written into it."""
-    condition, params = side.condition(columns)
-    if only_random:
-        condition += " and selected_by = 'random'"
-    reward = known_number("reward") if columns.has("reward") else "cast(null as double)"
-    ident = columns.expression("id")
-    return written(
-        f"select reply, {unit(columns)} as unit, step, {reward} as reward, cast({ident} as varchar) as id "
-        f"from rollouts where {condition} and reply is not null order by hash({ident}) limit {MOST_COMPARED}",
-        params,
-    )
+    found = found.some(np.isfinite(found.reward))
+    if not len(found):
+        return []
+    size = int(found.group.max()) + 1
+    high, low = np.full(size, -np.inf), np.full(size, np.inf)
+    np.maximum.at(high, found.group, found.reward)
+    np.minimum.at(low, found.group, found.reward)
+    best, worst = (found.reward == each[found.group] for each in (high, low))
+    ends = found.some((best | worst) & (high > low)[found.group])
+    won = ends.reward == high[ends.group]
+    return enriched(ends.written, won, ends.group.tolist(), ends.id, MOST)

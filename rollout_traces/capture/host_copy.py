@@ -7,6 +7,7 @@ nothing is decoded, hashed or looked at beyond that.
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import sys
 import time
@@ -21,6 +22,7 @@ from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.images import plain_images
 from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
 from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
+from rollout_traces.plain_values import finite_or_text
 from rollout_traces.spool.batch_record import (
     ROLLOUTS,
     batch_from_record,
@@ -80,6 +82,10 @@ class Capture:
         self._floats = np.zeros(0, np.float32)
         self._bools = np.zeros(0, bool)
         self._ints = np.zeros(0, np.int32)
+
+    def give_away(self) -> None:
+        """Leaves the memory of the last record to whoever still writes it; the next record takes new memory."""
+        self._buffer = RecordBuffer()
 
     def take(
         self,
@@ -435,4 +441,13 @@ def _merge_lists(parts: Sequence[CapturedPart]) -> dict[str, list[Any]]:
             value = part.given.get(key)
             column.extend([None] * part.batch.n_rows if value is None else plain_list(value))
         merged[key] = plain_images(column) if key == "images" else column
+    if "extras" in merged:
+        merged["extras"] = [_with_infinities(row) for row in merged["extras"]]
     return merged
+
+
+def _with_infinities(row: Any) -> Any:
+    """A row's extras, infinite ones as text: JSON, which the record's header is, makes null of them."""
+    if not isinstance(row, dict) or not any(type(v) is float and math.isinf(v) for v in row.values()):
+        return row
+    return {name: finite_or_text(value) for name, value in row.items()}

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
+from rollout_traces.batch_checks import UNPACK
+from rollout_traces.errors import BatchError
 
 MaskSource = Literal["given", "versions", "loss_mask"]
 """How it is known which tokens the policy sampled."""
@@ -34,6 +36,15 @@ class PaddedRows:
         if self.mask is not None:
             return values_B_T[row][self.mask[row]]
         return values_B_T[row, self.starts[row] : self.starts[row] + self.lengths[row]]
+
+    @property
+    def holes(self) -> tuple[int, int]:
+        """Rows with masked tokens between their first and their last one, and how many such tokens."""
+        if self.mask is None:
+            return 0, 0
+        last = self.mask.shape[1] - self.mask[:, ::-1].argmax(axis=1)
+        inside = np.where(self.lengths, last - np.asarray(self.starts) - np.asarray(self.lengths), 0)
+        return int(np.count_nonzero(inside)), int(inside.sum())
 
     def places(self, kept: Sequence[bool]) -> list[tuple[Any, slice]]:
         """The positions of each kept row's tokens in a [B, T], and their positions once all rows are put end to end.
@@ -61,7 +72,7 @@ class CapturedPart:
     def __init__(self, batch: RolloutBatch) -> None:
         self.batch = batch
         self.given: dict[str, Any] = {key: value for key, value in vars(batch).items() if value is not None}
-        self.rows = find_rows(host_array(batch.attention_mask, hidden=0))
+        self.rows = find_rows(_checked_mask(host_array(batch.attention_mask, hidden=0)))
         self.places: list[tuple[Any, slice]] = []
         self.n_kept = 0
 
@@ -147,6 +158,19 @@ def find_rows(attention_mask: np.ndarray) -> PaddedRows:
     n_rises = np.count_nonzero(mask[:, 1:] > mask[:, :-1])
     contiguous = n_rises == sum(start > 0 for start in starts)
     return PaddedRows(starts, lengths, None if contiguous else mask.copy())
+
+
+def _checked_mask(attention_mask: np.ndarray) -> np.ndarray:
+    """An attention mask of zeros and ones.
+
+    Raises:
+        BatchError: it numbers sequences, as masks of packed rows do.
+    """
+    if attention_mask.dtype.kind in "iu" and attention_mask.size and (most := int(attention_mask.max())) > 1:
+        raise BatchError(
+            f"attention_mask: seen values up to {most}, dtype {attention_mask.dtype}. Expected 0 and 1. {UNPACK}"
+        )
+    return attention_mask
 
 
 def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:

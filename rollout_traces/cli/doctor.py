@@ -33,6 +33,10 @@ def doctor(
     chat_template_kwargs: Annotated[
         str | None, typer.Option(help="Arguments of the tokenizer's chat template, as JSON.")
     ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Close Trackio's folder where other users of this machine can read it."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False,
 ) -> None:
     """Check the installation: versions, storage, spool, trainers, tokenizer; or say what a folder holds.
@@ -53,7 +57,9 @@ def doctor(
         raise typer.BadParameter(
             f"--chat-template-kwargs: seen {chat_template_kwargs!r}. Expected a JSON object."
         ) from error
-    asked = Examination(project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs)
+    asked = Examination(
+        project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs, fix=fix
+    )
     findings = look_into(paths) if paths else examine(asked)
     if as_json:
         plain = {name: [dataclasses.asdict(item) for item in items] for name, items in findings.items()}

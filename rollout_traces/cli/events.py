@@ -33,13 +33,11 @@ def events(
     Example: rollout-traces events my-run
     """
     from rollout_traces.analysis import events as timeline
-    from rollout_traces.analysis.diagnoses import Evidence
-    from rollout_traces.analysis.series import RunSeries
 
     store = source.open()
     name = options.run_name(store, run)
     before, changed = settings_changed(store, name)
-    found = timeline(Evidence(RunSeries(store.table(), name, split)), before, changed)
+    found = timeline(store.table(), name, split, before=before, changed=changed)
     if as_json:
         print_json([asdict(event) for event in found])
     elif not found:
@@ -51,11 +49,13 @@ def events(
 
 def settings_changed(store: Store, name: str) -> tuple[str, list[ConfigDifference]]:
     """The run that was started before one, and the settings that were chosen otherwise; none for the first."""
-    from rollout_traces.analysis.runs import chosen, config_differences
+    from rollout_traces.analysis.runs import chosen, config_differences, configs_of
 
     runs = sorted(store.runs(), key=lambda run: run.started)
     here = next(at for at, run in enumerate(runs) if run.id == store.run(name).id)
     if here == 0:
         return "", []
     before = runs[here - 1]
-    return before.name, chosen(config_differences(store.config(before.id), store.config(runs[here].id)))
+    return before.name, chosen(
+        config_differences(store.config(before.id), configs_of(store.config(runs[here].id))[0])
+    )

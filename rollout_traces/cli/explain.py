@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,10 @@ from rollout_traces.cli.tables import print_json, print_table
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
     from rollout_traces.store import Store
+    from rollout_traces.store.table import Table
 
+MOST_LINKS = 5
+"""Rollouts named in a line."""
 Step = Annotated[int | None, typer.Option(help="This step against the ten before it.")]
 Against = Annotated[
     str | None,
@@ -72,12 +76,12 @@ def explain(
         raise typer.BadParameter(
             "--steps without a first step has nothing before it; name one, or give --against."
         )
-    in_force = in_force_at(diagnose(table, name, split), between) if b is None else []
+    in_force = diagnose(table, name, split).in_force(*between) if b is None else []
     found = explain_selections(table, a, b)
     if as_json:
         print_json({**asdict(found), "in_force": [plain_diagnosis(d) for d in in_force]})
         return
-    print_explanation(found, in_force)
+    print_explanation(found, in_force, short_links(table, found))
     if against is not None and b is not None and b.run != a.run:
         print_config(store, name, str(b.run))
 
@@ -108,19 +112,10 @@ def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Sel
     return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
 
 
-def in_force_at(report: RunReport, between: tuple[int | None, int | None]) -> list[Diagnosis]:
-    """The diagnoses that hold at some steps."""
-    first, last = between
-    return [
-        d
-        for d in report.diagnoses
-        if d.step is None
-        or ((last is None or d.step <= last) and (d.last is None or first is None or d.last >= first))
-    ]
-
-
 def print_report(report: RunReport) -> None:
     """Prints the diagnoses of a run, and what is unobserved."""
+    from rollout_traces.terminal_text import one_line
+
     typer.secho(
         f"{report.run}, {report.split}: {report.n_rows:,} rollouts in {report.n_steps} steps", bold=True
     )
@@ -128,6 +123,8 @@ def print_report(report: RunReport) -> None:
         typer.echo(remark)
     if report.n_rows:
         _print_diagnoses(report.diagnoses, "Nothing stands out.")
+    for problem in report.problems:
+        typer.echo(f"left out, because it raised: {one_line(problem, 300)}")
     if report.unobserved:
         typer.secho("\nUnobserved", bold=True)
         for missing in report.unobserved:
@@ -138,6 +135,8 @@ def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
     from rollout_traces.terminal_text import one_line
 
     colours = {"error": "red", "warn": "yellow", "info": "blue"}
+    if all(d.severity == "info" for d in diagnoses):
+        typer.echo(nothing)
     for d in diagnoses:
         typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + one_line(d.sentence, 500))
         if d.advice:
@@ -146,12 +145,16 @@ def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
             typer.echo(f"      rollouts: {one_line(d.where, 300)}")
         for each in d.consequences:
             typer.echo(f"      with it: {one_line(each.sentence, 300)}")
-    if not diagnoses:
-        typer.echo(nothing)
 
 
-def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
-    """Prints what differs between A and B."""
+def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapping[str, str]) -> None:
+    """Prints what differs between A and B.
+
+    Args:
+        found: the explanation.
+        in_force: the diagnoses that hold at A's steps.
+        links: id -> what a rollout is called.
+    """
     from rollout_traces.terminal_text import one_line
 
     typer.secho(f"{one_line(found.a, 200)} against {one_line(found.b, 200)}", bold=True)
@@ -159,7 +162,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
         f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "
         f"{found.n_tested} columns and values compared, false discovery held at 1 %"
     )
-    for remark in found.remarks:
+    for remark in (*found.remarks, *found.problems):
         typer.echo(one_line(remark, 300))
     if in_force:
         typer.secho("\nIn force at this step", bold=True)
@@ -168,7 +171,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
     for f in found.findings:
         typer.echo(f"  {one_line(f.sentence, 300)}")
         typer.echo(
-            f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {f.effect.p:.1g}{_examples(f)}"
+            f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {f.effect.p:.1g}{_examples(f, links)}"
         )
         for each in f.consequences:
             typer.echo(f"      with it: {one_line(each.sentence, 300)}")
@@ -177,7 +180,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
     for part in found.decompositions:
         _print_decomposition(part)
     for who in found.carried:
-        typer.echo(f"\n{one_line(who.sentence, 200)}: {one_line(', '.join(who.ids[:5]), 200)}")
+        typer.echo(f"\n{one_line(who.sentence, 200)}: {_named(who.ids, links)}")
     for title, phrases in (
         ("A writes more often", found.phrases),
         ("Winners of A's groups write more often", found.winners),
@@ -190,13 +193,28 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis]) -> None:
         typer.echo(f"only {side} knows {column}")
 
 
-def _examples(f: Finding) -> str:
-    return f"; typical: {', '.join(f.detail.examples)}" if f.detail is not None and f.detail.examples else ""
+def _named(ids: Sequence[str], links: Mapping[str, str]) -> str:
+    return ", ".join(links.get(each, each) for each in ids[:MOST_LINKS])
+
+
+def _examples(f: Finding, links: Mapping[str, str]) -> str:
+    if f.detail is None or not f.detail.examples:
+        return ""
+    return f"; typical: {_named(f.detail.examples, links)}"
+
+
+def short_links(table: Table, found: Explanation) -> dict[str, str]:
+    """Id -> uid of the rollouts that an explanation names: short, and every command takes it."""
+    ids = [i for f in found.findings if f.detail is not None for i in f.detail.examples]
+    ids += [i for who in found.carried for i in who.ids]
+    query = "select cast(id as varchar) as id, uid from rollouts where id in (select unnest(?))"
+    rows = table.sql(query, [list(dict.fromkeys(ids))]).to_pylist() if ids else []
+    return {row["id"]: row["uid"] or row["id"] for row in rows}
 
 
 def _print_decomposition(part: Any) -> None:
     if part.components:
-        rows = [[c.component, c.weight, c.mean_b, c.mean_a, c.part] for c in part.components]
+        rows: list[list[Any]] = [[c.component, c.weight, c.mean_b, c.mean_a, c.part] for c in part.components]
         typer.echo("")
         print_table(
             ["component", "weight", "before", "after", "part"],
@@ -204,7 +222,10 @@ def _print_decomposition(part: Any) -> None:
             title=f"Mean reward {part.change:+.4g}, by component",
         )
     elif part.column == "source" and len(part.mixes) > 1:
-        rows = [[m.value, m.weight_b, m.weight_a, m.mean_b, m.mean_a, m.mix, m.within] for m in part.mixes]
+        rows = [
+            [m.value, m.weight_b, m.weight_a, _known(m.mean_b), _known(m.mean_a), m.mix, m.within]
+            for m in part.mixes
+        ]
         rows.append(["all", None, None, None, None, part.mix, part.within])
         typer.echo("")
         title = f"Mean reward {part.change:+.4g}, by {part.column}"
@@ -213,6 +234,11 @@ def _print_decomposition(part: Any) -> None:
             rows,
             title=title,
         )
+
+
+def _known(mean: float | None) -> float | str:
+    """A mean, or a dash where a side has no such rollout."""
+    return "–" if mean is None else mean
 
 
 def print_config(store: Store, a: str, b: str) -> None:
@@ -227,7 +253,9 @@ def print_config(store: Store, a: str, b: str) -> None:
 
 def plain_diagnosis(d: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON."""
-    return {**asdict(d), "consequences": [plain_diagnosis(each) for each in d.consequences]}
+    plain = {**asdict(d), "consequences": [plain_diagnosis(each) for each in d.consequences]}
+    del plain["movements"]
+    return plain
 
 
 def plain_report(report: RunReport) -> dict[str, Any]:
@@ -240,4 +268,5 @@ def plain_report(report: RunReport) -> dict[str, Any]:
         "diagnoses": [plain_diagnosis(d) for d in report.diagnoses],
         "unobserved": [asdict(missing) for missing in report.unobserved],
         "remarks": list(report.remarks),
+        "problems": list(report.problems),
     }

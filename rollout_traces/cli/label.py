@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.terminal_text import one_line
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -52,7 +52,7 @@ def label(
         raise typer.BadParameter("which rollouts? Name them by uid or trace id.")
     store = source.open()
     between = parse_range(tokens)
-    who = author or _login()
+    who = author or options.login()
     for rollout in rollouts or ():
         for name in names or ():
             store.label(rollout, name, who, turn=turn, tokens=between)
@@ -75,6 +75,12 @@ def _sync(store: Store, address: str) -> None:
         raise ConfigError(f"--sync needs {error.name}: pip install 'rollout-traces[inspector]'.") from error
     done = sync_labels(store.labels, store.project, address, os.environ.get(VARIABLE))
     typer.echo(f"{address}: {done.taken} lines taken, {done.given} given.", err=True)
+    if done.kept:
+        typer.echo(
+            f"{done.kept} lines of other writers stay here: a token gives its own name's alone.", err=True
+        )
+    for why in done.refused:
+        typer.echo(f"not taken there: {one_line(why, 300)}", err=True)
 
 
 def parse_range(text: str | None) -> tuple[int, int] | None:
@@ -118,10 +124,3 @@ def _where(entry: Entry) -> str:
     if entry.start is not None:
         return f"tokens {entry.start}:{entry.stop}"
     return "" if entry.turn is None else f"turn {entry.turn}"
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.terminal_text import harmless
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +24,7 @@ def last_rollouts(
 
     Example: rollout-traces last -p gsm8k -n 5
     """
-    from rollout_traces.worker.recovery import describe, find_left, waiting_batches
+    from rollout_traces.worker.recovery import describe, find_left, not_all_stored, waiting_batches
 
     rows: list[dict[str, Any]] = []
     for left in find_left(project):
@@ -38,10 +39,14 @@ def last_rollouts(
     rows = sorted(rows, key=lambda row: -row["tokens"])[:limit]
     if as_json:
         print_json(rows)
-    elif rows:
+        return
+    hurt = not_all_stored(project)
+    if rows:
         print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
-    else:
+    elif not hurt:
         typer.echo("Everything handed over on this node is stored.")
+    for sentence in hurt:
+        typer.echo(harmless(sentence))
 
 
 def _tokenizer(folder: Any) -> Any:

@@ -38,11 +38,13 @@ def recover_spools(
     Example: rollout-traces recover -p gsm8k
     """
     from rollout_traces.worker.named_targets import NamedTargets
-    from rollout_traces.worker.recovery import find_left, recover
+    from rollout_traces.worker.recovery import find_left, not_all_stored, recover
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:
-        typer.echo("Nothing waits on this node.")
+        hurt = not_all_stored(project)
+        for sentence in hurt or ["Nothing waits on this node."]:
+            typer.echo(harmless(sentence))
         return
     print_table(
         ("project", "run", "waiting", "goes to", "state", "folder"),
@@ -73,8 +75,10 @@ def recover_spools(
         remotes = (left.manifest.remote,) if left.manifest.remote else ()
         still = recover(left, NamedTargets(remotes, named.folders))
         failed += still > 0
-        outcome = "all stored" if not still else f"{still} records still wait, see {left.folder.log}"
-        typer.echo(f"{left.project}/{left.run_name}: {outcome}")
+        account = left.account
+        failed += account.is_hurt and not still
+        outcome = f"{account}, see {left.folder.log}" if still or account.is_hurt else "all stored"
+        typer.echo(harmless(f"{left.project}/{left.run_name}: {outcome}"))
     if failed:
         raise typer.Exit(1)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollout_traces.cli.options import login
+
 if TYPE_CHECKING:
     from rollout_traces.inspector.server import ServerOptions
     from rollout_traces.inspector.workspace import Workspace
@@ -82,7 +84,7 @@ def show(
 
     try:
         _need_the_extra()
-        from rollout_traces.inspector.access import chosen_token
+        from rollout_traces.inspector.access import chosen_token, named_tokens
         from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
         from rollout_traces.inspector.workspace import Workspace
 
@@ -93,10 +95,13 @@ def show(
             query_seconds=query_seconds,
             may_label=not no_labels,
         )
+        owner = login()
         options = ServerOptions(
             host=host,
             port=free_port(host) if port is None else checked_port(host, port),
             token=chosen_token(host, no_token),
+            owner=owner,
+            named_tokens=named_tokens(os.environ, owner),
             allow_hosts=tuple(allow_host or ()),
             trusted_proxies=tuple(trusted_proxy or ()),
             frame_ancestors=tuple(frame_ancestor or ()),
@@ -130,7 +135,7 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
     address = page_address(options, project)
     typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
     if not server.no_dashboard:
-        typer.echo(f"Trackio's dashboard: {page_address(options, path='trackio/')}")
+        typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")
     elif options.mount_trackio:
         _warn(f"Trackio's dashboard is not served: {server.no_dashboard}")
     if options.write_token is not None:
@@ -174,18 +179,22 @@ def _write_token(no_trackio: bool) -> str:
     return token
 
 
-def page_address(options: ServerOptions, project: str | None = None, path: str = "") -> str:
-    """The address to open in a browser, its token included."""
+def page_address(options: ServerOptions, project: str | None = None) -> str:
+    """The address to open in a browser, its token in the fragment, which a browser keeps to itself."""
     from urllib.parse import urlencode
 
     from rollout_traces.inspector.access import PARAMETER
 
+    query = f"?{urlencode({'project': project})}" if project else ""
+    token = f"#{urlencode({PARAMETER: options.token})}" if options.token else ""
+    return f"{server_address(options)}/{query}{token}"
+
+
+def server_address(options: ServerOptions) -> str:
+    """Where the server is, a proxy's prefix included, without a slash at its end."""
     host = options.host
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
-    query = {"project": project, PARAMETER: options.token}
-    given = urlencode({key: value for key, value in query.items() if value})
-    base = f"http://{name}:{options.port}{options.root_path.rstrip('/')}/{path}"
-    return f"{base}?{given}" if given else base
+    return f"http://{name}:{options.port}{options.root_path.rstrip('/')}"
 
 
 def _open_browser(address: str) -> None:

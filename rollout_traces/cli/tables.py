@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollout_traces.plain_values import plain
 from rollout_traces.terminal_text import one_line
 
 CELL = 48
@@ -117,7 +118,7 @@ def print_json(value: Any) -> None:
     import orjson
     import typer
 
-    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode())
+    typer.echo(orjson.dumps(plain(value), option=orjson.OPT_INDENT_2, default=str).decode())
 
 
 def cell(value: Any, most: int = CELL) -> str:

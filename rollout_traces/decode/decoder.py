@@ -29,6 +29,7 @@ from rollout_traces.decode.spans import (
 from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.decode.templated_tokenizer import TemplatedTokenizer
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Source, TokenTrack, Transcript, Turn
 
 
@@ -281,7 +282,7 @@ def _end_warnings(turns: Sequence[Turn], source: Source, stop_reason: Any) -> li
     last = turns[-1]
     if last.role != "assistant" or not last.n_sampled or last.body_stop < last.stop:
         return []
-    return [f"no_end_marker: the stop reason is {stop_reason!r}, and the last answer has no end marker"]
+    return [f"no_end_marker: the stop reason is {quoted(stop_reason)}, and the last answer has no end marker"]
 
 
 _DIALECTS: dict[str, TemplateMarkers] = {}

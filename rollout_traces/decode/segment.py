@@ -105,7 +105,33 @@ def _openers(row: Row, markers: Markers) -> list[FoundMarker]:
         if openers and (found.start < openers[-1].stop or _joins(row, markers, openers[-1], found)):
             continue
         openers.append(found)
+    if alone := _results_alone(row, markers, openers):
+        openers = sorted([*openers, *alone])
     return openers
+
+
+def _results_alone(row: Row, markers: Markers, openers: Sequence[FoundMarker]) -> list[FoundMarker]:
+    """Tool results that stand behind an assistant's end marker without the opener of their group.
+
+    DeepSeek V3's template writes the group's opener once in a conversation, and no calls beside a content: later
+    results begin with their own marker. Each is given an empty opener in front of it, so that it is read as a group.
+    """
+    found: list[FoundMarker] = []
+    for pattern in markers.nested.get("tool", ()):
+        for at, token in row.specials.items():
+            if token != pattern.first_id or not pattern.match(row, at):
+                continue
+            before = next((one for one in reversed(openers) if one.start <= at), None)
+            if before is None or before.role != "assistant" or not _ends_turn(row, markers, before, at):
+                continue
+            found.append(FoundMarker(at, at, "tool"))
+    return found
+
+
+def _ends_turn(row: Row, markers: Markers, before: FoundMarker, at: int) -> bool:
+    """Whether the assistant's end marker stands directly in front of a position."""
+    at = _skip_back(row.data, at, before.stop)
+    return any(pattern.ends_at(row, at, before.stop) >= 0 for pattern in markers.closers["assistant"])
 
 
 def _free_openers(row: Row, markers: Markers) -> list[FoundMarker]:

@@ -20,6 +20,8 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE = "▁"
 _N_SEQUENCES = 64
 _SEQUENCE_LENGTH = 48
+_FEW_OF = 20
+"""A byte-level vocabulary has at most one name in so many that is written as it is meant."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
         ("tiktoken", lambda: _read_tiktoken(tokenizer, added)),
         ("byte-level", lambda: _read_byte_level(names, added)),
         ("sentencepiece", lambda: _read_sentencepiece(names, added)),
-        ("pieces", lambda: _read_one_by_one(names, decode_many)),
+        ("pieces", lambda: _read_whole_pieces(names, added, decode_many)),
     )
     for kind, read in readings:
         pieces = read()
@@ -106,7 +108,7 @@ def verify(
 
     Returns:
         True when the table reproduces the tokenizer, but for a leading space that SentencePiece-style
-        decoders strip and for how many U+FFFD stand for undecodable bytes.
+        decoders strip.
     """
     known = [i for i, piece in enumerate(pieces) if piece is not None]
     if not known:
@@ -134,10 +136,7 @@ def verify(
 
 def _same(piece: bytes, text: str) -> bool:
     ours = piece.decode("utf-8", "replace")
-    if ours == text:
-        return True
-    ours, theirs = (re.sub("\ufffd+", "\ufffd", s) for s in (ours, text))
-    return theirs in (ours, ours.removeprefix(" "))
+    return text in (ours, ours.removeprefix(" "))
 
 
 def _piece_names(tokenizer: Any) -> list[str | None]:
@@ -236,17 +235,19 @@ def _read_each(read: Callable[[int], bytes], n: int, added: dict[int, str]) -> l
 def _read_byte_level(names: list[str | None], added: dict[int, str]) -> list[bytes | None] | None:
     byte_of = _byte_characters()
     pieces: list[bytes | None] = []
+    n_literal = 0
     for i, name in enumerate(names):
         if i in added:
             pieces.append(added[i].encode("utf-8", "replace"))
         elif name is None:
             pieces.append(None)
         else:
-            try:
-                pieces.append(bytes([byte_of[c] for c in name]))
-            except KeyError:
-                return None
-    return pieces
+            # as the decoder of byte-level BPE does: a name with a letter outside of the table is meant as written
+            known = [byte_of.get(letter) for letter in name]
+            literal = None in known
+            n_literal += literal
+            pieces.append(name.encode("utf-8", "replace") if literal else bytes(known))  # type: ignore[arg-type]
+    return pieces if n_literal * _FEW_OF <= len(names) else None
 
 
 def _read_sentencepiece(names: list[str | None], added: dict[int, str]) -> list[bytes | None] | None:
@@ -261,6 +262,18 @@ def _read_sentencepiece(names: list[str | None], added: dict[int, str]) -> list[
             pieces.append(bytes([int(match[1], 16)]))
         else:
             pieces.append(text.replace(_SPACE_PIECE, " ").encode("utf-8", "replace"))
+    return pieces
+
+
+def _read_whole_pieces(
+    names: list[str | None], added: Mapping[int, str], decode_many: Callable[[Sequence[list[int]]], list[str]]
+) -> list[bytes | None] | None:
+    """Each token decoded alone; None where one is a part of a character, which is U+FFFD alone and whole beside others."""
+    pieces = _read_one_by_one(names, decode_many)
+    torn = "\ufffd".encode()
+    for i, (piece, name) in enumerate(zip(pieces, names, strict=True)):
+        if i not in added and piece is not None and torn in piece and "\ufffd" not in (name or ""):
+            return None
     return pieces
 
 

@@ -51,8 +51,8 @@ USER reader
 ENV TRACKIO_DIR=/data/trackio PYTHONUNBUFFERED=1
 VOLUME /data
 EXPOSE 7860
-# ROLLOUT_TRACES_TOKEN opens the pages, TRACKIO_WRITE_TOKEN lets runs log to <address>/trackio/,
-# ROLLOUT_TRACES_HOSTS are the names it answers, ROLLOUT_TRACES_PROXIES the proxies in front of it.
+# ROLLOUT_TRACES_TOKEN opens the pages, ROLLOUT_TRACES_TOKENS too (name=token pairs), TRACKIO_WRITE_TOKEN lets runs
+# log to <address>/trackio/, ROLLOUT_TRACES_LABELS=1 lets readers label, ROLLOUT_TRACES_HOSTS are the names it answers, ROLLOUT_TRACES_PROXIES the proxies in front of it.
 CMD ["python", "app.py"]
 """
 

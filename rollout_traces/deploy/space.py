@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 MOUNT = "/data"
 """Where the bucket is mounted; Trackio mounts its own there, too."""
 TRACKIO_DIR = f"{MOUNT}/trackio"
-LABELS = "ROLLOUT_TRACES_LABELS"
-"""The app's variable that is 0 where readers put no labels; `inspector.hosted` reads it."""
 
 
 class DeployError(RolloutTracesError):
@@ -105,7 +103,7 @@ def deploy_space(
         private = bool(api.space_info(options.space_id).private)
     with _step("setting variables and secrets", again):
         report("setting variables and secrets")
-        _set_variables(api, options, {"TRACKIO_DIR": TRACKIO_DIR, "TRACKIO_BUCKET_ID": bucket_id}, private)
+        _set_variables(api, options, {"TRACKIO_DIR": TRACKIO_DIR, "TRACKIO_BUCKET_ID": bucket_id})
     with _step("sending the app", again):
         report(f"sending {len(files)} files")
         _commit(api, options.space_id, files)
@@ -142,11 +140,10 @@ def _volumes(api: HfApi, space_id: str) -> list[Volume]:
     return list(found or ())
 
 
-def _set_variables(api: HfApi, options: SpaceOptions, wanted: Mapping[str, str], private: bool) -> None:
-    """Sets what differs: every change starts the Space anew. Whether a public Space takes labels is its owner's."""
+def _set_variables(api: HfApi, options: SpaceOptions, wanted: Mapping[str, str]) -> None:
+    """Sets what differs: every change starts the Space anew. Whether a Space takes labels is its owner's."""
     known = api.get_space_variables(options.space_id)
-    of_public = {} if private or LABELS in known else {LABELS: "0"}
-    for name, value in {**wanted, **of_public}.items():
+    for name, value in wanted.items():
         if name not in known or known[name].value != value:
             api.add_space_variable(options.space_id, name, value)
     for name, value in (options.secrets or {}).items():

@@ -39,12 +39,14 @@ class Examination:
         tokenizer: a tokenizer's folder or name, or None.
         config: a trainer's YAML config, or None.
         chat_template_kwargs: arguments of the tokenizer's template.
+        fix: mend what a check can mend.
     """
 
     project: str | None = None
     tokenizer: str | None = None
     config: Path | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    fix: bool = False
 
 
 Check = Callable[[Examination], Iterable[CheckFinding]]

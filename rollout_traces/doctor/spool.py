@@ -11,7 +11,7 @@ from rollout_traces.doctor.base import CheckFinding, Examination, check
 def spool(examination: Examination) -> Iterator[CheckFinding]:
     """The spools of this node: where they lie, what waits in them, where their worker processes' logs are."""
     from rollout_traces.spool.mounts import is_network_mount
-    from rollout_traces.worker.recovery import default_roots, find_left
+    from rollout_traces.worker.recovery import default_roots, find_left, not_all_stored
 
     root = default_roots()[0]
     yield CheckFinding(
@@ -21,7 +21,10 @@ def spool(examination: Examination) -> Iterator[CheckFinding]:
         "" if not is_network_mount(root) else "Set TMPDIR to a folder on this node's own disk.",
     )
     found = find_left(examination.project)
-    if not found:
+    hurt = not_all_stored(examination.project)
+    for sentence in hurt:
+        yield CheckFinding("stored", "warn", sentence, "The log there says what happened: worker.log.")
+    if not found and not hurt:
         yield CheckFinding("waiting", "ok", "nothing waits on this node")
     for left in found:
         counters = left.folder.status().get("counters", {})

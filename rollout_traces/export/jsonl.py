@@ -1,4 +1,4 @@
-"""One JSON object a line, UTF-8; unknown and non-finite values are null."""
+"""One JSON object a line, UTF-8; unknown values are null, infinite ones "Infinity" and "-Infinity"."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
+from rollout_traces.plain_values import finite_or_text
 
 SUFFIX = ".jsonl"
 
@@ -24,8 +26,7 @@ def write(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
     n = 0
     with path.open("wb") as file:
         for record in records:
-            file.write(
-                orjson.dumps(dict(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
-            )
+            stated = {name: finite_or_text(value) for name, value in record.items()}
+            file.write(orjson.dumps(stated, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
             n += 1
     return n

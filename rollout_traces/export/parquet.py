@@ -11,6 +11,7 @@ from typing import IO, Any
 import orjson
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.plain_values import finite_or_text
 
 SUFFIX = ".parquet"
 ROW_GROUP = 500
@@ -46,7 +47,8 @@ def write(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
             flat = _flat(record)
             for name, value in flat.items():
                 kinds.setdefault(name, set()).update(_kinds_of(value))
-            waiting.write(orjson.dumps(flat, option=orjson.OPT_APPEND_NEWLINE, default=str))
+            stated = {name: finite_or_text(value) for name, value in flat.items()}
+            waiting.write(orjson.dumps(stated, option=orjson.OPT_APPEND_NEWLINE, default=str))
             n += 1
         schema = pa.schema([(name, _type_of(name, found)) for name, found in kinds.items()])
         waiting.seek(0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import is_column
+from rollout_traces.plain_values import INFINITE
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store, TraceRow
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 PAGE = 500
 PLACE = ("id", "run_id", "run", "split", "step")
+ALWAYS_KNOWN = ("traced", "superseded")
+"""True or False of every rollout."""
 TOKENS = ("input_ids", "loss_mask", "response_mask")
 """Per-token columns of every traced rollout; its further tracks follow under their own names."""
 
@@ -85,15 +88,14 @@ def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[
 
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
-    if row["superseded"]:
-        record["superseded"] = 1
+    record |= {name: bool(row[name]) for name in ALWAYS_KNOWN}
     if row.id is None:
         return record | row.as_dict() | _labelled(store, row)
     try:
         stored = store.record(row.id)
     except StoreError as error:
         return record | row.as_dict() | {"unreadable": str(error)}
-    record |= {k: v for k, v in stored.metadata.items() if k not in record}
+    record |= {k: _as_in_the_table(k, v) for k, v in stored.metadata.items() if k not in record}
     if row["kind"] == "rollout":
         record |= {k: v for k, v in row.as_dict().items() if k not in record and is_column(k)}
     record |= _labelled(store, row)
@@ -106,6 +108,13 @@ def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, A
         else:
             record |= _token_columns(transcript) if transcript is not None else {}
     return record
+
+
+def _as_in_the_table(name: str, value: Any) -> Any:
+    """A value of a trace's metadata as the table has it: infinities are numbers, yes and no of a column 1 and 0."""
+    if isinstance(value, str):
+        return INFINITE.get(value, value)
+    return int(value) if isinstance(value, bool) and is_column(name) else value
 
 
 def _labelled(store: Store, row: TraceRow) -> dict[str, Any]:
@@ -121,8 +130,7 @@ def _labelled(store: Store, row: TraceRow) -> dict[str, Any]:
 def _token_columns(transcript: Transcript) -> dict[str, list[Any]]:
     track = transcript.tokens
     columns = {name: getattr(track, name).tolist() for name in TOKENS}
-    return columns | {name: _without_nan(values.tolist()) for name, values in track.tracks.items()}
-
-
-def _without_nan(values: list[Any]) -> list[Any]:
-    return [None if value != value or value in (float("inf"), float("-inf")) else value for value in values]
+    return columns | {
+        name: [None if value != value else value for value in values.tolist()]
+        for name, values in track.tracks.items()
+    }

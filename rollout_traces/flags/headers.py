@@ -11,6 +11,7 @@ import numpy as np
 from rollout_traces.flags.base import Flag, TracedRow
 from rollout_traces.flags.mask import known_sampled
 from rollout_traces.flags.registry import make_flag, row_flag
+from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Turn
 
 _OTHERS = ("system", "user", "tool")
@@ -77,7 +78,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
         if turn.raw.startswith(header):
             continue
         stands = turn.raw[len(bare) : len(header) + 8]
-        text = f"After the assistant's header of turn {index} stands {stands!r}, where the template writes {header[len(bare) :]!r}."
+        text = f"After the assistant's header of turn {index} stands {quoted(stands)}, where the template writes {quoted(header[len(bare) :])}."
         yield make_flag(
             "header_drift", text, turn=index, start=turn.start, stop=_header_stop(row, turn, len(bare))
         )

@@ -13,6 +13,7 @@ from rollout_traces.flags.runs import Runs
 from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.quoting import quoted
 from rollout_traces.transcript import FLOAT_TRACKS
 
 _MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at staleness 0"
@@ -174,7 +175,7 @@ def _mismatch_flag(
     for index in worst.tolist():
         at = int(positions[index])
         limit = "at least " if abs(d[index]) >= LOG_RATIO_LIMIT else ""
-        text = f" {texts[at]!r}" if texts is not None else ""
+        text = f" {quoted(texts[at])}" if texts is not None else ""
         named.append(f"{at}{text} ({limit}{d[index]:+.2f})")
     message = (
         f"Mean exp(|d|) is {mean:.3f} over {count} tokens, d = prox minus rollout logprob; "
@@ -238,7 +239,7 @@ def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.isinf(values) | unknown
     named: Mapping[str, Any] = {**batch.reward_components, **batch.sample_metrics}
     for name, values in named.items():
-        yield name, np.isinf(values)
+        yield quoted(name), np.isinf(values)
 
 
 def _not_given(batch: PackedBatch, key: str) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollout_traces.flags.base import Flag, TracedRow
 from rollout_traces.flags.registry import make_flag, row_flag
+from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Transcript, Turn
 
 _SHOWN = 60
@@ -255,7 +256,7 @@ def _agree(turn: Turn, following: Turn, expected: str, actual: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return quoted(text, _SHOWN)
 
 
 def _ids(ids: np.ndarray, limit: int) -> str:

@@ -14,6 +14,7 @@ from rollout_traces.flags.registry import make_flag, population_flag, row_flag
 from rollout_traces.flags.scripts import NAMES, code_points, script_codes
 from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.metrics.repetition import repetitions
+from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
@@ -90,7 +91,9 @@ def no_end_marker(
     if not any(ends) or (special[turn.stop - 1] and not closes_a_call):
         return
     reason = (
-        "no stop reason was given" if row.stop_reason is None else f"the stop reason is {row.stop_reason!r}"
+        "no stop reason was given"
+        if row.stop_reason is None
+        else f"the stop reason is {quoted(row.stop_reason)}"
     )
     yield make_flag(
         "no_end_marker",
@@ -268,7 +271,8 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
     for index, turn in enumerate(row.transcript.turns):
         if tool_failed(turn):
             start = " ".join(turn.content.split())[:80]
-            text = f"The result of {turn.name or 'a tool'} says that it failed: {start!r}."
+            tool = quoted(turn.name) if turn.name else "a tool"
+            text = f"The result of {tool} says that it failed: {quoted(start)}."
             yield make_flag("tool_error", text, turn=index, start=turn.start, stop=turn.stop)
 
 

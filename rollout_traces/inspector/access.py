@@ -1,23 +1,36 @@
-"""The token that opens the inspector: in the printed address once, in a cookie from then on."""
+"""Who may read: tokens, the session keys that they are exchanged for, and the dashboard's own path.
+
+Nothing is opened by a cookie: a browser sends a name's cookies to every service of that name, whatever its port. The
+page sends its session key in a header, from a storage that other ports cannot read. Trackio's dashboard, whose images
+are loaded by address, lies below a path that nobody guesses. Keys and path are made when the server starts, and end
+with it.
+"""
 
 from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.origins import is_loopback
+from rollout_traces.inspector.visitor import ANYBODY, Visitor
 
 PARAMETER = "access_token"
-"""Where the token is in an address."""
+"""Where the token is in the fragment of an address, which browsers send to nobody."""
+SESSION_HEADER = "x-rollout-traces-session"
+"""Where the page sends its session key."""
 VARIABLE = "ROLLOUT_TRACES_TOKEN"
-"""The environment variable that sets it; a command line can be read by every user of the machine."""
+"""The environment variable that sets the owner's token; a command line can be read by every user of the machine."""
+NAMED = "ROLLOUT_TRACES_TOKENS"
+"""The environment variable with further readers' tokens: `ann=… ben=…`."""
 SHORTEST = 16
 """Characters of a token that was chosen by hand."""
+DASHBOARD = "/trackio"
+_NAME = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -25,52 +38,64 @@ class Access:
     """Who may read.
 
     Attributes:
-        token: the token; None opens the inspector to whoever reaches it.
-        port: the server's port; in the cookie's name, because cookies do not know ports.
-        framed: the page is shown in a frame of a declared site, so its cookie has to be sent there.
+        token: the owner's token; None opens the inspector to whoever reaches it.
+        owner: the owner's name.
+        named: further readers' tokens by their names.
+        secret: what keys are made from; new with every server.
     """
 
     token: str | None = None
-    port: int = 0
-    framed: bool = False
+    owner: str = "owner"
+    named: Mapping[str, str] = field(default_factory=dict)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property
-    def cookie_name(self) -> str:
-        """One name a port: two inspectors of one machine do not overwrite each other's cookie."""
-        return f"rollout-traces-{self.port}"
+    def is_open(self) -> bool:
+        """True where no token is asked for."""
+        return self.token is None
 
-    def allows(self, headers: Mapping[str, str]) -> bool:
-        """True for a request that carries the cookie or the token as a bearer."""
-        if self.token is None:
-            return True
+    def visitor(self, headers: Mapping[str, str]) -> Visitor | None:
+        """Whose session key, or token as a bearer, a request carries; None for nobody's."""
+        if self.is_open:
+            return Visitor(ANYBODY)
+        key = headers.get(SESSION_HEADER, "")
+        found = [visitor for _, visitor in self._known() if equal(key, self.session_key(visitor))]
+        if found:
+            return found[0]
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(bearer.strip()):
-            return True
-        return any(
-            _equal(value, self._cookie_value())
-            for name, value in _cookies(headers.get("cookie", ""))
-            if name == self.cookie_name
-        )
+        return self.of_token(bearer.strip()) if scheme.lower() == "bearer" else None
 
-    def is_token(self, given: str) -> bool:
-        """True for the token, compared in constant time."""
-        return self.token is not None and _equal(given, self.token)
+    def of_token(self, given: str) -> Visitor | None:
+        """Whose token it is, compared in constant time; None for nobody's."""
+        found = [visitor for token, visitor in self._known() if equal(given, token)]
+        return found[0] if found else None
 
-    def cookie(self, path: str, secure: bool) -> str:
-        """The Set-Cookie header that remembers a visitor until the browser is closed.
+    def session_key(self, visitor: Visitor) -> str:
+        """What a visitor's token is exchanged for: good until the server ends."""
+        return hmac.new(self.secret, f"session {visitor.name}".encode(), "sha256").hexdigest()
 
-        Args:
-            path: the prefix under which the page is served.
-            secure: whether the page was asked for over https.
-        """
-        reach = "Secure; Partitioned; SameSite=None" if self.framed else "SameSite=Lax"
-        if secure and not self.framed:
-            reach += "; Secure"
-        return f"{self.cookie_name}={self._cookie_value()}; Path={path or '/'}; HttpOnly; {reach}"
+    @property
+    def dashboard(self) -> str:
+        """The path below which Trackio's dashboard asks for no header, without a slash at its end."""
+        if self.is_open:
+            return DASHBOARD
+        return f"{DASHBOARD}/{hmac.new(self.secret, b'dashboard', 'sha256').hexdigest()[:40]}"
 
-    def _cookie_value(self) -> str:
-        """Not the token: other services on the same name receive the cookie, whatever their port."""
-        return hmac.new((self.token or "").encode(), b"cookie", "sha256").hexdigest()
+    def below_dashboard(self, path: str) -> str | None:
+        """What is asked for below the dashboard's own path, as a path of the dashboard; None for any other."""
+        head, _, rest = path.removeprefix(f"{DASHBOARD}/").partition("/")
+        if self.is_open or path.count("/") < 3 or not equal(f"{DASHBOARD}/{head}", self.dashboard):
+            return None
+        return f"{DASHBOARD}/{rest}"
+
+    def _known(self) -> list[tuple[str, Visitor]]:
+        owners = [(self.token, Visitor(self.owner, owner=True))] if self.token is not None else []
+        return [*owners, *((token, Visitor(name)) for name, token in self.named.items())]
+
+
+def equal(given: str, expected: str) -> bool:
+    """Whether two secrets are the same, compared in constant time."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 def chosen_token(host: str, no_token: bool) -> str | None:
@@ -84,8 +109,13 @@ def chosen_token(host: str, no_token: bool) -> str | None:
         The token; None for none.
 
     Raises:
-        ConfigError: none was wanted on an address that others can reach, or the chosen one is short.
+        ConfigError: none was wanted on an address that others can reach, or beside tokens by name; or the chosen
+            one is short.
     """
+    if no_token and os.environ.get(NAMED):
+        raise ConfigError(
+            f"--no-token with {NAMED} set: nobody is asked for a token then. Leave one of them out."
+        )
     if no_token:
         if not is_loopback(host):
             raise ConfigError(
@@ -95,48 +125,51 @@ def chosen_token(host: str, no_token: bool) -> str | None:
     token = os.environ.get(VARIABLE)
     if not token:
         return secrets.token_urlsafe(24)
+    return _checked(VARIABLE, token)
+
+
+def named_tokens(environment: Mapping[str, str], owner: str) -> dict[str, str]:
+    """Further readers' tokens by their names, from `ROLLOUT_TRACES_TOKENS`.
+
+    Args:
+        environment: the variables.
+        owner: the owner's name, which no other may have.
+
+    Raises:
+        ConfigError: a name is none or comes twice, or a token is short or comes twice.
+    """
+    found: dict[str, str] = {}
+    for at, entry in enumerate(re.split(r"[,\s]+", environment.get(NAMED, "").strip())):
+        name, is_pair, token = entry.partition("=")
+        if not entry:
+            continue
+        if not is_pair or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{NAMED}: entry {at} is no name=token. Expected such pairs with blanks between, names of letters, "
+                "digits and ._@+-."
+            )
+        if name in (*found, owner, ANYBODY) or token in found.values():
+            raise ConfigError(
+                f"{NAMED}: {name}: the name or its token is another's. Expected one token a name."
+            )
+        found[name] = _checked(f"{NAMED}: {name}", token)
+    return found
+
+
+def _checked(name: str, token: str) -> str:
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
         raise ConfigError(
-            f"{VARIABLE}: seen {len(token)} characters. Expected {SHORTEST} or more, printable ASCII."
+            f"{name}: seen {len(token)} characters. Expected {SHORTEST} or more, printable ASCII."
         )
     return token
 
 
-def sign_in_page(given: bool) -> str:
-    """What a visitor without the token sees.
-
-    Args:
-        given: whether he came with a token, which was not this server's.
-    """
-    seen = "The token in this address is not this server's: it has been started anew since." if given else ""
-    return _PAGE.format(seen=escape(seen), parameter=PARAMETER, variable=VARIABLE)
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>rollout traces: token needed</title>
+DASHBOARD_CLOSED = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>rollout traces: Trackio's dashboard</title>
 <meta name="viewport" content="width=device-width">
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 38em; margin: 12vh auto; padding: 0 1em; }}
-code {{ background: #8883; padding: .1em .3em; border-radius: 4px; }}
-input, button {{ font: inherit; padding: .3em .6em; }} input {{ width: 24em; max-width: 100%; }}
-</style></head><body>
-<h1>This inspector asks for its token</h1>
-<p>{seen}</p>
-<p>Open the address that <code>rollout-traces show</code> printed when it started: it ends in
-<code>{parameter}=…</code>. Or put the token in here:</p>
-<form method="get" action="">
-<input name="{parameter}" type="password" autocomplete="off" aria-label="Token" autofocus required>
-<button>Open</button></form>
-<p>On a server that was started for you, the token is what <code>{variable}</code> was set to; ask whoever
-started it.</p>
-</body></html>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 38em; margin: 12vh auto; padding: 0 1em; }}</style>
+</head><body><h1>This address of the dashboard is closed</h1>
+<p>Open it by <i>Trackio</i> at the top of <a href="{inspector}">the inspector</a>, or by the address that
+<code>rollout-traces show</code> printed. Both are new whenever the inspector is started.</p></body></html>
 """
-
-
-def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
-
-
-def _cookies(header: str) -> list[tuple[str, str]]:
-    pairs = (part.strip().partition("=") for part in header.split(";"))
-    return [(name, value) for name, _, value in pairs]
+"""What a visitor sees who asks for the dashboard by another path than its own."""

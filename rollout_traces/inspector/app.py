@@ -39,12 +39,11 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
     return blocks
 
 
-def page_head(root_path: str, dashboard: bool) -> str:
-    """What stands in the page's head: the style sheet and the scripts' settings.
+def page_head(root_path: str) -> str:
+    """What stands in the page's head: the style sheet and the scripts' settings. Everybody may read it.
 
     Args:
         root_path: the prefix under which a proxy serves the app.
-        dashboard: whether Trackio's dashboard is served beside it.
 
     Returns:
         HTML.
@@ -54,7 +53,6 @@ def page_head(root_path: str, dashboard: bool) -> str:
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
         "katex": katex(),
-        "trackio": f"{root_path.rstrip('/')}/trackio/" if dashboard else None,
     }
     inline = json.dumps(settings).replace("<", "\\u003c")
     return (

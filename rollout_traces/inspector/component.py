@@ -76,7 +76,9 @@ def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Awa
 
     @wraps(function)
     async def answer(request: Any) -> Response:
-        body = await workspace.few_at_once.run(lambda: answered(function, workspace, request))
+        body = await workspace.few_at_once.run(
+            lambda: answered(function, workspace, request), function.__name__
+        )
         return Response(body, media_type="application/json")
 
     answer.__annotations__ = {}

@@ -3,7 +3,8 @@
 The pages show whatever a project holds. A browser carries a foreign page's request to this machine (DNS
 rebinding, other sites, other services on localhost), and other users of the machine reach loopback too. So
 a request is refused before any application sees it, unless its Host is served, its Origin is the page's own,
-its route is listed in `routes` and it carries the token.
+its route is listed in `routes` and it carries what that route asks for. The page itself is an empty shell and asks
+for nothing. Cookies are never looked at, and never set.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote
 
 import anyio
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollout_traces.inspector.access import PARAMETER, Access, sign_in_page
+from rollout_traces.inspector.access import DASHBOARD_CLOSED, Access, equal
 from rollout_traces.inspector.origins import (
     HostPolicy,
     Proxies,
@@ -29,6 +31,7 @@ from rollout_traces.inspector.origins import (
 )
 from rollout_traces.inspector.response_headers import script_hashes, with_security_headers
 from rollout_traces.inspector.routes import Kind, Rule, rule_of, rules
+from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
 
 WRITE_TOKEN_HEADER = "x-trackio-write-token"
 
@@ -40,8 +43,8 @@ class GuardOptions:
     Attributes:
         hosts: which Host names are served.
         proxies: whose forwarding headers are believed.
-        access: the token that opens the pages.
-        writing: the token with which runs send what they log; its token is None where none may.
+        access: the tokens and session keys that open what is read.
+        write_token: with which runs send what they log; None where none may.
         hub_writer: whether a token of the Hub may write to the Space that this is; it asks the Hub.
         rules: the routes that are served.
         ancestors: the sites that may show the page in a frame.
@@ -54,7 +57,7 @@ class GuardOptions:
     hosts: HostPolicy
     proxies: Proxies = field(default_factory=Proxies)
     access: Access = field(default_factory=Access)
-    writing: Access = field(default_factory=Access)
+    write_token: str | None = None
     hub_writer: Callable[[str], bool] | None = None
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules(trackio=False))
     ancestors: tuple[str, ...] = ()
@@ -99,21 +102,24 @@ class Guard:
         if refusal is not None:
             await self._answer(refusal, scope, receive, send)
             return
+        scope, keyed = self._below_the_dashboard(scope)
         path = scope["path"].removeprefix(self.options.prefix)
-        may_write = self.options.writing.is_token(headers.get(WRITE_TOKEN_HEADER, ""))
+        given = headers.get(WRITE_TOKEN_HEADER, "")
+        may_write = self.options.write_token is not None and equal(given, self.options.write_token)
         rule = rule_of(self.options.rules, path, scope["method"], may_write)
-        if rule is None:
+        if rule is None or (keyed and rule.who != "dashboard"):
             await self._answer(_plain("Nothing is served here.\n", 404), scope, receive, send)
             return
         if rule.kind == "page" and proxy is not None:
             said = f"A proxy at {proxy} says that it serves this over https. Where it is yours, start with --trusted-proxy {proxy}.\n"
             await self._answer(_plain(said, 403), scope, receive, send)
             return
+        visitor = self.options.access.visitor(headers)
         refusal = _body_refusal(rule, headers, scope["method"])
         if refusal is None and rule.who == "Hub token":
             refusal = await self._hub_refusal(headers)
         elif refusal is None:
-            refusal = self._sign_in(rule, scope, headers, may_write)
+            refusal = self._sign_in(rule, keyed or visitor is not None, may_write)
         if refusal is not None:
             await self._answer(refusal, scope, receive, send)
             return
@@ -127,9 +133,10 @@ class Guard:
             await self._answer(_too_large(rule), scope, receive, send)
             return
         early = self.options.early if rule.path == "/" else ""
-        await self.app(
-            _uncompressed(scope, rule), _replayed(body, receive), self._sender(rule.kind, send, early)
-        )
+        with asking(visitor or Visitor(ANYBODY)):
+            await self.app(
+                _uncompressed(scope, rule), _replayed(body, receive), self._sender(rule.kind, send, early)
+            )
 
     async def _answer(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
         await response(
@@ -161,27 +168,30 @@ class Guard:
         )
         return _plain(reason, 403) if reason else None
 
-    def _sign_in(
-        self, rule: Rule, scope: Scope, headers: Mapping[str, str], may_write: bool
-    ) -> Response | None:
-        """What a visitor without a token gets; where he brings it in the address, a cookie."""
+    def _below_the_dashboard(self, scope: Scope) -> tuple[Scope, bool]:
+        """The request as if the dashboard lay at its open path, and whether it came by the path with its key."""
+        prefix = self.options.prefix
+        path = self.options.access.below_dashboard(scope["path"].removeprefix(prefix))
+        if path is None:
+            return scope, False
+        return {**scope, "path": prefix + path, "raw_path": quote(prefix + path).encode()}, True
+
+    def _sign_in(self, rule: Rule, is_known: bool, may_write: bool) -> Response | None:
+        """What a visitor gets who lacks what a route asks for; None where he does not.
+
+        Args:
+            rule: the route's.
+            is_known: whether he came with a session key or token, or by the dashboard's own path.
+            may_write: whether he came with the write token.
+        """
         if rule.who == "write token":
             return (
                 None if may_write else _json_refusal("This route takes what runs log: send the write token.")
             )
-        access = self.options.access
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == PARAMETER]
-        if access.token is not None and rule.kind == "page" and any(map(access.is_token, given)):
-            kept = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            response = RedirectResponse(quote(scope["path"]) + (f"?{kept}" if kept else ""), 303)
-            secure = scope.get("scheme") == "https"
-            response.headers["set-cookie"] = access.cookie(self.options.prefix, secure)
-            return response
-        if access.allows(headers):
+        if is_known or rule.who == "anyone":
             return None
-        if rule.kind == "page":
-            return HTMLResponse(sign_in_page(bool(given)), 401)
+        if rule.who == "dashboard" and rule.kind == "page":
+            return HTMLResponse(DASHBOARD_CLOSED.format(inspector=escape(f"{self.options.prefix}/")), 401)
         return _json_refusal(
             "This inspector asks for its token: open the address that `rollout-traces show` printed. "
             "It may have been started anew."

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
-from rollout_traces.inspector.access import SHORTEST, VARIABLE
+from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
 from rollout_traces.inspector.server import ServerOptions
 
 PORT = 7860
@@ -22,7 +22,7 @@ HOSTS = "ROLLOUT_TRACES_HOSTS"
 PROXIES = "ROLLOUT_TRACES_PROXIES"
 """Addresses or networks of the proxies in front of a container, separated by commas."""
 LABELS = "ROLLOUT_TRACES_LABELS"
-"""0 where readers may put no labels, and mark no incidents."""
+"""1 where readers may put labels and mark incidents; they may not where it is not set."""
 HUB = "https://huggingface.co"
 """The site that shows a Space in a frame."""
 LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
@@ -51,11 +51,16 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     environment = os.environ if environment is None else environment
     options = hosted_options(environment)
     os.environ.setdefault(LOCKING, "NORMAL")
-    server = build_server(Workspace(may_label=environment.get(LABELS) != "0"), options)
+    server = build_server(Workspace(may_label=takes_labels(environment)), options)
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:
         print(f"Trackio's dashboard is not served: {server.no_dashboard}", flush=True)
     serve(server, options.host, options.port)
+
+
+def takes_labels(environment: Mapping[str, str]) -> bool:
+    """Whether readers may put labels: only where `ROLLOUT_TRACES_LABELS` says so."""
+    return environment.get(LABELS) == "1"
 
 
 def hosted_options(environment: Mapping[str, str]) -> ServerOptions:
@@ -63,7 +68,7 @@ def hosted_options(environment: Mapping[str, str]) -> ServerOptions:
 
     Args:
         environment: `SYSTEM=spaces` with `SPACE_ID` and `SPACE_HOST` on a Space, else `ROLLOUT_TRACES_TOKEN`,
-            `ROLLOUT_TRACES_HOSTS`, `ROLLOUT_TRACES_PROXIES` and `TRACKIO_WRITE_TOKEN`; `PORT` on both.
+            `ROLLOUT_TRACES_TOKENS`, `ROLLOUT_TRACES_HOSTS`, `ROLLOUT_TRACES_PROXIES` and `TRACKIO_WRITE_TOKEN`; `PORT` on both.
 
     Raises:
         ConfigError: a variable is missing or cannot be understood.
@@ -79,10 +84,11 @@ def _space(environment: Mapping[str, str]) -> ServerOptions:
             f"SPACE_ID: seen {space_id!r}, SPACE_HOST: seen {environment.get('SPACE_HOST')!r}. Expected both "
             "with SYSTEM=spaces; the Hub sets them."
         )
-    if environment.get(VARIABLE):
-        raise ConfigError(
-            f"{VARIABLE} is set, and has no meaning on a Space: the Hub lets readers in. Make the Space private."
-        )
+    for name in (VARIABLE, NAMED):
+        if environment.get(name):
+            raise ConfigError(
+                f"{name} is set, and has no meaning on a Space: the Hub lets readers in. Make the Space private."
+            )
     return ServerOptions(
         host="0.0.0.0",
         port=_port(environment),
@@ -103,6 +109,7 @@ def _container(environment: Mapping[str, str]) -> ServerOptions:
         host="0.0.0.0",
         port=_port(environment),
         token=token,
+        named_tokens=named_tokens(environment, ServerOptions.owner),
         allow_hosts=_listed(environment.get(HOSTS, "")),
         trusted_proxies=_listed(environment.get(PROXIES, "")),
         trackio_sql=True,

@@ -1,6 +1,6 @@
 """What readers said of a project's incidents: muted, acknowledged. A file beside the project, never in it.
 
-One JSON object a line, only ever appended: `{"at", "run", "split", "incident", "what"}`. The last word on an
+One JSON object a line, only ever appended: `{"at", "by", "run", "split", "incident", "what"}`. The last word on an
 incident holds. Lines that cannot be read are passed over. An incident's name is `signal@step` or
 `signal@step@source`; muting goes by signal and source, so that it also holds for the next incident of them.
 """
@@ -69,7 +69,7 @@ class IncidentMarks:
                 acknowledged.pop(name, None)
         return Marks(frozenset(muted), acknowledged)
 
-    def add(self, run: str, split: str, incident: str, what: str, *, times: int = 0) -> None:
+    def add(self, run: str, split: str, incident: str, what: str, *, by: str, times: int = 0) -> None:
         """Writes a mark.
 
         Args:
@@ -77,6 +77,7 @@ class IncidentMarks:
             split: the split.
             incident: the incident's name.
             what: a word of `WORDS`.
+            by: who says it.
             times: how often the incident has come back so far.
 
         Raises:
@@ -84,10 +85,18 @@ class IncidentMarks:
         """
         if what not in WORDS:
             raise StoreError(f"mark: seen {what!r}. Expected one of {', '.join(WORDS)}.")
-        if max(map(len, (run, split, incident))) > LONGEST:
+        if max(map(len, (run, split, incident, by))) > LONGEST:
             raise StoreError(f"mark: a name of more than {LONGEST} characters.")
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        said = {"at": at, "run": run, "split": split, "incident": incident, "what": what, "times": times}
+        said = {
+            "at": at,
+            "by": by,
+            "run": run,
+            "split": split,
+            "incident": incident,
+            "what": what,
+            "times": times,
+        }
         line = orjson.dumps(said) + b"\n"
         try:
             make_folder(self.path.parent)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Who = Literal["token", "write token", "Hub token"]
+Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
 Kind = Literal["page", "code", "data", "file"]
 
 _KIBI = 1 << 10
@@ -20,7 +20,8 @@ class Rule:
     Attributes:
         path: a regular expression of the whole path, the prefix of a proxy taken off.
         method: `GET` (HEAD as well) or `POST`.
-        who: what a visitor has to show.
+        who: what a visitor has to show: nothing; a session key or a token; one of these, or the dashboard's own path;
+            the write token; a token of the Hub.
         kind: `page` (HTML with scripts), `code` (files of the installed packages, which may be cached),
             `data` or `file` (media of a project: shown, never run).
         purpose: what it is for.
@@ -48,15 +49,17 @@ class Rule:
 NAME = r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*"
 PATH = rf"{NAME}(?:/{NAME})*"
 _PAGE = (
-    Rule("/", "GET", "token", "page", "the inspector's page"),
-    Rule(rf"/assets/{NAME}", "GET", "token", "code", "Gradio's scripts, styles and fonts"),
-    Rule(rf"/static/(?:js|fonts|img)/{PATH}", "GET", "token", "code", "Gradio's other files"),
-    Rule(rf"/static/trackio/{NAME}", "GET", "token", "code", "Trackio's images"),
-    Rule(r"/favicon\.ico", "GET", "token", "code", "Gradio's icon"),
-    Rule(r"/theme\.css", "GET", "token", "code", "Gradio's theme"),
-    Rule(rf"/inspector/{NAME}/{PATH}", "GET", "token", "code", "the inspector's scripts and styles"),
-    Rule("/config/?", "GET", "token", "data", "the components of the page"),
-    Rule("/gradio_api/component_server/?", "POST", "token", "data", "the pages' server functions"),
+    Rule("/", "GET", "anyone", "page", "the inspector's page, an empty shell"),
+    Rule(rf"/assets/{NAME}", "GET", "anyone", "code", "Gradio's scripts, styles and fonts"),
+    Rule(rf"/static/(?:js|fonts|img)/{PATH}", "GET", "anyone", "code", "Gradio's other files"),
+    Rule(rf"/static/trackio/{NAME}", "GET", "anyone", "code", "Trackio's images"),
+    Rule(r"/favicon\.ico", "GET", "anyone", "code", "Gradio's icon"),
+    Rule(r"/theme\.css", "GET", "anyone", "code", "Gradio's theme"),
+    Rule(rf"/inspector/{NAME}/{PATH}", "GET", "anyone", "code", "the inspector's scripts and styles"),
+    Rule("/session", "POST", "anyone", "data", "exchanges the token for a session key", max_body=4 * _KIBI),
+    Rule("/session", "GET", "session", "data", "whose session it is"),
+    Rule("/config/?", "GET", "session", "data", "the components of the page"),
+    Rule("/gradio_api/component_server/?", "POST", "session", "data", "the pages' server functions"),
 )
 PAGE_ANSWERS = (
     "catalog",
@@ -110,13 +113,13 @@ ANSWERS = (
 )
 """What programs may ask for under `/api/v1/`."""
 _API = (
-    Rule(f"/api/v1/(?:{'|'.join(ANSWERS)})", "GET", "token", "data", "the pages' answers for programs"),
-    Rule(r"/api/v1/openapi\.json", "GET", "token", "data", "what programs may ask for, described"),
-    Rule("/api/v1/labels", "POST", "token", "data", "a label or a note (not with --no-labels)"),
-    Rule("/api/v1/labels/lines", "POST", "token", "data", "labels of another copy (not with --no-labels)"),
-    Rule("/api/v1/citations", "POST", "token", "data", "checks the citations of a report"),
-    Rule("/api/v1/pages/incidents", "POST", "token", "data", "marks an incident (not with --no-labels)"),
-    Rule("/api/v1/open", "POST", "token", "data", "asks the page to move, where its reader allows it"),
+    Rule(f"/api/v1/(?:{'|'.join(ANSWERS)})", "GET", "session", "data", "the pages' answers for programs"),
+    Rule(r"/api/v1/openapi\.json", "GET", "session", "data", "what programs may ask for, described"),
+    Rule("/api/v1/labels", "POST", "session", "data", "a label or a note (not with --no-labels)"),
+    Rule("/api/v1/labels/lines", "POST", "session", "data", "labels of another copy (not with --no-labels)"),
+    Rule("/api/v1/citations", "POST", "session", "data", "checks the citations of a report"),
+    Rule("/api/v1/pages/incidents", "POST", "session", "data", "marks an incident (not with --no-labels)"),
+    Rule("/api/v1/open", "POST", "session", "data", "asks the page to move, where its reader allows it"),
 )
 READS = (
     "get_alerts",
@@ -161,19 +164,26 @@ WRITES = (
 )
 """Trackio's functions by which a run sends what it logs; nothing that deletes or renames."""
 _DASHBOARD = (
-    Rule("/trackio", "GET", "token", "data", "leads to the dashboard"),
-    Rule("/trackio/", "GET", "token", "page", "Trackio's dashboard"),
+    Rule("/trackio", "GET", "dashboard", "page", "leads to the dashboard"),
+    Rule("/trackio/", "GET", "dashboard", "page", "Trackio's dashboard"),
     Rule("/trackio/(?:metrics|system|traces|media|reports|runs|run|files|artifacts|artifact|settings)/?",
-         "GET", "token", "page", "its pages"),
-    Rule(rf"/trackio/(?:assets|static/trackio)/{NAME}", "GET", "token", "code", "its scripts and images"),
-    Rule(r"/trackio/config\.json", "GET", "token", "data", "that it is no static export"),
-    Rule("/trackio/version", "GET", "token", "data", "its version"),
-    Rule("/trackio/file", "GET", "token", "file", "media of a project"),
-    Rule(rf"/trackio/artifact_blob/{NAME}/{NAME}", "GET", "token", "file", "artifacts of a project"),
-    Rule(f"/trackio/api/(?:{'|'.join(READS)})", "POST", "token", "data", "its reading functions"),
+         "GET", "dashboard", "page", "its pages"),
+    Rule(rf"/trackio/(?:assets|static/trackio)/{NAME}", "GET", "dashboard", "code", "its scripts and images"),
+    Rule(r"/trackio/config\.json", "GET", "dashboard", "data", "that it is no static export"),
+    Rule("/trackio/version", "GET", "dashboard", "data", "its version"),
+    Rule("/trackio/file", "GET", "dashboard", "file", "media of a project"),
+    Rule(rf"/trackio/artifact_blob/{NAME}/{NAME}", "GET", "dashboard", "file", "artifacts of a project"),
+    Rule(f"/trackio/api/(?:{'|'.join(READS)})", "POST", "dashboard", "data", "its reading functions"),
 )  # fmt: skip
 _SQL = (
-    Rule("/trackio/api/query_project", "POST", "token", "data", "one SELECT (--trackio-sql)", max_body=_MEBI),
+    Rule(
+        "/trackio/api/query_project",
+        "POST",
+        "dashboard",
+        "data",
+        "one SELECT (--trackio-sql)",
+        max_body=_MEBI,
+    ),
 )
 _WRITING = (
     Rule("/trackio/version", "GET", "write token", "data", "its version"),
@@ -185,9 +195,9 @@ _WRITING = (
          content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
 )  # fmt: skip
 _SPACE = (
-    Rule("/version", "GET", "token", "data", "Trackio's version (a Space)"),
-    Rule(f"/api/(?:{'|'.join(READS)})", "POST", "token", "data", "Trackio's reading functions (a Space)"),
-    Rule("/api/query_project", "POST", "token", "data", "one SELECT (a Space)", max_body=_MEBI),
+    Rule("/version", "GET", "session", "data", "Trackio's version (a Space)"),
+    Rule(f"/api/(?:{'|'.join(READS)})", "POST", "session", "data", "Trackio's reading functions (a Space)"),
+    Rule("/api/query_project", "POST", "session", "data", "one SELECT (a Space)", max_body=_MEBI),
     Rule(f"/api/(?:{'|'.join(WRITES)})", "POST", "Hub token", "data", "what runs log (a Space)",
          max_body=64 * _MEBI, body_seconds=300),
     Rule("/api/upload", "POST", "Hub token", "data", "files of runs (a Space)",
@@ -221,5 +231,5 @@ def rule_of(known: tuple[Rule, ...], path: str, method: str, may_write: bool = F
         may_write: whether it carries the write token; where two rules speak of it, that one counts.
     """
     found = [rule for rule in known if rule.covers(path, method)]
-    wanted = "write token" if may_write else "token"
-    return next((rule for rule in found if rule.who == wanted), found[0] if found else None)
+    wanted = [rule for rule in found if (rule.who == "write token") == may_write]
+    return next(iter(wanted or found), None)

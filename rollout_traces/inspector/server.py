@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -35,8 +35,10 @@ class ServerOptions:
 
     Attributes:
         host: address to bind; loopback unless asked otherwise.
-        port: the port it listens on; part of the cookie's name.
-        token: what opens the pages; None for no token.
+        port: the port it listens on.
+        token: the owner's, which opens the pages; None for no token.
+        owner: the owner's name, under which his labels are kept.
+        named_tokens: further readers' tokens by their names.
         allow_hosts: further Host names to answer, for proxies and notebooks.
         trusted_proxies: addresses or networks of proxies whose forwarding headers are believed.
         frame_ancestors: sites that may show the page in a frame.
@@ -50,6 +52,8 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = FIRST_PORT
     token: str | None = None
+    owner: str = "owner"
+    named_tokens: Mapping[str, str] = field(default_factory=dict)
     allow_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     frame_ancestors: tuple[str, ...] = ()
@@ -68,12 +72,14 @@ class InspectorServer:
         app: the ASGI application for uvicorn, its guard in front.
         behind: the application behind the guard.
         rules: the routes that the guard lets through.
+        access: its tokens, and the keys that were made when it was.
         no_dashboard: why Trackio's dashboard is not served; empty where it is.
     """
 
     app: ASGIApp
     behind: FastAPI
     rules: tuple[Rule, ...]
+    access: Access
     no_dashboard: str = ""
 
 
@@ -92,14 +98,22 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
 
     from rollout_traces.inspector.api.mounted import LateApi
     from rollout_traces.inspector.app import build_blocks, early_files, page_head
+    from rollout_traces.inspector.session_routes import session_routes
 
     options = options or ServerOptions()
     proxies, ancestors = Proxies.of(options.trusted_proxies), checked_ancestors(options.frame_ancestors)
+    access = Access(options.token, options.owner, options.named_tokens)
+    dashboard = f"{options.root_path.rstrip('/')}{access.dashboard}"
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
     app.mount("/api/v1", LateApi(workspace))
-    missing = _mount_trackio(app, workspace, options) if options.mount_trackio else "it was not asked for"
-    head = page_head(options.root_path, dashboard=not missing)
+    missing = (
+        _mount_trackio(app, workspace, options, dashboard)
+        if options.mount_trackio
+        else "it was not asked for"
+    )
+    app.router.routes.extend(session_routes(access, None if missing else f"{dashboard}/"))
+    head = page_head(options.root_path)
     gr.mount_gradio_app(
         app,
         build_blocks(workspace),
@@ -123,8 +137,8 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     guard = GuardOptions(
         hosts=HostPolicy.for_server(options.host, options.allow_hosts),
         proxies=proxies,
-        access=Access(options.token, options.port, framed=bool(ancestors)),
-        writing=Access(options.write_token),
+        access=access,
+        write_token=options.write_token,
         hub_writer=options.hub_writer,
         rules=served,
         ancestors=ancestors,
@@ -132,7 +146,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
         root_path=options.root_path,
         early=early_files(options.root_path),
     )
-    return InspectorServer(Guard(app, guard), app, served, missing)
+    return InspectorServer(Guard(app, guard), app, served, access, missing)
 
 
 def free_port(host: str, first: int = FIRST_PORT) -> int:
@@ -199,8 +213,8 @@ def _respond(asset: Asset | None, caching: str) -> Response:
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 
 
-def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -> str:
-    """Mounts the dashboard; why it could not be, empty where it could."""
+def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions, base: str) -> str:
+    """Mounts the dashboard, whose page asks for everything below `base`; why it could not be, empty where it could."""
     from starlette.responses import RedirectResponse
     from starlette.routing import Route
 
@@ -210,6 +224,7 @@ def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions) -
         dashboard = trackio_app(
             MountOptions(
                 prefix=options.root_path.rstrip("/"),
+                base=base,
                 sql=options.trackio_sql,
                 writes=options.write_token is not None or options.hub_writer is not None,
                 projects=workspace.projects if workspace.is_restricted else None,

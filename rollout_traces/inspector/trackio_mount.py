@@ -40,13 +40,15 @@ class MountOptions:
     """What of Trackio is served.
 
     Attributes:
-        prefix: the path it is mounted below, a proxy's prefix included.
+        prefix: a proxy's prefix.
+        base: the path below which its page asks for everything, the prefix included.
         sql: its SQL, bounded; also with `writes`, since a logger asks what is stored.
         writes: the functions by which runs send what they log; the guard lets the write token alone reach them.
         projects: the projects that may be read; None for all.
     """
 
     prefix: str = ""
+    base: str = "/trackio"
     sql: bool = False
     writes: bool = False
     projects: Callable[[], list[str]] | None = None
@@ -65,14 +67,14 @@ def trackio_app(options: MountOptions) -> Starlette:
         Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
     """
     _name_logos(options.prefix)
-    _front_page(options.prefix)
+    _front_page(options.base)
     calls = _Calls(options)
     routes = [
         Route("/version", calls.version, methods=["GET"]),
         Route("/api/{name}", calls.answer, methods=["POST"]),
         Route("/file", partial(_media, options), methods=["GET"]),
         Route("/artifact_blob/{project}/{digest}", partial(_artifact, options), methods=["GET"]),
-        Route("/{path:path}", partial(_front, options.prefix), methods=["GET"]),
+        Route("/{path:path}", partial(_front, options.base), methods=["GET"]),
     ]
     if options.writes:
         from trackio.asgi_app import upload_handler
@@ -200,25 +202,24 @@ def _artifact(options: MountOptions, request: Request) -> Response:
     return FileResponse(blob, media_type="application/octet-stream", filename=digest)
 
 
-def _front(prefix: str, request: Request) -> Response:
+def _front(base: str, request: Request) -> Response:
     """A file of the dashboard by its name in a table, else its page."""
     path = request.path_params["path"]
     if path == "config.json":
         return JSONResponse({})
     if (file := _files().get(path)) is None:
-        return HTMLResponse(_front_page(prefix))
+        return HTMLResponse(_front_page(base))
     body, media_type = file
     caching = {"Cache-Control": "private, max-age=86400"}
     return Response(body, media_type=media_type, headers=caching)
 
 
 @cache
-def _front_page(prefix: str) -> bytes:
-    """The dashboard's page."""
+def _front_page(base: str) -> bytes:
+    """The dashboard's page, which asks for everything below `base`."""
     from trackio.frontend_config import resolve_frontend_dir
     from trackio.frontend_server import _inject_base_script, _prefix_absolute_refs
 
-    base = f"{prefix}/trackio"
     html = (Path(resolve_frontend_dir(None).path) / "index.html").read_text("utf-8")
     return _inject_base_script(_prefix_absolute_refs(html, base), base).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,21 @@ class GivingWay:
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
         """The rows of a SELECT, with `?` for each parameter."""
+        self._wait()
+        return self.relations.sql(query, params)
+
+    def texts(self, uids: Sequence[str]) -> pa.Table:
+        """The texts of some rollouts, as the relations give them."""
+        self._wait()
+        return self.relations.texts(uids)
+
+    def _wait(self) -> None:
         began = time.monotonic()
         self.turns.wait(max(self.patience, 0.0))
         self.patience -= time.monotonic() - began
-        return self.relations.sql(query, params)
+
+    def config(self, run: str) -> Mapping[str, Any]:
+        """The config of a run, as the relations give it."""
+        given = getattr(self.relations, "config", None)
+        found: Mapping[str, Any] = {} if given is None else given(run)
+        return found

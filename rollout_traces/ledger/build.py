@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, kind_of
+from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, kind_of
 from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
 from rollout_traces.ledger.policy_update import clipped, update_shares
 from rollout_traces.ledger.row_values import given_texts, row_value_columns, text_column, texts
@@ -90,7 +89,7 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     columns["update_share"] = update_shares(in_loss, discard_reason)
     columns = _with_known(columns, batch)
     return Ledger(
-        {name: column for name, column in columns.items() if column is not None and _any_known(name, column)}
+        {name: column for name, column in columns.items() if column is not None and any_known(name, column)}
     )
 
 
@@ -369,15 +368,3 @@ def _with_known(columns: Mapping[str, np.ndarray | None], batch: PackedBatch) ->
                 column[row] = value
         found[name] = column
     return found
-
-
-def _any_known(name: str, column: np.ndarray) -> bool:
-    """Whether a column knows any row; mostly it knows the first one."""
-    if not len(column):
-        return False
-    kind, first = kind_of(name, column), column.item(0)
-    if kind == "float":
-        return math.isfinite(first) or bool(np.isfinite(column).any())
-    if kind == "int":
-        return bool(first != NULL_INT or (column != NULL_INT).any())
-    return first is not None or any(value is not None for value in column.tolist())

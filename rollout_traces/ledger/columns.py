@@ -18,11 +18,14 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
 from rollout_traces.ledger.declared import check_ledger_head, damaged_as
+from rollout_traces.plain_values import finite_or_text
 
 SCHEMA_VERSION = 1
 NULL_INT = np.iinfo(np.int64).min
 """What stands for an unknown integer inside a column; it leaves this module as None."""
 _MAX_INT = np.iinfo(np.int64).max
+_EXACT = 2**53
+"""Whole numbers up to which a float holds every one."""
 _BYTE = np.dtype("u1")
 _UNSIGNED = ((_BYTE, 2**8), *((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (2, 4, 8)))
 """dtype -> the first number that it does not hold."""
@@ -106,7 +109,8 @@ COLUMNS = (
     Column(
         "extra/*",
         "text",
-        "a value that the trainer gave with the row; `float` where all of a step are numbers",
+        "a value that the trainer gave with the row; `float` where all of a step are numbers, `int` where they "
+        "are whole ones that no float holds exactly; true and false are 1 and 0",
     ),
 )
 
@@ -134,9 +138,9 @@ def kind_of(name: str, column: np.ndarray | None = None) -> Kind:
     prefix = name.split("/", 1)[0] + "/*"
     if "/" not in name or prefix not in _KINDS:
         raise StoreError(f"ledger: no column {name!r}. Columns: {', '.join(_KINDS)}.")
-    return (
-        "float" if prefix == "extra/*" and column is not None and column.dtype.kind == "f" else _KINDS[prefix]
-    )
+    if prefix == "extra/*" and column is not None and column.dtype.kind in "fi":
+        return "float" if column.dtype.kind == "f" else "int"
+    return _KINDS[prefix]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,10 +205,23 @@ class Ledger:
         return {name: _plain(kind_of(name, column), column[b]) for name, column in self.columns.items()}
 
 
+def any_known(name: str, column: np.ndarray) -> bool:
+    """Whether a column knows any row; mostly it knows the first one."""
+    if not len(column):
+        return False
+    kind, first = kind_of(name, column), column.item(0)
+    if kind == "float":
+        return first == first or not bool(np.isnan(column).all())
+    if kind == "int":
+        return bool(first != NULL_INT or (column != NULL_INT).any())
+    return first is not None or any(value is not None for value in column.tolist())
+
+
 def concatenate(ledgers: Sequence[Ledger]) -> Ledger:
     """Stacks ledgers; a column that only some have is unknown in the others.
 
-    An extra that is of numbers in some and of texts in others is of texts.
+    An extra that is of numbers in some and of texts in others is of texts; of whole numbers in some and of any
+    in others, of floats.
     """
     names = list(dict.fromkeys(name for ledger in ledgers for name in ledger.columns))
     return Ledger({name: _stacked(name, ledgers) for name in names})
@@ -213,25 +230,36 @@ def concatenate(ledgers: Sequence[Ledger]) -> Ledger:
 def _stacked(name: str, ledgers: Sequence[Ledger]) -> np.ndarray:
     having = [ledger.columns[name] for ledger in ledgers if name in ledger.columns]
     kinds = {kind_of(name, column) for column in having}
-    kind = kinds.pop() if len(kinds) == 1 else "text"
+    kind: Kind = kinds.pop() if len(kinds) == 1 else "float" if kinds == {"int", "float"} else "text"
     return np.concatenate(
         [
-            _unknown(kind, ledger.n_rows)
-            if name not in ledger.columns
-            else _as_texts(ledger.columns[name])
-            if kind == "text"
-            else ledger.columns[name]
+            _as_kind(ledger.columns[name], kind) if name in ledger.columns else _unknown(kind, ledger.n_rows)
             for ledger in ledgers
         ]
     )
 
 
-def _as_texts(column: np.ndarray) -> np.ndarray:
-    if column.dtype == object:
+def _as_kind(column: np.ndarray, kind: Kind) -> np.ndarray:
+    """A column as another kind that holds its values."""
+    if kind == "float" and column.dtype.kind == "i":
+        return np.where(column == NULL_INT, np.nan, column)
+    if kind != "text" or column.dtype == object:
         return column
     texts = np.empty(len(column), object)
-    texts[:] = [None if np.isnan(value) else f"{value:g}" for value in column.tolist()]
+    unknown = (column == NULL_INT) | (column != column)
+    texts[:] = [
+        None if no else number_text(v) for v, no in zip(column.tolist(), unknown.tolist(), strict=True)
+    ]
     return texts
+
+
+def number_text(value: float) -> str:
+    """A number among texts: the same for 1, 1.0 and True, as JSON has it, infinities too."""
+    if isinstance(value, float) and not value.is_integer():
+        stated = finite_or_text(value)
+        return stated if isinstance(stated, str) else repr(value)
+    whole = int(value)
+    return str(whole) if abs(whole) < _EXACT or not isinstance(value, float) else repr(value)
 
 
 def pack(ledger: Ledger) -> bytes:
@@ -376,7 +404,7 @@ def _unknown(kind: Kind, n: int) -> np.ndarray:
 
 def _plain(kind: Kind, value: Any) -> Any:
     if kind == "float":
-        return float(value) if np.isfinite(value) else None
+        return None if np.isnan(value) else float(value)
     if kind == "int":
         return None if value == NULL_INT else int(value)
     return list(value) if kind == "tags" else value

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.ledger.columns import NULL_INT, number_text
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.plain_values import INFINITE
 
 SHORT = 200
 """Characters of a text that a column keeps; the trace of a row holds it whole."""
@@ -22,13 +24,14 @@ MAX_NAMES = 32
 def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray | None]:
     """The columns `engine`, `answer`, `ground_truth`, `extra/<name>` and `timing/<name>`.
 
-    An extra is a column of numbers where all of its values in the step are numbers, else of texts.
+    An extra is a column of numbers where all of its values in the step are numbers (whole ones that no float holds
+    are kept as int64), else of texts, in which a number is written as `number_text` writes it.
 
     Args:
         batch: B rollouts.
 
     Returns:
-        Name -> float64 [B], or object [B] of str or None; None for one that no row was given.
+        Name -> float64 [B], int64 [B], or object [B] of str or None; None for one that no row was given.
     """
     columns: dict[str, np.ndarray | None] = {
         "engine": given_texts(batch, "engine_ids", str),
@@ -78,9 +81,31 @@ def _numbers(values: Sequence[Any]) -> np.ndarray:
 
 
 def _mixed(values: Sequence[Any]) -> np.ndarray:
-    if all(value is None or _is_number(value) for value in values):
-        return _numbers(values)
-    return texts([None if value is None else short_text(value) for value in values])
+    values = [INFINITE.get(value, value) if isinstance(value, str) else value for value in values]
+    given = [value for value in values if value is not None]
+    if all(map(_is_number, given)):
+        return _whole(values) if any(map(_needs_int, given)) and all(map(_fits, given)) else _numbers(values)
+    return texts([None if value is None else _as_text(value) for value in values])
+
+
+def _as_text(value: Any) -> str | None:
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return number_text(value) if _is_number(value) else short_text(value)
+
+
+def _whole(values: Sequence[int | None]) -> np.ndarray:
+    return np.asarray([NULL_INT if value is None else value for value in values], np.int64)
+
+
+def _needs_int(value: float) -> bool:
+    """Whether a number is a whole one that a float does not hold."""
+    return isinstance(value, int) and int(float(value)) != value
+
+
+def _fits(value: float) -> bool:
+    """Whether a number is a whole one of 64 bits."""
+    return isinstance(value, int) and NULL_INT < value < 2**63
 
 
 def _is_number(value: Any) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch, misspelt_keys
+from rollout_traces.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.capture.join import JOINABLE
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
-from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
 from rollout_traces.flags import check_parameters, current_parameters
 from rollout_traces.metrics import check_keys
 from rollout_traces.selection import policy_named
@@ -34,6 +35,21 @@ def check_cap(cap: Any) -> None:
             f"max_rollout_traces_per_step: seen {cap!r} ({type(cap).__name__}). "
             "Expected an int; 0 or less logs no traces."
         )
+
+
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Turns whatever is raised inside into an error that names the option it is about.
+
+    Raises:
+        ConfigError: something else than an error of this package was raised.
+    """
+    try:
+        yield
+    except RolloutTracesError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{option}: {type(error).__name__}: {text_of(error)}") from error
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -135,10 +151,10 @@ def batches_of_call(batch: Any, call: str, warnings: Warnings) -> list[RolloutBa
         BatchError: a single batch cannot be understood. An element of a list does not take its siblings.
     """
     if not isinstance(batch, (list, tuple)):
-        _warn_of_misspelt(batch, warnings)
+        _name_left_out(batch, warnings)
         return RolloutBatch.from_any(batch)
     for element in batch[:1]:
-        _warn_of_misspelt(element, warnings)
+        _name_left_out(element, warnings)
     parts: list[RolloutBatch] = []
     for index, element in enumerate(batch):
         if element is None:
@@ -151,6 +167,11 @@ def batches_of_call(batch: Any, call: str, warnings: Warnings) -> list[RolloutBa
     return parts
 
 
-def _warn_of_misspelt(batch: Any, warnings: Warnings) -> None:
-    for key, meant in misspelt_keys(batch).items() if isinstance(batch, Mapping) else ():
-        warnings.count("keys_misspelt", f"{key}: no key of a batch, left out. Meant {meant}?")
+def _name_left_out(batch: Any, warnings: Warnings) -> None:
+    """Names the keys that a batch does not have, each set of them once."""
+    unknown = keys_left_out(batch) if isinstance(batch, Mapping) else {}
+    if not unknown:
+        return
+    named = [f"{key} (meant {near}?)" if near else key for key, near in unknown.items()]
+    said = f"no keys of a batch, left out: {', '.join(named)}. A scalar of each rollout goes into sample_metrics or extras"
+    warnings.count_once("keys_left_out", said, len(unknown))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,18 @@ from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
+from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.plain_values import plain
+from rollout_traces.settings.logger_options import LoggerOptions
+from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
+from rollout_traces.spool.account import Account, account_of, damage_of
 from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
@@ -37,6 +43,7 @@ from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.publisher import Publisher
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 
@@ -80,31 +87,54 @@ class SpoolClient:
     Args:
         spool: what is written to.
         warnings: where what happens is counted.
-        max_bytes: budget of one hand-over.
+        options: budget of one hand-over, and how long a call waits for the disk.
         attempts: the run's.
     """
 
     def __init__(
-        self, spool: SpoolWriter | MemorySpool, warnings: Warnings, max_bytes: int, attempts: Attempts
+        self,
+        spool: SpoolWriter | MemorySpool,
+        warnings: Warnings,
+        options: LoggerOptions,
+        attempts: Attempts,
     ) -> None:
         self.attempts = attempts
-        self._writer = spool
+        self._spool = spool
+        self._writer = PatientWriter(spool, warnings, options.write_seconds)
         self._warnings = warnings
         self._stopped = threading.Event()
         self._started = False
         self._last_counters: Counter[str] = Counter()
         self.reader = spool if isinstance(spool, MemorySpool) else SpoolReader(spool.folder)
-        self.hand_over = HandOver(spool, warnings, max_bytes)
+        self.hand_over = HandOver(self._writer, warnings, options.max_bytes_per_step)
 
     @property
     def dies_with_process(self) -> bool:
-        """True when only this process can process, or send, the records that wait."""
-        return False
+        """True when only this process can write, process or send the records that wait."""
+        return self._writer.n_pending > 0
 
     @property
     def is_on_disk(self) -> bool:
         """True when waiting records outlive this process."""
-        return isinstance(self._writer, SpoolWriter)
+        return isinstance(self._spool, SpoolWriter)
+
+    def account_of_damage(self) -> Account | None:
+        """What became of what was handed over to the run on this node; None where nothing of it is damaged."""
+        return (
+            None if self._run_folder is None or not self._damage().is_hurt else account_of(self._run_folder)
+        )
+
+    @property
+    def _run_folder(self) -> RunFolder | None:
+        """The folder of the run's spools; None where they are in memory."""
+        return None
+
+    def _damage(self) -> Account:
+        return Account() if self._run_folder is None else damage_of(self._run_folder)
+
+    def somebody_waits(self) -> AbstractContextManager[None]:
+        """Tells the worker that somebody waits for it, as long as the context lasts."""
+        return nullcontext()
 
     def start(self) -> None:
         """Starts the background work; does nothing when it already runs."""
@@ -113,11 +143,13 @@ class SpoolClient:
             threading.Thread(target=self._watch, name="rollout-traces-watch", daemon=True).start()
 
     def counters(self) -> Counter[str]:
-        """The worker's counters, and the number of records that wait."""
+        """The worker's counters, and the numbers of records that wait: on disk to be stored, in memory for the disk."""
         if not self._stopped.is_set():
-            self._last_counters = self._worker_counts()
+            self._last_counters = self._worker_counts() + Counter({"rollouts_lost": self._damage().lost})
         waiting = len(self.reader.names())
-        return Counter(self._last_counters) + Counter({"spooled": waiting})
+        return Counter(self._last_counters) + Counter(
+            {"spooled": waiting, "records_pending": self._writer.n_pending}
+        )
 
     def wait_spooled(self, timeout: float) -> bool:
         """Waits until everything handed over is in the spool; no step is closed.
@@ -129,11 +161,7 @@ class SpoolClient:
         if not self.hand_over.wait_for_device(timeout):
             return False
         self.start()
-        while not self.hand_over.retry():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return self._writer.wait(deadline - time.monotonic())
 
     def wait_stored(self, kind: str, timeout: float) -> bool:
         """Hands over a `flush` or `finish` and waits until all up to it is stored.
@@ -152,10 +180,10 @@ class SpoolClient:
         self.start()
         pause = 0.01
         while True:
-            if self.hand_over.retry():
-                mark = mark or self.hand_over.last_name
+            if not self._writer.n_pending:
+                mark = mark or self._writer.last_name
                 if self._is_stored(mark):
-                    self._writer.count_waiting()
+                    self._spool.count_waiting()
                     return True
             if time.monotonic() > deadline:
                 return False
@@ -171,11 +199,6 @@ class SpoolClient:
 
     def _end_writing(self) -> None:
         """Ends writing; records that could not be written to disk by now are counted as lost."""
-        try:
-            self.hand_over.retry()
-        except Exception as error:  # noqa: BLE001  finishing never raises into training; counted and warned
-            self._warnings.count("watch_errors", error)
-        self.hand_over.drop_kept()
         self.counters()
         self._stopped.set()
         self._writer.close()
@@ -184,9 +207,8 @@ class SpoolClient:
         while True:
             try:
                 self._look_after()
-                self._writer.count_waiting()
-                self.hand_over.retry()
-                self._writer.keep_ahead()
+                self._spool.count_waiting()
+                self._spool.keep_ahead()
             except Exception as error:  # noqa: BLE001  the watch must go on; counted and warned
                 self._warnings.count("watch_errors", error)
             if self._stopped.wait(WATCH_EVERY):
@@ -220,8 +242,12 @@ class LoggerPipeline(SpoolClient):
         self._worker_counters: Counter[str] = Counter()
         self._named = NamedTargets()
         spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
-        super().__init__(spool, warnings, plan.steps.max_bytes_per_step, attempts_of(sink.run.id))
+        super().__init__(spool, warnings, plan.steps, attempts_of(sink.run.id))
         self._worker: WorkerThread | WorkerProcess = self._make_worker()
+
+    @property
+    def _run_folder(self) -> RunFolder | None:
+        return self._folder
 
     @property
     def folder(self) -> RunFolder | None:
@@ -230,8 +256,16 @@ class LoggerPipeline(SpoolClient):
 
     @property
     def dies_with_process(self) -> bool:
-        """True when only this process can process, or send, the records that wait."""
-        return self._worker.kind == "thread" or (self._receiver is not None and self._receiver.has_nodes)
+        """True when only this process can write, process or send the records that wait."""
+        return (
+            super().dies_with_process
+            or self._worker.kind == "thread"
+            or (self._receiver is not None and self._receiver.has_nodes)
+        )
+
+    def somebody_waits(self) -> AbstractContextManager[None]:
+        """Tells the worker that somebody waits for it; a thread of this process is never niced."""
+        return nullcontext() if self._folder is None else self._folder.waiters.one_more()
 
     def take_from(self, receiver: NodeReceiver) -> None:
         """Lets the ranks of other nodes send to this run too."""
@@ -259,8 +293,8 @@ class LoggerPipeline(SpoolClient):
         if self._sink.webhook is not None:
             self._sink.webhook.close(min(timeout, LAST_WAIT) if stored else 0.1)
             self._last_counters = self._worker_counts()
-        if isinstance(self._writer, MemorySpool):
-            self._count_lost(self._writer.take_all())
+        if isinstance(self._spool, MemorySpool):
+            self._count_lost(self._spool.take_all())
             self._last_counters = self._worker_counts()
         if self._folder is not None and isinstance(self._worker, WorkerThread):
             self._folder.worker_lock.release()
@@ -309,7 +343,10 @@ class LoggerPipeline(SpoolClient):
     def _make_worker(self) -> WorkerThread | WorkerProcess:
         if self._folder is None:
             return self._thread_worker()
-        saved = self._plan.tokenizer is None or save_tokenizer(self._plan.tokenizer, self._folder.tokenizer)
+        with naming("tokenizer"):
+            saved = self._plan.tokenizer is None or save_tokenizer(
+                self._plan.tokenizer, self._folder.tokenizer
+            )
         self._declare(self._folder, self._manifest(has_tokenizer=saved))
         self._named = NamedTargets.of(self._folder.manifest())
         reason = self._why_not_a_process(tokenizer_saved=saved)
@@ -363,7 +400,7 @@ class LoggerPipeline(SpoolClient):
             run_name=run.name,
             run_id=run.id,
             group=getattr(run, "group", None),
-            config=plain(config),
+            config=without_secrets(plain(config), self._plan.steps.not_secret)[0],
             space_id=self._plan.steps.space_id or getattr(run, "_space_id", None),
             server_url=(self._plan.steps.server_url or "").split("?")[0] or run_server(run),
             private=self._plan.steps.private if self._plan.steps.space_id else None,
@@ -392,6 +429,8 @@ class LoggerPipeline(SpoolClient):
         folder = self._folder
         readers = folder.readers if folder is not None else lambda: [self.reader]
         counters = self._worker_counters
+        if folder is not None:
+            counters.update(folder.status().get("counters", {}))
         if self._plan.steps.alert_webhook:
             run = self._sink.run
             self._sink.webhook = AlertWebhook(self._plan.steps.alert_webhook, run.project, run.name, counters)
@@ -401,7 +440,12 @@ class LoggerPipeline(SpoolClient):
             self._sink,
             counters,
             CloseLog(None if folder is None else folder.closes),
+            self._publish,
         )
+
+    def _publish(self) -> None:
+        if self._folder is not None:
+            Publisher(self._folder, self._worker_counters).now()
 
     def _decoder(self) -> Any:
         if self._plan.tokenizer is None:

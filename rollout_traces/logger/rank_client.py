@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,16 @@ class RankClient(SpoolClient):
         self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
     ) -> None:
         path = folder.writer_folder(rank_spool(rank, unique()))
-        super().__init__(
-            SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps.max_bytes_per_step, attempts
-        )
+        super().__init__(SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps, attempts)
         self._folder = folder
+
+    @property
+    def _run_folder(self) -> RunFolder:
+        return self._folder
+
+    def somebody_waits(self) -> AbstractContextManager[None]:
+        """Tells the worker of the run, where it is on this node, that somebody waits for it."""
+        return self._folder.waiters.one_more()
 
     def close(self, timeout: float, *, stored: bool) -> None:
         """Ends the hand-over. The other rank stores or sends the records that wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import logging
 import os
 import secrets
 import threading
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
@@ -30,17 +31,26 @@ from rollout_traces.logger.arguments import (
     check_split,
     checked_options,
     decoding_of,
+    naming,
     plain_step,
 )
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
+from rollout_traces.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
+from rollout_traces.settings.secrets import stored_config
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
 from rollout_traces.steps.options import StepOptions
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rollout_traces.settings.logger_keywords import LoggerKeywords
+
+log = logging.getLogger("rollout_traces")
 STEPS_WITH_GROUPS = 16
 """Steps whose group numbers are kept for further calls."""
 
@@ -56,17 +66,24 @@ class RolloutLogger:
         project: Trackio project.
         name: run name; Trackio makes one up when None.
         tokenizer: the policy's tokenizer; without it no rollout is decoded and only ledgers are kept.
-        config: stored with the run. A mapping under `rollout_traces` declares what `RunSettings` holds
+        config: stored with the run, secrets in it as `***`. A mapping under `rollout_traces` declares what `RunSettings` holds
             (clip bounds, a success threshold, ranges).
         run: a `trackio.Run`; else the current one, else a new one.
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
             spool is then in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
         drain: the former name of `worker`.
-        **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default.
+        **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default:
+            `max_rollout_traces_per_step`, `selection`, `space_id`, `private`, `server_url`, `resume`,
+            `ledger`, `run_settings`, `reward_range`, `metric_ranges`, `metric_keys`, `flag_parameters`,
+            `all_rows_folder`, `alert_webhook`, `max_disk_gb`, `chat_template`, `chat_template_kwargs`,
+            `worker`, `per_rank`, `max_bytes_per_step`, `max_spool_bytes`, `write_seconds`,
+            `max_step_bytes`, `quiet_seconds`, `join_seconds`, `announces_closes`, `not_secret`.
 
     Raises:
-        ConfigError: a setting cannot be understood.
+        ConfigError: a setting cannot be understood, or fails; the text names it.
+        StoreError: there is no place for a spool that belongs to this user.
+        TypeError: there is no such option.
     """
 
     def __init__(
@@ -80,7 +97,7 @@ class RolloutLogger:
         redact: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         dialect: Any = None,
         drain: str | None = None,
-        **options: Any,
+        **options: Unpack[LoggerKeywords],
     ) -> None:
         if drain is not None:
             warnings.warn(
@@ -92,7 +109,8 @@ class RolloutLogger:
         check_cap(options.get("max_rollout_traces_per_step", 0))
         asked = checked_options(StepOptions.of(**options, project=project, name=name), config)
         if tokenizer is not None:
-            check_tokenizer(tokenizer)
+            with naming("tokenizer"):
+                check_tokenizer(tokenizer)
         plan = PipelineOptions(asked, tokenizer, decoding_of(asked, dialect), redact)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
@@ -111,19 +129,24 @@ class RolloutLogger:
         else:
             if ranks is not None and (asked.per_rank or self._rank > 0):
                 suffix, self._n_ranks = f"-rank{ranks.rank}", 1
-            sink = TrackioSink.open(
-                project=project,
-                name=f"{name or 'run'}{suffix}" if suffix else name,
-                group=name if suffix else None,
-                run=run,
-                resume=asked.resume,
-                space_id=asked.space_id,
-                server_url=asked.server_url,
-                private=asked.private if asked.space_id else None,
-                config={**(config or {}), CONFIG_KEY: _run_config(asked, tokenizer)},
-            )
+            with naming(f"project: {project!r} cannot be opened in Trackio's folder (TRACKIO_DIR)"):
+                sink = TrackioSink.open(
+                    project=project,
+                    name=f"{name or 'run'}{suffix}" if suffix else name,
+                    group=name if suffix else None,
+                    run=run,
+                    resume=asked.resume,
+                    space_id=asked.space_id,
+                    server_url=asked.server_url,
+                    private=asked.private if asked.space_id else None,
+                    config={
+                        **stored_config(plain(dict(config or {})), asked.not_secret),
+                        CONFIG_KEY: _run_config(asked, tokenizer),
+                    },
+                )
             shared = ranks if self._n_ranks > 1 else None
-            self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
+            with naming(f"project: {project!r} cannot be spooled in Trackio's folder (TRACKIO_DIR)"):
+                self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
             if shared is not None:
                 share(pipeline, shared, key, plan, self._warnings)
         self._joins = Joins(self._pipeline.hand_over, self._warnings, self._check_open)
@@ -258,12 +281,16 @@ class RolloutLogger:
             close: False: only waits until everything is safe on disk, and closes no step.
 
         Returns:
-            True when nothing is waiting any more; otherwise it stays spooled and is stored later. False at
+            True when everything is stored. Otherwise what waits stays spooled and is stored later, or something is
+            damaged, which a warning and `counters` say. False at
             once in a forked child, which has no logger.
         """
         if os.getpid() != self._pid:
             return False
-        return self._wait("flush", timeout) if close else self._wait_spooled(timeout)
+        if not close:
+            return self._wait_spooled(timeout)
+        with self._pipeline.somebody_waits():
+            return self._wait("flush", timeout)
 
     def finish(self, timeout: float = 300.0) -> bool:
         """Flushes, and finishes the run when it was created here.
@@ -280,14 +307,18 @@ class RolloutLogger:
             return bool(self._finished)
         with self._finishing:
             if self._finished is None:
-                started = time.monotonic()
-                self._finished = self._wait("finish", timeout)
-                try:
-                    left = max(float(timeout or 0.0) - (time.monotonic() - started), 1.0)
-                    self._pipeline.close(left, stored=self._finished)
-                except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-                    self._warnings.count("finish_errors", error)
-        return self._finished
+                with self._pipeline.somebody_waits():
+                    self._finish(timeout)
+        return bool(self._finished)
+
+    def _finish(self, timeout: float) -> None:
+        started = time.monotonic()
+        self._finished = self._wait("finish", timeout)
+        try:
+            left = max(float(timeout or 0.0) - (time.monotonic() - started), 1.0)
+            self._pipeline.close(left, stored=self._finished)
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._warnings.count("finish_errors", error)
 
     def _check_open(self) -> None:
         """Raises BatchError when the logger is finished."""
@@ -303,6 +334,13 @@ class RolloutLogger:
             self._groups.pop(old, None)
         return groups
 
+    def _is_hurt(self) -> bool:
+        """True, and said, where something of what was handed over cannot be stored."""
+        account = self._pipeline.account_of_damage()
+        if account is not None:
+            log.warning("not everything is stored: %s", account)
+        return account is not None
+
     def _wait_spooled(self, timeout: float) -> bool:
         try:
             return self._pipeline.wait_spooled(timeout)
@@ -312,7 +350,7 @@ class RolloutLogger:
 
     def _wait(self, kind: str, timeout: float) -> bool:
         try:
-            return self._pipeline.wait_stored(kind, timeout)
+            return self._pipeline.wait_stored(kind, timeout) and not self._is_hurt()
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("flush_errors", error)
             return False

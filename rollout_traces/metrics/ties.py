@@ -54,10 +54,10 @@ def tie_causes(view: StepView) -> np.ndarray:
 
 def identical_completions(view: StepView) -> np.ndarray:
     """bool [K]: groups of two or more whose rollouts sampled the very same tokens; False where that is unknown."""
+    # of a part, the rollout that all are equal to may lie outside of it
     groups, equal_to = view.groups, view.floats("equal_to")
-    first = groups.min(view.floats("sample"))
     with np.errstate(invalid="ignore"):
-        return (groups.sizes >= 2) & groups.all(equal_to == first[groups.codes])
+        return (groups.sizes >= 2) & groups.all(equal_to == groups.min(equal_to)[groups.codes])
 
 
 @family(

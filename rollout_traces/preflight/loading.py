@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.errors import BatchError
+from rollout_traces.bounded_parquet import FREE, MOST_RATIO, read
+from rollout_traces.errors import BatchError, FileRefused
 
 
 def load_batch(path: Path) -> Any:
@@ -28,6 +30,8 @@ def load_batch(path: Path) -> Any:
         return load(path)
     except BatchError:
         raise
+    except FileRefused as error:
+        raise BatchError(str(error)) from error
     except Exception as error:
         raise BatchError(f"{path}: cannot be loaded ({type(error).__name__}: {error}).") from error
 
@@ -35,21 +39,32 @@ def load_batch(path: Path) -> Any:
 def _torch(path: Path) -> Any:
     import torch
 
+    if zipfile.is_zipfile(path):
+        _check_archive(path)
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _numpy(path: Path) -> Any:
     import numpy as np
 
+    _check_archive(path)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
+def _check_archive(path: Path) -> None:
+    """Refuses a zip that says that it unpacks to more than its size accounts for; its reader unpacks no more than that."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(info.file_size for info in archive.infolist())
+    if unpacked > max(FREE, MOST_RATIO * size):
+        raise BatchError(f"{path}: unpacks from {size:,} to {unpacked:,} bytes: taken for a bomb, not read.")
+
+
 def _parquet(path: Path) -> Any:
     import numpy as np
-    import pyarrow.parquet
 
-    table = pyarrow.parquet.read_table(path)
+    table = read(path)
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     if "input_ids" not in columns:
         raise BatchError(f"{path}: no column 'input_ids'. Seen {', '.join(columns) or 'none'}.")

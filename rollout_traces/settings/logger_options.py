@@ -52,6 +52,8 @@ class LoggerOptions:
             rank 0's run and share one selection with one cap.
         max_bytes_per_step: budget of one hand-over; above it the tokens of some groups are left out.
         max_spool_bytes: bytes that may wait on disk; above it tokens are left out.
+        write_seconds: seconds that a call waits until its record is on disk; after that it is pending in memory, which a
+            kill loses.
         max_step_bytes: memory of the worker for the tokens of one open step; above it those of a random sample of
             its groups are kept, and probabilities say so.
         quiet_seconds: seconds without rollouts after which an open step is closed, and at least three times the
@@ -59,6 +61,8 @@ class LoggerOptions:
         join_seconds: seconds that a step which could be closed waits for awaited joins.
         announces_closes: every step is closed by `close_step`: neither the next step nor a quiet time closes it.
             For asynchronous trainers, whose steps overlap, and for hooks.
+        not_secret: names of the config whose values are stored as they are though they look like secrets, which are
+            stored as `***`: `token`, or `data.token` for one place (docs/logging.md).
     """
 
     project: str | None = field(default=None, metadata=HERE)
@@ -84,10 +88,12 @@ class LoggerOptions:
     per_rank: bool = field(default=False, metadata=HERE)
     max_bytes_per_step: int = field(default=128 << 20, metadata=HERE)
     max_spool_bytes: int = field(default=8 << 30, metadata=HERE)
+    write_seconds: float = field(default=0.5, metadata=HERE)
     max_step_bytes: int = 1 << 30
     quiet_seconds: float = 60.0
     join_seconds: float = 600.0
     announces_closes: bool = field(default=False, metadata=HERE)
+    not_secret: list[str] = field(default_factory=list, metadata=HERE)
 
     @classmethod
     def of(cls: type[Options], **given: Any) -> Options:

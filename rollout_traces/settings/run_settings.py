@@ -10,6 +10,8 @@ from typing import Any
 
 from rollout_traces.errors import ConfigError
 
+EARLIER_KEY = "rollout_traces_earlier"
+"""In a run's config: the configs of its earlier attempts, oldest first, as a JSON text; Trackio keeps the newest alone."""
 CONFIG_KEY = "rollout_traces"
 """The key of the settings in the run's config, as the mapping that `RunSettings.as_config` gives."""
 FLAG_PARAMETERS = "flag_parameters"

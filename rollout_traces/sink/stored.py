@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.packed_batch import StepKey
+from rollout_traces.sink.local_database import LocalDatabase
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
 
 PAGE = 5000
@@ -195,6 +196,11 @@ class Stored:
             )
         )
 
+    def close(self) -> None:
+        """Closes what it reads from, where that is open."""
+        if isinstance(self.query, LocalDatabase):
+            self.query.close()
+
     def expect(self, step: int, values: Mapping[str, Any]) -> int:
         """Adds scalars to those that `refresh` looks for.
 
@@ -288,15 +294,11 @@ def keys_signature(step: int, values: Mapping[str, Any]) -> int:
 
 def query_of(run: Any) -> Query:
     """Read-only SQL on the project that a `trackio.Run` writes to."""
-    if run.url is None:
-        return _local_query(run.project)
-    return _remote_query(run)
-
-
-def _local_query(project: str) -> Query:
+    if run.url is not None:
+        return _remote_query(run)
     from trackio.sqlite_storage import SQLiteStorage
 
-    return lambda sql: SQLiteStorage.query_project(project, sql)["rows"]
+    return LocalDatabase(SQLiteStorage.get_project_db_path(run.project))
 
 
 def _remote_query(run: Any) -> Query:

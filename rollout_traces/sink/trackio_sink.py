@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ import numpy as np
 from rollout_traces.flags import Alert
 from rollout_traces.plain_values import plain
 from rollout_traces.sink.disk_use import DiskUse
+from rollout_traces.sink.earlier_configs import with_earlier
 from rollout_traces.sink.histogram import binned
+from rollout_traces.sink.home import make_trackio_folder
 from rollout_traces.sink.images import saved_images
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
@@ -101,6 +104,7 @@ class TrackioSink:
             config: stored with a run that is created here.
         """
         import trackio
+        import trackio.utils
         from trackio import context_vars
 
         current = context_vars.current_run.get()
@@ -118,6 +122,7 @@ class TrackioSink:
                     run.project,
                 )
             return cls(run, owned=False)
+        make_trackio_folder(Path(trackio.utils.TRACKIO_DIR))
         run = trackio.init(
             project=project,
             name=name,
@@ -126,7 +131,9 @@ class TrackioSink:
             server_url=server_url,
             private=private,
             group=group,
-            config=_without_empty(plain(config or {})),
+            config=with_earlier(
+                _without_empty(plain(config or {})), project, name if resume != "never" else None
+            ),
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
@@ -246,6 +253,7 @@ class TrackioSink:
 
     def finish(self) -> None:
         """Finishes the run when it was created here; a later logger of this process then makes its own."""
+        self.stored.close()
         if not self.owned:
             return
         from trackio import context_vars

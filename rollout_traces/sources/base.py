@@ -91,7 +91,7 @@ class ReadOptions:
     """
 
     trust_pickle: bool = False
-    max_bytes: int = 1 << 30
+    max_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True)

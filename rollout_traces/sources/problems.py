@@ -66,3 +66,8 @@ class Problems:
     def summary(self) -> str:
         """How many there were of each kind, one line; empty when there were none."""
         return ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.counts.most_common())
+
+
+def said_of(path: Path, error: Exception) -> str:
+    """What an error says of a file, behind the file's name."""
+    return str(error).removeprefix(f"{path}: ")

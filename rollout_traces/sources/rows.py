@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.batch import RolloutBatch
+from rollout_traces.plain_values import INFINITE
 from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
@@ -131,9 +132,9 @@ class RolloutRow:
 
 
 def number(value: Any) -> float | None:
-    """A float, None for what is no finite or infinite number (booleans are 0 and 1)."""
+    """A float, None for what is no finite or infinite number (booleans are 0 and 1, `"Infinity"` is one)."""
     if value is None or isinstance(value, str):
-        return None
+        return INFINITE.get(value) if isinstance(value, str) else None
     try:
         found = float(value)
     except (TypeError, ValueError):

@@ -21,8 +21,8 @@ from typing import Any
 
 from rollout_traces.private_files import make_folder
 from rollout_traces.spool.locks import FolderLock, is_locked
-from rollout_traces.spool.record import Record, RecordError, decode
-from rollout_traces.spool.segments import SEGMENT, SMALL, Frame, SegmentWriter, SpoolSegments
+from rollout_traces.spool.record import PREFIX_BYTES, Record, RecordError, Said, decode, said_by
+from rollout_traces.spool.segments import FRAME_HEAD, SEGMENT, SMALL, Frame, SegmentWriter, SpoolSegments
 
 RECORD = ".record"
 WRITING = ".writing"
@@ -247,6 +247,17 @@ class SpoolReader:
         finally:
             os.close(fd)
 
+    def said_by(self, name: str) -> Said | None:
+        """What a waiting record says of itself, without reading it whole."""
+        frame = self._frame(name)
+        path, at = (self._file(name), 0) if frame is None else (frame.segment, frame.at + FRAME_HEAD)
+        return _said_in(path, at)
+
+    def set_aside_ones(self) -> list[Said | None]:
+        """What the damaged records that were set aside say of themselves; None where nothing can be read."""
+        paths = [self.folder / file for file in self._files() if file.endswith(DAMAGED)]
+        return [_said_in(path, 0) or _said_in(path, FRAME_HEAD) for path in paths]
+
     def remove(self, name: str) -> None:
         """Removes a stored record; a large one's file is kept for the next one where few are free."""
         if self._frame(name) is not None:
@@ -307,6 +318,15 @@ class SpoolReader:
             return os.listdir(self.folder)  # noqa: PTH208  thousands of names, without a Path for each
         except FileNotFoundError:
             return []
+
+
+def _said_in(path: Path, at: int) -> Said | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return said_by(file.read(PREFIX_BYTES))
+    except OSError:
+        return None
 
 
 def _large(files: Sequence[str]) -> list[str]:

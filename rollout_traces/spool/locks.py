@@ -21,6 +21,8 @@ class FolderLock:
         path: the lock's file; it is made when missing.
     """
 
+    _how = fcntl.LOCK_EX
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
@@ -43,7 +45,7 @@ class FolderLock:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, self._how | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             return False
@@ -64,8 +66,14 @@ class FolderLock:
             os.close(fd)
 
 
+class SharedLock(FolderLock):
+    """The same, held by any number at once, and by none while a `FolderLock` of the file is held."""
+
+    _how = fcntl.LOCK_SH
+
+
 def is_locked(path: Path) -> bool:
-    """True while somebody holds the lock."""
+    """True while somebody holds the lock, alone or with others."""
     if not path.exists():
         return False
     probe = FolderLock(path)

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -23,7 +23,11 @@ from rollout_traces.plain_values import plain
 SCHEMA_VERSION = 1
 MAGIC = b"RTsp"
 _PREFIX = struct.Struct("<4sHHIIQQ")
-"""magic, schema, reserved, header length, header CRC, body length, body sum."""
+"""magic, schema, rollouts, header length, header CRC, body length, body sum."""
+ROWS = "lengths"
+"""The array of a hand-over that has an entry a rollout."""
+MOST_ROWS = 0xFFFF
+"""Rollouts that a prefix can say; with more it says this."""
 _ALIGN = 64
 
 
@@ -104,8 +108,15 @@ class RecordBuffer:
         """The record's bytes as buffers to be written one after another."""
         header = to_json({"kind": kind, "meta": meta, "arrays": self._arrays})
         body = self._memory[: self._used]
+        n_rows = next((entry["shape"][0] for entry in self._arrays if entry["name"] == ROWS), 0)
         prefix = _PREFIX.pack(
-            MAGIC, SCHEMA_VERSION, 0, len(header), zlib.crc32(header), len(body), _word_sum(body)
+            MAGIC,
+            SCHEMA_VERSION,
+            min(n_rows, MOST_ROWS),
+            len(header),
+            zlib.crc32(header),
+            len(body),
+            _word_sum(body),
         )
         return [prefix, header, body.data]
 
@@ -147,6 +158,29 @@ def decode(data: bytes | memoryview) -> Record:
     return Record(
         head["kind"], head["meta"], {entry["name"]: _array(entry, body) for entry in head["arrays"]}
     )
+
+
+class Said(NamedTuple):
+    """What a record's prefix says.
+
+    Attributes:
+        n_rows: rollouts in it.
+        is_newer: this version cannot read it.
+    """
+
+    n_rows: int
+    is_newer: bool
+
+
+PREFIX_BYTES = _PREFIX.size
+
+
+def said_by(prefix: bytes) -> Said | None:
+    """Reads the beginning of a record, which may be damaged further on; None where that is no prefix."""
+    if len(prefix) < _PREFIX.size:
+        return None
+    magic, schema, n_rows, *_ = _PREFIX.unpack_from(prefix)
+    return Said(n_rows, schema > SCHEMA_VERSION) if magic == MAGIC and schema else None
 
 
 def n_bytes_of(data: bytes) -> int:

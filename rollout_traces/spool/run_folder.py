@@ -8,6 +8,7 @@
     status.json     what the worker counted so far
     closes.jsonl    which steps were closed with which hand-overs
     worker.log      what the worker said
+    waiting.lock    held by those who wait for the worker
     from-<writer>/  one spool a writer
 ```
 
@@ -36,6 +37,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.mounts import is_network_mount
+from rollout_traces.spool.waiters import Waiters
 
 log = logging.getLogger("rollout_traces")
 
@@ -114,7 +116,8 @@ class RunFolder:
         self.log = path / "worker.log"
         self.closes = path / "closes.jsonl"
         self.worker_lock = FolderLock(path / "drain.lock")
-        self._readers: dict[Path, SpoolReader] = {}
+        self.waiters = Waiters(path / "waiting.lock")
+        self._readers: dict[str, SpoolReader] = {}
 
     @classmethod
     def of(cls, root: Path, project: str, run_id: str) -> RunFolder:
@@ -171,8 +174,12 @@ class RunFolder:
 
     def readers(self) -> list[SpoolReader]:
         """The spools of all writers so far."""
-        folders = [folder for folder in sorted(self.path.glob("from-*")) if folder.is_dir()]
-        self._readers = {folder: self._readers.get(folder) or SpoolReader(folder) for folder in folders}
+        try:
+            names = sorted(name for name in os.listdir(self.path) if name.startswith("from-"))  # noqa: PTH208  asked often
+        except FileNotFoundError:
+            names = []
+        known = {name: self._readers.get(name) or SpoolReader(self.path / name) for name in names}
+        self._readers = {name: reader for name, reader in known.items() if reader.folder.is_dir()}
         return list(self._readers.values())
 
     def write_status(self, status: Mapping[str, Any]) -> None:

@@ -39,6 +39,8 @@ _NAMED = struct.Struct("<8sQI")
 """mark, name, size of the record: what the head's checksum is of."""
 _HEAD = struct.Struct("<8sQIIB7x")
 """The same, its CRC, and whether the record was removed."""
+FRAME_HEAD = _HEAD.size
+"""Bytes before a record."""
 _REMOVED_AT = 24
 """Where a head says that the record was removed."""
 SETTLED = 100_000_000

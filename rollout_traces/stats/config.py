@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from rollout_traces.errors import ConfigError
 from rollout_traces.settings.environment import read_environment
 from rollout_traces.settings.logger_options import LoggerOptions, option_names
+from rollout_traces.settings.secrets import stored_config
 from rollout_traces.settings.typed_value import typed_value
 
 log = logging.getLogger("rollout_traces")
@@ -246,16 +247,16 @@ def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def plain_config(given: Any, read: StatsLoggerConfig) -> dict[str, Any]:
-    """The trainer's config as plain values, to be stored with the run; secrets are left out."""
+    """The trainer's config as plain values, to be stored with the run; its secrets as `***`."""
     whole = given if isinstance(given, Mapping) else None
     if whole is None and hasattr(given, "__dataclass_fields__") and not isinstance(given, type):
         whole = asdict(given)
-    return _plain(whole if whole is not None else asdict(read))
+    return stored_config(_plain(whole if whole is not None else asdict(read)), read.trackio.not_secret)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items() if not _is_secret(str(key))}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, (str, int, bool)):
@@ -263,10 +264,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
-
-
-def _is_secret(key: str) -> bool:
-    return any(
-        word in key.lower()
-        for word in ("api_key", "token_secret", "password", "write_token", "secret", "webhook")
-    )

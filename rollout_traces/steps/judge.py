@@ -42,11 +42,12 @@ from rollout_traces.steps.discarded import RunningTotals
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_metadata import details_of, extra_metadata
-from rollout_traces.steps.row_reader import RowReader
+from rollout_traces.steps.row_reader import Hide, RowReader
 from rollout_traces.steps.run_state import RunState
 from rollout_traces.steps.step_files import filtered_details
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
+from rollout_traces.transcript import Transcript
 
 T = TypeVar("T")
 LOSS_HISTOGRAM = "loss_histogram"
@@ -87,12 +88,14 @@ class Judge:
         reader: reads rows as transcripts.
         counters: what fails is counted here.
         flag_errors: flags that fail are named here.
+        checkpoint: called between a step's rows and stages; what it raises is raised, and nothing has happened.
     """
 
     options: StepOptions
     reader: RowReader
     counters: Counter[str] = field(default_factory=Counter)
     flag_errors: FlagErrors = field(default_factory=FlagErrors)
+    checkpoint: Callable[[], None] = lambda: None
     _warnings: Warnings = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +115,9 @@ class Judge:
         Returns:
             What is to be stored.
         """
+        self.checkpoint()
         flags, ledger = self._flagged(step)
+        self.checkpoint()
         chosen: list[Selected] = []
         prompts = state.prompts.get(step.key.split, {})
         readable = self.reader.readable(step.batch)
@@ -127,6 +132,7 @@ class Judge:
             return Judgement(traces, None, {}, {}, (), state, rows.ledger)
         judged = JudgedStep(step, rows, self.options)
         state = _with_prompts(state, step, rows.ledger, traces)
+        self.checkpoint()
         scalars = {} if step.key.late else self._scalars(judged, state)
         raised = set(state.raised)
         logged = curves(scalars, raised)
@@ -141,6 +147,7 @@ class Judge:
                 alarms={**state.alarms, step.key.split: alarms},
                 totals={**state.totals, **{k: v for k, v in scalars.items() if "/total/" in k}},
             )
+        self.checkpoint()
         summary = self._summary(judged, scalars, state, over_disk_limit) if self.options.ledger else None
         histograms = (
             {}
@@ -172,18 +179,13 @@ class Judge:
         self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
     ) -> tuple[JudgedRows, list[TraceRecord]]:
         batch = step.batch
-        read = self.reader.read(batch, [item.row for item in chosen])
+        read = {row: found for item in chosen for row, found in self._read(batch, item.row).items()}
         chosen = [item for item in chosen if item.row in read]
         if not chosen:
             return judged, []
         transcripts = {row: transcript for row, (transcript, _) in read.items()}
-        row_flags = {
-            row: flag_row(
-                TracedRow(transcript, batch, row, self.options.flag_parameters, self.reader.tokenizer),
-                errors=self.flag_errors,
-            )
-            for row, transcript in transcripts.items()
-        }
+        row_flags = {row: self._row_flags(transcript, batch, row) for row, transcript in transcripts.items()}
+        self.checkpoint()
         flags = {
             row: as_stored(combine(judged.flags.get(row, ()), row_flags[row], transcript), batch, row)
             for row, transcript in transcripts.items()
@@ -206,6 +208,15 @@ class Judge:
         at_random = {item.row: row_flags[item.row] for item in chosen if item.selected_by == "random"}
         used = {row: tool_use(transcript) for row, transcript in transcripts.items()}
         return replace(judged, ledger=ledger, random_flags=at_random, tool_use=used), traces
+
+    def _read(self, batch: PackedBatch, row: int) -> dict[int, tuple[Transcript, Hide]]:
+        self.checkpoint()
+        return self.reader.read(batch, [row])
+
+    def _row_flags(self, transcript: Transcript, batch: PackedBatch, row: int) -> list[Flag]:
+        self.checkpoint()
+        traced = TracedRow(transcript, batch, row, self.options.flag_parameters, self.reader.tokenizer)
+        return flag_row(traced, errors=self.flag_errors)
 
     def _scalars(self, judged: JudgedStep, state: RunState) -> dict[str, float]:
         def compute() -> dict[str, float]:

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.columns import Ledger, any_known
 from rollout_traces.packed_batch import PackedBatch, StepKey, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 
@@ -271,13 +271,7 @@ def _with_known(rows: Ledger, parts: Sequence[_Part]) -> Ledger:
                 column[first + lost] = part.ledger.get(name)[lost]
             first += part.batch.n_rows
         filled[name] = column
-    known = {name: column for name, column in filled.items() if name in rows.columns or _any_known(column)}
+    known = {
+        name: column for name, column in filled.items() if name in rows.columns or any_known(name, column)
+    }
     return rows.with_columns(**known)
-
-
-def _any_known(column: np.ndarray) -> bool:
-    if column.dtype.kind == "f":
-        return bool(np.isfinite(column).any())
-    if column.dtype.kind == "i":
-        return bool((column != np.iinfo(np.int64).min).any())
-    return any(value is not None for value in column.tolist())

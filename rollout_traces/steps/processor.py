@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +67,7 @@ class StepProcessor:
         options: what to keep.
         counters: counts by name, shared with whoever shows them.
         redact: sees a message and returns the pieces of its text to hide, or None.
+        checkpoint: called again and again while a step is judged; what it raises leaves the step open.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class StepProcessor:
         options: StepOptions,
         counters: Counter[str] | None = None,
         redact: Redact | None = None,
+        checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
         self.sink = sink
         self.options = options
@@ -83,7 +85,7 @@ class StepProcessor:
         self._warnings = Warnings(self.counters)
         redaction = None if redact is None else Redaction(redact, self.counters)
         self._reader = RowReader(decoder, self.counters, redaction)
-        self._judge = Judge(options, self._reader, self.counters)
+        self._judge = Judge(options, self._reader, self.counters, checkpoint=checkpoint)
         self._open: dict[StepKey, OpenStep] = {}
         self._state: RunState | None = None
 
@@ -138,13 +140,18 @@ class StepProcessor:
             stored: what an earlier worker stored of it.
             again: its records may have been stored before.
         """
-        step = self._open.pop(key)
-        self.counters["joins_missed"] += step.n_awaited
+        step = self._open[key]
         if self._state is None:
             self._state = self._resumed()
         over = self._is_over_disk_limit()
         closed = step.closed()
-        judged = self._judge(closed, stored, self._state, over_disk_limit=over)
+        try:
+            judged = self._judge(closed, stored, self._state, over_disk_limit=over)
+        except Exception:
+            del self._open[key]
+            raise
+        del self._open[key]
+        self.counters["joins_missed"] += step.n_awaited
         self._state = judged.state
         self._store(closed, judged, stored, again=again)
         self.counters["steps_closed"] += 1

@@ -234,15 +234,26 @@ def _binned(parts: Sequence[np.ndarray], bins: int) -> Histogram:
         return Histogram((), (), n)
     low, high = float(min(p.min() for p in known)), float(max(p.max() for p in known))
     high = high if high > low else low + bins
-    width = high / bins - low / bins
+    edges, width = _edges(low, high, bins)
     counts = np.zeros(bins, np.int64)
     for piece in known:
         with np.errstate(over="ignore"):  # a range may be wider than a float
             where_to = (piece - low) / width if width > 0 else np.zeros(len(piece))
-        np.minimum(where_to, bins - 1, out=where_to)
-        counts += np.bincount(where_to.astype(np.intp), minlength=bins)
-    edges = tuple(low * (1 - b / bins) + high * (b / bins) for b in range(bins + 1))
-    return Histogram(edges, tuple(counts.tolist()), n - sum(map(len, known)))
+        at = np.minimum(where_to, bins - 1, out=where_to).astype(np.intp)
+        # the division rounds: what lies on an edge, or beside it, goes by the edge itself
+        at -= piece < edges[at]
+        at += (piece >= edges[at + 1]) & (at < bins - 1)
+        counts += np.bincount(at, minlength=bins)
+    return Histogram(tuple(edges.tolist()), tuple(counts.tolist()), n - sum(map(len, known)))
+
+
+def _edges(low: float, high: float, bins: int) -> tuple[np.ndarray, float]:
+    """float64 [bins + 1] edges as `np.histogram` has them, and a bin's width."""
+    width = high / bins - low / bins
+    if np.isfinite(high - low):
+        return np.linspace(low, high, bins + 1), width
+    at = np.arange(bins + 1) / bins
+    return low * (1 - at) + high * at, width
 
 
 def _uncast(column: QueryColumn) -> str:

@@ -163,6 +163,7 @@ class Index:
         with self._writing:
             if self._damage is None:
                 try:
+                    self._look_at_what_is_there()
                     return self._refresh(progress)
                 except sqlite3.OperationalError as error:
                     if "no such table" not in str(error):
@@ -175,6 +176,12 @@ class Index:
                         raise
             self._start_over(f"it is damaged ({self._damage})")
             return self._refresh(progress)
+
+    def _look_at_what_is_there(self) -> None:
+        """Reads the manifest where this process has not yet: damage in it is found by no refresh without new rows."""
+        if self._rows is None:
+            with self.snapshot() as connection:
+                manifest.state(connection, self.segments)
 
     def rebuild(self, progress: Progress | None = None) -> int:
         """Empties the index and fills it anew.

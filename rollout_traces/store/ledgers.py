@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
@@ -89,9 +90,20 @@ def _rows(asking: Asking, scope: Scope, which: str) -> Ledger:
 
 
 def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
-    """A column's kind; an extra is of numbers where it is stored as such."""
-    numbers = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-    return "float" if name.startswith("extra/") and numbers else kind_of(name)
+    """A column's kind; an extra is of numbers where it is stored as such, of whole ones where no float holds them."""
+    if not name.startswith("extra/") or not (
+        pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    ):
+        return kind_of(name)
+    whole = pa.types.is_integer(column.type)
+    return (
+        "int"
+        if whole
+        and not pc.all(
+            pc.equal(column.cast(pa.float64(), safe=False).cast(pa.int64(), safe=False), column)
+        ).as_py()
+        else "float"
+    )
 
 
 def _is_ledgers(name: str) -> bool:

@@ -7,12 +7,14 @@ of the table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from rollout_traces.ledger.declared import MADE_UP
 from rollout_traces.store.columns.attempts import superseded_from
 from rollout_traces.store.columns.packed import PackedColumn, PackedColumns
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
@@ -117,7 +119,18 @@ def state(connection: sqlite3.Connection, folder: Path) -> State:
             "SELECT run, split, attempt, first_step FROM attempts"
         )
     }
-    return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded_from(first))
+    with _whole_values():
+        superseded = superseded_from(first)
+    return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded)
+
+
+@contextmanager
+def _whole_values() -> Iterator[None]:
+    """Says of values that nobody wrote what SQLite says of a damaged page: the index is built anew then."""
+    try:
+        yield
+    except MADE_UP as error:
+        raise sqlite3.DatabaseError(f"values that were not written: {error}") from error
 
 
 def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
@@ -125,6 +138,13 @@ def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
     dead: dict[int, list[int]] = {}
     for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
         dead.setdefault(number, []).append(place)
+    with _whole_values():
+        return _segment_files(connection, folder, dead)
+
+
+def _segment_files(
+    connection: sqlite3.Connection, folder: Path, dead: Mapping[int, list[int]]
+) -> list[SegmentFile]:
     return [
         SegmentFile(
             number,

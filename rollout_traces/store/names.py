@@ -19,7 +19,7 @@ MEANINGS = {
     "prompt": "first words of the first user message",
     "reply": "first words of the last assistant message, its thinking left out",
     "traced": "1 when the rollout was kept as a trace",
-    "superseded": "1 when a later attempt of the run wrote this step anew",
+    "superseded": "1 when a later attempt of the run began at this step or before it, whether it has come as far yet or not",
     "late": "1 when it came after its step was closed",
     "tool_names": "names of the tools that were called",
     "error_signatures": "what failed tool results say, digits and names replaced; known for traced rows",

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.ledger.tool_results import result_failed
+from rollout_traces.plain_values import INFINITE
 from rollout_traces.store.other_tools import read_other_tool, renamed
 from rollout_traces.store.source import StoredTrace
 
@@ -44,7 +45,6 @@ _HAN = re.compile(
 )
 _ALONE = [(sign.encode(), f" {sign} ".encode()) for sign in SIGNS]
 _FAR = 2**63
-_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 _VARIES = (
     (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
     (re.compile(r"(?<![\w<])(?:[A-Za-z]:)?(?:[\w.~-]*[/\\][\w.~-]+)+"), "<path>"),
@@ -209,7 +209,7 @@ def _flatten_into(found: dict[str, Any], metadata: Mapping[str, Any], prefix: st
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, str):
-        return None if value in ("NaN", "") else _INFINITE.get(value) or value[:TEXT_LIMIT]
+        return None if value in ("NaN", "") else INFINITE.get(value) or value[:TEXT_LIMIT]
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):

@@ -419,10 +419,6 @@ class Store(StoreTables):
         """
         return [dict(message) for message in self.record(self.find(trace_id)).messages]
 
-    def config(self, run: str) -> dict[str, Any]:
-        """A run's configuration as it was logged."""
-        return self.source.run_config(self._run_id(run))
-
 
 def _index_of(source: Source, folder: Path | None) -> Index:
     from rollout_traces.store.exports.index import ExportIndex

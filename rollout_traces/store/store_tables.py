@@ -9,6 +9,7 @@ from rollout_traces.encodable import encodable
 from rollout_traces.store import steps
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.finder import Finder
+from rollout_traces.store.full_texts import FullTexts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars, Series
@@ -37,6 +38,7 @@ class StoreTables:
         self._engine = Engine()
         self._finder = Finder(index, self._engine)
         self._scalars = scalars
+        self._full_texts = FullTexts(index.source)
 
     def runs(self) -> list[RunInfo]:
         """The project's runs, oldest first."""
@@ -52,7 +54,9 @@ class StoreTables:
     def ledger(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
     ) -> Ledger:
-        """All rollouts of all steps, traced or not, as numpy columns; `rollouts` gives them as Arrow.
+        """The rollouts that ledgers know, traced or not, as numpy columns; `rollouts` gives all as Arrow.
+
+        Left out are rollouts that a later attempt of the run superseded, and those that traces alone know.
 
         Args:
             run: id or name of the run; all runs when None.
@@ -127,7 +131,7 @@ class StoreTables:
 
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self._finder, self._engine, self._scalars, self.runs)
+        return Table(self._finder, self._engine, self._scalars, self.runs, self._full_texts, self.config)
 
     def part_of_table(
         self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
@@ -145,7 +149,9 @@ class StoreTables:
             steps=steps,
             rows="all",
         )
-        return PartOfTable(self._finder, self._engine, self._scalars, self.runs, scope)
+        return PartOfTable(
+            self._finder, self._engine, self._scalars, self.runs, self._full_texts, self.config, scope
+        )
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.
@@ -200,6 +206,10 @@ class StoreTables:
         attempts = next(info.attempts for info in self.runs() if info.id == run_id)
         logged = self._scalars.by_attempt(run_id, attempts)
         return {key: found.superseded for key, found in logged.items() if found.superseded}
+
+    def config(self, run: str) -> dict[str, Any]:
+        """A run's configuration as it was logged."""
+        return self._index.source.run_config(self._run_id(run))
 
     def _run_id(self, run: str) -> str:
         with self._index.reading() as connection:

@@ -15,12 +15,15 @@ from rollout_traces.store.columns.kinds import type_of
 from rollout_traces.store.columns.schema import METRICS
 from rollout_traces.store.columns.table import POSITION, Rows
 from rollout_traces.store.finder import Finder
+from rollout_traces.store.full_texts import FullText, FullTexts
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars
 from rollout_traces.store.scope import Scope
 
 HIDDEN = frozenset({"row", "place", "run_no", "doc", "late_part"})
 """Columns of the store's own, which SQL finds when it names them and `*` leaves out."""
+
+TEXTS = pa.schema([(name, pa.string()) for name in ("uid", *FullText._fields)])
 
 _STAR = re.compile(r"(?:^|[\s,.(])\*(?!\s*\))|\bcolumns\s*\(", re.IGNORECASE)
 _NO_ROWS = re.compile(r"\blimit\s+0\s*;?\s*$", re.IGNORECASE)
@@ -35,11 +38,21 @@ class Table:
         engine: what runs statements.
         scalars: the logged numbers.
         runs: gives the project's runs.
+        full_texts: reads what kept rollouts hold.
+        configs: gives the config of a run by name.
     """
 
     def __init__(
-        self, finder: Finder, engine: Engine, scalars: Scalars, runs: Callable[[], Sequence[RunInfo]]
+        self,
+        finder: Finder,
+        engine: Engine,
+        scalars: Scalars,
+        runs: Callable[[], Sequence[RunInfo]],
+        full_texts: FullTexts,
+        configs: Callable[[str], Mapping[str, Any]],
     ) -> None:
+        self._full_texts = full_texts
+        self.config = configs
         self._finder = finder
         self._engine = engine
         self._scalars = scalars
@@ -67,6 +80,25 @@ class Table:
             found["metrics"] = self.metrics()
         return found
 
+    def texts(self, uids: Sequence[str]) -> pa.Table:
+        """What some kept rollouts hold in full, from their traces.
+
+        Args:
+            uids: uids, or trace ids of rollouts that have none.
+
+        Returns:
+            `uid, written, prompt, system, tools, ground_truth` of those that are there, null for unknown; see
+            `FullText`. Tool schemas are read of `MOST_TOOLS` of them, evenly spread.
+        """
+        query = (
+            "select coalesce(uid, cast(id as varchar)) as uid, cast(id as varchar) as id from rollouts where traced "
+            "and coalesce(uid, cast(id as varchar)) in (select unnest(?))"
+        )
+        named = self.sql(query, [list(uids)]).to_pylist() if uids else []
+        found = self._full_texts.of([row["id"] for row in named])
+        rows = [{"uid": row["uid"], **found[row["id"]]._asdict()} for row in named if row["id"] in found]
+        return pa.Table.from_pylist(rows, TEXTS)
+
     def metrics(self) -> pa.Table:
         """Every logged number: run, run_id, split, step, key, value, attempt, superseded."""
         return metrics_table(self._scalars, self._runs())
@@ -80,6 +112,8 @@ class PartOfTable(Table):
         engine: what runs statements.
         scalars: the logged numbers.
         runs: gives the project's runs.
+        full_texts: reads what kept rollouts hold.
+        configs: gives the config of a run by name.
         scope: which rollouts `rollouts` has.
     """
 
@@ -89,9 +123,11 @@ class PartOfTable(Table):
         engine: Engine,
         scalars: Scalars,
         runs: Callable[[], Sequence[RunInfo]],
+        full_texts: FullTexts,
+        configs: Callable[[str], Mapping[str, Any]],
         scope: Scope,
     ) -> None:
-        super().__init__(finder, engine, scalars, runs)
+        super().__init__(finder, engine, scalars, runs, full_texts, configs)
         self._scope = scope
         self._rows: Rows | None = None
         self._positions = np.empty(0, np.int64)

@@ -94,14 +94,32 @@ def unpack_transcript(packed: str, messages: Sequence[Mapping[str, Any]]) -> Tra
     Raises:
         StoreError: the text is damaged, of a newer schema, or does not fit the messages.
     """
+    head, raw, at = _opened(packed)
+    with damaged_as("token track: damaged"):
+        return _unpack(head, raw, at, messages)
+
+
+def packed_tools(packed: str) -> list[Any]:
+    """The tool schemas of a packed transcript.
+
+    Args:
+        packed: what `pack_transcript` made.
+
+    Raises:
+        StoreError: the text is damaged.
+    """
+    tools = _opened(packed)[0].get("tools")
+    return list(tools) if isinstance(tools, list) else []
+
+
+def _opened(packed: str) -> tuple[dict[str, Any], bytes, int]:
+    """The head, all bytes, and where the arrays begin among them."""
     try:
         raw = decompress(base64.b64decode(packed, validate=True))
         size = int.from_bytes(raw[:4], "little")
-        head = orjson.loads(raw[4 : 4 + size])
-    except (ValueError, zlib.error) as error:
+        return dict(orjson.loads(raw[4 : 4 + size])), raw, 4 + size
+    except (ValueError, TypeError, zlib.error) as error:
         raise StoreError(f"token track: damaged ({error}).") from error
-    with damaged_as("token track: damaged"):
-        return _unpack(head, raw, 4 + size, messages)
 
 
 def _unpack(

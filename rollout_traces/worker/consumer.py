@@ -20,6 +20,7 @@ from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.spool.run_folder import RANK_SPOOL
 from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.worker.called_away import CalledAway, stay
 from rollout_traces.worker.close_log import Close, CloseLog
 from rollout_traces.worker.closing import CloseRules, Due, Handed
 from rollout_traces.worker.replay import Place, Replay
@@ -34,8 +35,13 @@ PAUSES = (0.02, 0.2)
 """Seconds between two looks at an empty spool: the first, and the longest."""
 SENDING_PAUSE = 0.05
 """The longest while Trackio is storing: what it stored is confirmed soon after."""
+SENDING_CONFIRM = 1.0
+"""Seconds between two looks at the store while Trackio is still storing."""
 TURN = 0.5
 """Seconds of processing after which the store is looked at again."""
+AT_LEAST = 32
+"""Records that are processed before that: where this process gets little of the processor, listing what waits takes
+longer than a turn, and nothing else would be done."""
 MAX_BACKOFF = 30.0
 """Seconds between two attempts to store what Trackio dropped, at most."""
 CLOSING = ("flush", "finish")
@@ -99,6 +105,7 @@ class SpoolConsumer:
         counters: counts by name.
         closes: where closes are written down.
         publish: called before a flush is answered, to publish the counters.
+        checkpoint: called before a record; it may raise `CalledAway`.
     """
 
     def __init__(
@@ -109,8 +116,10 @@ class SpoolConsumer:
         counters: Counter[str],
         closes: CloseLog | None = None,
         publish: Callable[[], None] = lambda: None,
+        checkpoint: Callable[[], None] = stay,
     ) -> None:
         self._readers = readers
+        self._checkpoint = checkpoint
         self._publish = publish
         self._make_processor = make_processor
         self.sink = sink
@@ -126,9 +135,22 @@ class SpoolConsumer:
         self._n_logged = 0
         self._looked_at = 0.0
         self._is_sending = False
+        self._has_stored = False
+        self._has_stored_rollouts = False
+        self.is_idle = False
         self._failures = 0
         self._not_before = 0.0
         self._begin()
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while somebody must be expected to wait: nothing is stored yet, the first rollouts are not, or a flush came."""
+        if not self._has_stored:
+            return True
+        return any(
+            item.kind in CLOSING or (item.kind == ROLLOUTS and not self._has_stored_rollouts)
+            for item in self._consumed.values()
+        )
 
     @property
     def n_waiting(self) -> int:
@@ -136,7 +158,7 @@ class SpoolConsumer:
         return sum(len(reader.names()) for reader in self._readers())
 
     def run_until(self, is_over: Callable[[], bool], after_turn: Callable[[], None] = lambda: None) -> None:
-        """Processes records until the run is over.
+        """Processes records until it is told to stop.
 
         Args:
             is_over: asked after every turn.
@@ -144,7 +166,8 @@ class SpoolConsumer:
         """
         pause = PAUSES[0]
         while not is_over():
-            if self.turn():
+            self.is_idle = not self.turn()
+            if not self.is_idle:
                 pause = PAUSES[0]
             else:
                 time.sleep(pause)
@@ -165,9 +188,15 @@ class SpoolConsumer:
             moved = self._close_due() or moved
         was_sending, self._is_sending = self._is_sending, self.sink.is_sending()
         has_sent = was_sending and not self._is_sending
-        if self._consumed and (has_sent or time.monotonic() - self._looked_at >= CONFIRM_EVERY):
+        every = SENDING_CONFIRM if self._is_sending else CONFIRM_EVERY
+        if has_sent or (self._may_be_stored and time.monotonic() - self._looked_at >= every):
             moved = self._confirm() or moved
         return moved
+
+    @property
+    def _may_be_stored(self) -> bool:
+        """True where a look at the store can show something: rollouts of open steps alone wait for no store."""
+        return any(item.step is None for item in self._consumed.values())
 
     def _begin(self) -> None:
         self._processor = self._make_processor()
@@ -206,11 +235,15 @@ class SpoolConsumer:
         living = self._living(waiting)
         unconfirmed, self._n_logged = self._n_unconfirmed(), 0
         records = [((name, spool.source.spool), spool.source) for spool in waiting for name in spool.names]
+        n_taken = 0
         for place, source in sorted(records, key=lambda item: item[0]):
             if place in self._consumed:
                 continue
-            if time.monotonic() - started > TURN or unconfirmed + self._n_logged >= MAX_UNCONFIRMED:
+            is_long = n_taken >= AT_LEAST and time.monotonic() - started > TURN
+            if is_long or unconfirmed + self._n_logged >= MAX_UNCONFIRMED:
                 return moved, True
+            self._checkpoint()
+            n_taken += 1
             self._process(place, source)
             self._close_decided(incomplete=False)
             self._close_passed(living)
@@ -237,6 +270,8 @@ class SpoolConsumer:
             return
         try:
             step = self._take(record, place, source)
+        except MemoryError:
+            raise  # nothing is wrong with the record: the next worker may have more
         except Exception as error:  # noqa: BLE001  counted and warned
             self._warnings.count("process_errors", f"a record is set aside: {error!r}", with_traceback=True)
             source.set_aside(place[0])
@@ -374,23 +409,29 @@ class SpoolConsumer:
             self._back_off("closes_unwritten", error)
             return
         self._rules.closed(key)
-        self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
-        places = self._of_open_step.pop(key, [])
+        places = self._of_open_step.get(key, [])
         again = all(self._replay.is_again(place) for place in places)
         keeps = self._processor.options.ledger
         try:
             stored = self._replay.stored_step(close, keeps_summaries=keeps, again=again)
             self._processor.close(key, stored, again=again)
+        except CalledAway:
+            self._decided[key] = close
+            raise
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001  counted and warned
             self._warnings.count(
                 "process_errors", f"the records of {key} are set aside: {error!r}", with_traceback=True
             )
             self.sink.take_logged()
+            self._of_open_step.pop(key, None)
             for place in places:
                 self._consumed.pop(place).source.set_aside(place[0])
             return
+        self.counters[f"closed_{close.why.replace(' ', '_')}"] += 1
         tokens = self._take_logged()
-        for place in places:
+        for place in self._of_open_step.pop(key, []):
             self._consumed[place].tokens |= tokens
             self._consumed[place].step = None
 
@@ -432,6 +473,8 @@ class SpoolConsumer:
         """Counts, publishes and removes stored records, in this order: once a record is gone, the counters include it."""
         items = {place: self._consumed.pop(place) for place in places}
         self._count_stored(list(items.values()))
+        self._has_stored |= bool(items)
+        self._has_stored_rollouts |= any(item.kind == ROLLOUTS for item in items.values())
         for place, item in items.items():
             self._replay.let_go(place)
             self.sink.stored.scalars.difference_update(t for t in item.tokens if isinstance(t, int))

@@ -1,12 +1,11 @@
 """The process that processes a run's spools while the trainer runs: `python -m rollout_traces.worker.main FOLDER`.
 
 It ends by itself: once every writer is gone and nothing waits, or when another one processes already. It opens
-no port, sees no GPU, never imports torch, and works at a lower priority than the trainer.
+no port, sees no GPU, never imports torch, and works at a lower priority than the trainer while nobody waits for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
@@ -29,20 +28,17 @@ from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
+from rollout_traces.worker.priority import TwoPriorities
+from rollout_traces.worker.publisher import Publisher
 
 log = logging.getLogger("rollout_traces.worker.main")
 
-PUBLISH_EVERY = 0.2
-"""Seconds between two writes of the status."""
 OTHER_TARGETS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """Variables by which Trackio would send a run elsewhere than its manifest says."""
 LOCK_PATIENCE = 5.0
 """Seconds to wait until another worker of the folder releases its lock."""
-NICENESS = 10
 GARBAGE_THRESHOLDS = (10_000, 20, 20)
 """Objects more than before after which Python looks for garbage among the youngest; and how often among older ones."""
-AUTOGROUP = Path("/proc/self/autogroup")
-"""Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,25 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     os.environ["USE_TORCH"] = "0"
-    give_way()
     try:
         return process_folder(RunFolder(path), named)
     except StoreError as error:
         log.error("%s", error)
         return 1
-
-
-def give_way() -> None:
-    """Lets the trainer go first wherever both want the processor.
-
-    Linux may weigh whole sessions against each other: a process's own niceness then counts only within its session.
-    The logger starts a worker in a new session; one that was started by hand does not change its shell's session.
-    """
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            AUTOGROUP.write_text(str(NICENESS))
 
 
 def collect_seldom() -> None:
@@ -117,17 +99,19 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         decoder = decoder_of(folder, manifest)
         options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)
+        priorities = TwoPriorities(lambda: bool(folder.waiters))
         loop = SpoolConsumer(
             folder.readers,
-            lambda: StepProcessor(sink, decoder, options, counters),
+            lambda: StepProcessor(sink, decoder, options, counters, checkpoint=priorities.checkpoint),
             sink,
             counters,
             CloseLog(folder.closes),
             publish.now,
+            priorities.checkpoint,
         )
         collect_seldom()
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
-        loop.run_until(lambda: is_over(folder, loop), publish)
+        priorities.run(loop, lambda: is_over(folder, loop), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
         if sink.webhook is not None:
             sink.webhook.close()
@@ -195,33 +179,7 @@ def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
 
 def is_over(folder: RunFolder, loop: SpoolConsumer) -> bool:
     """True when no writer is left and nothing waits."""
-    return all(reader.owner_is_gone for reader in folder.readers()) and loop.n_waiting == 0
-
-
-class Publisher:
-    """Writes the status from time to time.
-
-    Args:
-        folder: the run's folder.
-        counters: what is written.
-    """
-
-    def __init__(self, folder: RunFolder, counters: Counter[str]) -> None:
-        self._folder = folder
-        self._counters = counters
-        self._last: dict[str, int] = {}
-        self._at = 0.0
-
-    def __call__(self) -> None:
-        """Writes when something changed and the last time is long enough ago."""
-        if time.monotonic() - self._at >= PUBLISH_EVERY and dict(self._counters) != self._last:
-            self.now()
-
-    def now(self) -> None:
-        """Writes."""
-        self._at = time.monotonic()
-        self._last = dict(self._counters)
-        self._folder.write_status({"counters": self._last, "pid": os.getpid(), "at": time.time()})
+    return loop.is_idle and all(reader.owner_is_gone for reader in folder.readers()) and not loop.n_waiting
 
 
 def _take_lock(folder: RunFolder) -> bool:

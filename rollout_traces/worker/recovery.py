@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.spool.account import Account, account_of
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import RecordError
 from rollout_traces.spool.run_folder import RunFolder, RunManifest, run_folders, spool_roots
@@ -39,6 +40,11 @@ class Left:
     manifest: RunManifest
     n_records: int
     in_use: bool
+
+    @property
+    def account(self) -> Account:
+        """What became of what was handed over to it."""
+        return account_of(self.folder)
 
     @property
     def project(self) -> str:
@@ -70,6 +76,22 @@ def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -
     return found
 
 
+def not_all_stored(project: str | None = None, roots: Sequence[Path] | None = None) -> list[str]:
+    """A sentence for each run of this node of which something is damaged or in a newer format, its folder's end included."""
+    said = []
+    for root in roots if roots is not None else default_roots():
+        for folder in run_folders(root, project):
+            try:
+                manifest = folder.manifest()
+            except StoreError as error:
+                said.append(f"{error} {folder.n_waiting()} records wait there.")
+                continue
+            account = account_of(folder)
+            if account.is_hurt:
+                said.append(f"{manifest.project}/{manifest.run_name}: {account}. They lie in {folder.path}")
+    return said
+
+
 def default_roots() -> list[Path]:
     """The places where spools of this node may be."""
     import trackio.utils
@@ -87,7 +109,7 @@ def recover(left: Left, named: NamedTargets = NO_TARGETS) -> int:
     Returns:
         The number of records that still wait.
     """
-    with left.folder.open_log() as output:
+    with left.folder.open_log() as output, left.folder.waiters.one_more():
         subprocess.run(
             worker_command(left.folder, named),
             stdin=subprocess.DEVNULL,

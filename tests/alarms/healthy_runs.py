@@ -26,7 +26,7 @@ from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from tests.decode.real_tokenizers import load_tokenizer
 from tests.flags.planted import Fault
-from tests.flags.steps import Step, find_flags, healthy_step, made_up_conversations, real_conversations
+from tests.flags.steps import Step, desk_conversations, find_flags, healthy_step
 
 TOKENIZERS = ("qwen2_5", "qwen3", "llama3_2")
 TASKS, TRIALS = 8, 4
@@ -103,14 +103,14 @@ def real_run(tokenizer: Any, decoder: TranscriptDecoder, n_steps: int) -> Iterab
         decoder: its decoder.
         n_steps: steps.
     """
-    conversations = real_conversations() or made_up_conversations(40)
-    whole = healthy_step(tokenizer, conversations, "real")
+    conversations = desk_conversations()
+    whole = healthy_step(tokenizer, conversations, "desk")
     n_tasks = len(whole.rows) // TRIALS
     for step in range(n_steps):
         rng = np.random.default_rng(step)
         tasks = rng.permutation(n_tasks)[:TASKS]
         rows = [whole.rows[task * TRIALS + trial] for task in tasks for trial in range(TRIALS)]
-        yield step, flagged_ledger(with_fresh_logprobs(Step(tokenizer, rows, TRIALS, "real"), rng), decoder)
+        yield step, flagged_ledger(with_fresh_logprobs(Step(tokenizer, rows, TRIALS, "desk"), rng), decoder)
 
 
 def with_fresh_logprobs(step: Step, rng: np.random.Generator) -> Step:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.stories.relations import TableRelations
+from tests.stories.relations import TEXTS, TableRelations
 
 KINDS = {
     "flags": pa.list_(pa.string()),
@@ -18,16 +18,20 @@ KINDS = {
 }
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> TableRelations:
+def table(
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[Mapping[str, str]] | None = None
+) -> TableRelations:
     """Relations of the given rollouts; run `run`, split `rollout`, and ids where they are not given.
 
     Args:
         rows: column -> value; a column that a row lacks is unknown in it.
+        texts: what kept rollouts hold, by `uid`; none by default.
     """
     filled = [{"run": "run", "split": "rollout", "id": str(i), **row} for i, row in enumerate(rows)]
     names = list(dict.fromkeys(name for row in filled for name in row))
     return TableRelations(
-        pa.table({name: pa.array([row.get(name) for row in filled], KINDS.get(name)) for name in names})
+        pa.table({name: pa.array([row.get(name) for row in filled], KINDS.get(name)) for name in names}),
+        texts=None if texts is None else pa.Table.from_pylist(list(texts), TEXTS),
     )
 
 

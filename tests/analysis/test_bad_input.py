@@ -13,7 +13,6 @@ import pytest
 from rollout_traces.analysis import (
     Selection,
     diagnose,
-    events,
     explain,
     first_seen,
     flips,
@@ -78,8 +77,6 @@ TABLES: dict[str, Rows] = {
     "names of SQL": plain(**{'x"; drop table rollouts; --': noisy, "a ? b": noisy, "select": lambda s, g, i: f"'{g % 2}?"}),
 }  # fmt: skip
 
-TRUE = {"evaluations that share a half": {"evaluation_set"}}
-"""What is rightly diagnosed of a table."""
 
 QUESTIONS: dict[str, Callable[[TableRelations], Any]] = {
     "explain": lambda relations: explain(relations, A),
@@ -100,9 +97,9 @@ QUESTIONS: dict[str, Callable[[TableRelations], Any]] = {
 def sentences(answer: Any) -> list[str]:
     """Every text of an answer that a person reads."""
     if hasattr(answer, "diagnoses"):
-        happened = events(answer.evidence) if answer.n_rows else []
+        assert answer.problems == ()
         return [
-            *(d.sentence for d in (*answer.diagnoses, *happened)),
+            *(d.sentence for d in answer.diagnoses),
             *answer.remarks,
             *map(str, answer.unobserved),
         ]
@@ -139,5 +136,5 @@ def test_it_is_answered_or_said_in_words(name):
         assert all(math.isfinite(value) for value in levels(answer)), question
         assert not re.search(r"\b(nan|inf|None)\b", " ".join(sentences(answer))), question
         if question == "diagnose":
-            told = {d.kind for d in answer.diagnoses if d.severity != "info"}
-            assert told == TRUE.get(name, set())
+            told = {str(d.series[0]) for d in answer.diagnoses if d.severity != "info"}
+            assert told == set()

@@ -26,7 +26,7 @@ def test_what_only_an_older_attempt_logged_past_where_the_newer_began_is_left_ou
         assert logger.flush(180)
     assert logger.finish(180)
     store = open_store(project="p")
-    series = {s.column: s for s in logged_series(store.table(), "run")}
+    series = {s.name.column: s for s in logged_series(store.table(), "run")}
     for name in ("train/loss", "rollout/reward/mean"):
         assert dict(zip(series[name].steps.tolist(), series[name].values.tolist(), strict=True)) == {
             1: 0.0,

@@ -95,7 +95,7 @@ class TestDiagnose:
 
     def test_a_run_that_is_not_there(self):
         report = diagnose(table(steps(3, reward=1.0)), "another")
-        assert report.remarks == ("No rollouts of split 'rollout' in run 'another'.",)
+        assert report.remarks == ("No rollouts of split “rollout” in run “another”.",)
 
     def test_rewards_alone_are_enough_and_the_rest_is_unobserved(self):
         report = diagnose(
@@ -111,7 +111,7 @@ class TestDiagnose:
         assert diagnose(table(rows), "run").diagnoses == ()
 
     def test_events_of_a_run_without_any(self):
-        assert events(diagnose(table(steps(12, reward=0.5)), "run").evidence) == []
+        assert events(table(steps(12, reward=0.5)), "run") == []
 
     def test_steps_with_gaps_and_resumes(self):
         rows = steps(30, reward=noisy)
@@ -119,7 +119,7 @@ class TestDiagnose:
             {**row, "step": row["step"] * 10 + (500 if row["step"] > 20 else 0), "attempt": "1"}
             for row in rows
         ]
-        assert [e.kind for e in events(diagnose(table(rows), "run").evidence)] == ["gap"]
+        assert [e.kind for e in events(table(rows), "run")] == ["gap"]
 
 
 class TestFlips:

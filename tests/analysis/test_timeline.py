@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.analysis import diagnose, events
+from rollout_traces.analysis import events
 from tests.analysis.builders import steps, table
 
 
@@ -15,7 +15,7 @@ def noisy(step: int, group: int, sample: int) -> float:
 def told(**columns: object) -> set[str]:
     """What the timeline of a run with some columns speaks of."""
     relations = table(steps(40, reward=noisy, **columns))
-    return {f"{event.kind}: {event.what}" for event in events(diagnose(relations, "run").evidence)}
+    return {f"{event.kind}: {event.what}" for event in events(relations, "run")}
 
 
 class TestValuesOfTheTrainer:

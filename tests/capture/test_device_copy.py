@@ -18,6 +18,7 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.batch_record import batch_from_record
 from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.patient_writer import PatientWriter
 
 WAITS = (
     "item",
@@ -128,7 +129,9 @@ class TestPretendDevice:
 
     def hand_over(self, parts):
         spool = MemorySpool(1 << 24)
-        hand_over = HandOver(spool, Warnings(Counter()), 1 << 24, PretendCopier())
+        hand_over = HandOver(
+            PatientWriter(spool, Warnings(Counter()), 0.5), Warnings(Counter()), 1 << 24, PretendCopier()
+        )
         future = hand_over.from_device(parts, step=1, split="rollout")
         return spool, hand_over, future
 

@@ -1,9 +1,10 @@
-"""What is handed over while the disk is full waits in memory, in order, and holds up nobody when it is written."""
+"""What a full or a slow disk cannot take waits in memory, in order, and holds nobody up longer than the bound."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, TooManyInFlight
 from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.folder import DiskFull
+from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, decode
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
@@ -24,13 +26,16 @@ class Disk:
         self.may_write = threading.Event()
         self.may_write.set()
         self.steps: list[int] = []
+        self.ids: list[Any] = []
         self.left = 1 << 30
 
     def append(self, buffers) -> str:
         if self.full:
             raise DiskFull("full")
         assert self.may_write.wait(20)
-        self.steps.append(decode(b"".join(bytes(part) for part in buffers)).meta["step"])
+        record = decode(b"".join(bytes(part) for part in buffers))
+        self.steps.append(record.meta["step"])
+        self.ids.append(record.arrays.get("input_ids"))
         return f"{len(self.steps):020d}"
 
     def room(self) -> int:
@@ -41,6 +46,8 @@ class Disk:
 
     def keep_ahead(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @pytest.fixture
 def disk():
@@ -49,7 +56,8 @@ def disk():
 
 @pytest.fixture
 def hand_over(disk):
-    return HandOver(disk, Warnings(Counter()), 1 << 30)
+    warnings = Warnings(Counter())
+    return HandOver(PatientWriter(disk, warnings, 0.2), warnings, 1 << 30)
 
 
 def scalars(step):
@@ -64,29 +72,11 @@ class TestAFullDisk:
     def test_has_records_wait_in_their_order(self, disk, hand_over):
         disk.full = True
         assert [hand_over.put(scalars(step)) for step in range(3)] == [None] * 3
-        assert not hand_over.retry()
+        assert hand_over.writer.n_pending == 3 and not hand_over.writer.wait(0)
         disk.full = False
-        assert hand_over.put(scalars(3)) is None, "what came before goes first"
-        assert hand_over.retry()
+        assert hand_over.writer.wait(10)
         assert hand_over.put(scalars(4)) is not None
-        assert disk.steps == [0, 1, 2, 3, 4]
-
-    def test_holds_nobody_up_while_what_waited_is_written(self, disk, hand_over):
-        disk.full = True
-        for step in range(3):
-            hand_over.put(scalars(step))
-        disk.full = False
-        disk.may_write.clear()
-        writing = threading.Thread(target=hand_over.retry)
-        writing.start()
-        caller = threading.Thread(target=lambda: hand_over.put(scalars(3)))
-        caller.start()
-        caller.join(10)
-        held_up = caller.is_alive()
-        disk.may_write.set()
-        writing.join(10)
-        assert not held_up
-        assert disk.steps == [0, 1, 2, 3]
+        assert disk.steps == [0, 1, 2, 4]
 
     def test_that_stays_full_to_the_end_loses_what_waited_and_says_how_much(self, disk, hand_over):
         disk.full = True
@@ -94,12 +84,73 @@ class TestAFullDisk:
         hand_over.rollouts([RolloutBatch(**arrays)], step=1, split="rollout")
         for record in (scalars(1), scalars(2), Record("finish", {})):
             hand_over.put(record)
-        assert not hand_over.retry()
-        hand_over.drop_kept()
+        hand_over.writer.close()
         hand_over.put(scalars(3))
         counters = hand_over._warnings.counters
         assert (counters["rollouts_dropped"], counters["records_dropped"]) == (4, 3)
-        assert hand_over.retry()
+        assert hand_over.writer.n_pending == 0
+
+
+class TestASlowDisk:
+    def test_is_waited_for_up_to_the_bound_and_then_by_nobody(self, disk, hand_over):
+        disk.may_write.clear()
+        assert [hand_over.put(scalars(step)) for step in range(3)] == [None] * 3
+        counters = hand_over._warnings.counters
+        assert hand_over.writer.n_pending == counters["records_kept_in_memory"] == 3
+        disk.may_write.set()
+        assert hand_over.writer.wait(10)
+        assert disk.steps == [0, 1, 2]
+        assert hand_over.put(scalars(3)) is not None, "a healthy disk has written when the call returns"
+
+    def test_keeps_a_record_as_it_was_while_the_next_ones_are_made(self, disk, hand_over):
+        batches = [
+            RolloutBatch(**batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2, seed=seed)))
+            for seed in range(3)
+        ]
+        disk.may_write.clear()
+        for step, batch in enumerate(batches):
+            hand_over.rollouts([batch], step=step, split="rollout")
+        disk.may_write.set()
+        assert hand_over.writer.wait(10)
+        assert [len(ids) for ids in disk.ids] == [int(batch.attention_mask.sum()) for batch in batches]
+        for ids, batch in zip(disk.ids, batches, strict=True):
+            assert ids.tolist() == batch.input_ids[batch.attention_mask].tolist()
+
+    def test_leaves_tokens_out_where_memory_has_no_room_and_drops_what_is_too_much(
+        self, disk, hand_over, monkeypatch
+    ):
+        arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=4, group_size=2))
+        size = sum(map(len, hand_over.rollouts([RolloutBatch(**arrays)], step=0, split="rollout").buffers))
+        monkeypatch.setattr("rollout_traces.spool.patient_writer.MAX_PENDING_BYTES", int(size * 2.5))
+        disk.may_write.clear()
+        taken = [
+            hand_over.rollouts([RolloutBatch(**arrays)], step=step, split="rollout") for step in range(1, 40)
+        ]
+        counters = hand_over._warnings.counters
+        assert taken[0].n_without_tokens == 0 and taken[-1].n_without_tokens == 8
+        assert 0 < counters["rollouts_dropped"] < 8 * 36
+        n_pending = hand_over.writer.n_pending
+        disk.may_write.set()
+        assert hand_over.writer.wait(10)
+        assert len(disk.steps) == 1 + n_pending == 40 - counters["rollouts_dropped"] // 8
+
+    def test_ends_with_what_is_pending_counted_as_lost(self, disk, hand_over, monkeypatch):
+        monkeypatch.setattr("rollout_traces.spool.patient_writer.LAST_WAIT", 0.1)
+        disk.may_write.clear()
+        for step in range(3):
+            hand_over.put(scalars(step))
+        hand_over.writer.close()
+        assert hand_over._warnings.counters["records_dropped"] == 3
+        disk.may_write.set()
+
+    def test_whose_writer_fails_holds_nobody_up_and_the_failure_is_counted(
+        self, disk, hand_over, monkeypatch
+    ):
+        monkeypatch.setattr(disk, "append", lambda buffers: 1 // 0)
+        assert hand_over.put(scalars(0)) is None
+        assert hand_over._warnings.counters["records_dropped"] == 1
+        monkeypatch.undo()
+        assert hand_over.put(scalars(1)) is not None
 
 
 class TestARecordPostedInTheBackground:
@@ -138,13 +189,13 @@ class TestARecordPostedInTheBackground:
         assert disk.steps == [0, 1, 2, 3, 4], "at once where there is nothing to wait for"
 
     def test_is_refused_where_too_many_rollouts_wait_already(self, disk, hand_over):
-        disk.may_write.clear()
-        hand_over.later(lambda: hand_over.put(scalars(0)))
+        has_arrived = threading.Event()
+        hand_over.later(lambda: has_arrived.wait(20) and hand_over.put(scalars(0)))
         for step in range(MAX_IN_FLIGHT):
             hand_over.rollouts([rollouts()], step=step, split="rollout")
         with pytest.raises(TooManyInFlight, match=str(MAX_IN_FLIGHT)):
             hand_over.rollouts([rollouts()], step=99, split="rollout")
-        disk.may_write.set()
+        has_arrived.set()
         assert hand_over.wait_for_device(10)
         hand_over.rollouts([rollouts()], step=99, split="rollout")
         assert disk.steps == [0, *range(MAX_IN_FLIGHT), 99]
@@ -157,7 +208,7 @@ class TestARecordPostedInTheBackground:
         may_go.set()
         assert hand_over.wait_for_device(10)
         disk.full = False
-        assert hand_over.retry()
+        assert hand_over.writer.wait(10)
         assert disk.steps == [0]
 
 

@@ -52,20 +52,21 @@ class TestExplain:
     def test_a_run_names_the_engine_and_the_step(self, command):
         report = json.loads(command("explain", "off", "--json").stdout)
         head = report["diagnoses"][0]
-        assert (head["kind"], head["severity"]) == ("engine_off", "error")
+        assert head["severity"] in ("warn", "error")
+        assert head["series"][0][0].startswith("mismatch")
         assert abs(head["step"] - AT) <= 2
-        assert head["part"] == {"column": "engine", "values": ["vllm-1"]}
+        assert head["part"] == [["engine", "vllm-1"]]
 
     def test_a_step_says_what_differs_and_what_is_in_force(self, command):
         output = command("explain", "off", "--step", str(AT + 1)).output
         assert "In force at this step" in output and "What differs" in output
-        assert "mismatch_k3" in output and "on engine vllm-1" in output
+        assert "mismatch_k3" in output and "on engine “vllm-1”" in output
 
     def test_two_ranges_of_steps(self, command):
         found = json.loads(
             command("explain", "off", "--steps", f"{AT}:", "--against", f"0:{AT - 1}", "--json").stdout
         )
-        assert found["findings"][0]["column"] == "mismatch_k3"
+        assert "mismatch_k3" in {each["column"] for each in found["findings"]}
 
     def test_a_filter_narrows_both_sides(self, command):
         plain = json.loads(command("explain", "off", "--step", str(AT + 1), "--json").stdout)
@@ -86,7 +87,7 @@ class TestExplain:
         assert done.exit_code and "Traceback" not in done.output
 
     def test_two_runs(self, command):
-        assert "off against healthy" in command("explain", "off", "--against", "healthy").output
+        assert "“off” against “healthy”" in command("explain", "off", "--against", "healthy").output
 
     def test_a_healthy_run_is_silent_and_says_what_is_unobserved(self, command):
         output = command("explain", "healthy").output
@@ -110,7 +111,7 @@ class TestOthers:
         assert not [e for e in first if e["kind"] == "config"]
         [changed] = [e for e in second if e["kind"] == "config"]
         assert (changed["what"], changed["step"]) == ("lr", 0)
-        assert changed["sentence"] == "lr: 1e-06 in off, the run before, 2e-06 in this one"
+        assert changed["sentence"] == "“lr”: “1e-06” in “off”, the run before, “2e-06” in this one"
 
     def test_prompts(self, command):
         found = json.loads(command("prompts", "off", "--sort", "visits", "-n", "3", "--json").stdout)

@@ -1,15 +1,14 @@
-"""Conversations with tools: real ones where they are found beside the repository, and a few of our own."""
+"""Conversations with tools: short ones with odd text, and those of the service desk."""
 
 from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
-Messages = list[dict[str, Any]]
+from tests import service_desk
 
-TAU = Path(__file__).parents[3] / "shared" / "data" / "tau_airline_dev.json"
+Messages = list[dict[str, Any]]
 
 _CITIES = ("Paris", "Zürich", "東京", "São Paulo", "Kraków 🏰", "Reykjavík")
 _QUESTIONS = (
@@ -21,11 +20,9 @@ _QUESTIONS = (
 )
 
 
-def tau_conversations() -> list[Messages]:
-    """The 40 airline conversations, empty when the file is not there."""
-    if not TAU.exists():
-        return []
-    return [row["messages"] for row in json.loads(TAU.read_text())]
+def desk_conversations() -> list[Messages]:
+    """The 40 conversations of the service desk."""
+    return [list(record.messages) for record in service_desk.records()]
 
 
 def own_conversations(n: int = 24, seed: int = 7) -> list[Messages]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from rollout_traces.decode.detokenizer import Detokenizer
 from rollout_traces.decode.vocabulary import read_vocabulary, verify
@@ -55,6 +58,40 @@ class TestByteLevelTokenizers:
         ids = np.asarray(tokenizer.encode("<|im_start|>user\n"))
         assert detokenizer.special[ids].tolist() == [True] + [False] * (len(ids) - 1)
         assert detokenizer.kind == "byte-level"
+
+
+def with_literal_names() -> object:
+    """A byte-level vocabulary that holds some names as they are meant, as Command-R's does."""
+    base = json.loads(toy_tokenizer().backend_tokenizer.to_str())
+    vocab = base["model"]["vocab"]
+    for name in ("™", "\u200d", "ﬁ"):
+        vocab[name] = len(vocab)
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(base)))
+
+
+class TestAVocabularyWithLiteralNames:
+    def test_it_keeps_its_table_of_bytes(self) -> None:
+        tokenizer = with_literal_names()
+        detokenizer = Detokenizer(tokenizer)
+        assert detokenizer.kind == "byte-level"
+        ids = [*tokenizer.encode("😀 wörld "), *tokenizer.convert_tokens_to_ids(["™", "\u200d"])]
+        assert b"".join(pieces_of(detokenizer, ids)).decode() == "😀 wörld ™\u200d"
+
+    def test_a_table_of_tokens_decoded_alone_is_refused_where_they_are_parts_of_characters(self) -> None:
+        tokenizer = with_literal_names()
+        backend = tokenizer.backend_tokenizer
+
+        class Unlike:
+            """The same tokenizer, of names that say nothing of their bytes."""
+
+            def get_vocab(self) -> dict[str, int]:
+                return {f"—{i}—": i for i in tokenizer.get_vocab().values()}
+
+            def decode(self, ids: list[int]) -> str:
+                return backend.decode(ids, skip_special_tokens=False)
+
+        detokenizer = Detokenizer(Unlike())
+        assert b"".join(pieces_of(detokenizer, tokenizer.encode("a 😀 b"))).decode() == "a 😀 b"
 
 
 class TestIdsWithoutAToken:

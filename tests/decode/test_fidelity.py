@@ -10,7 +10,7 @@ import pytest
 
 from rollout_traces.decode import TranscriptDecoder
 from tests.decode.builders import check_invariants
-from tests.decode.conversations import Messages, own_conversations, tau_conversations
+from tests.decode.conversations import Messages, desk_conversations, own_conversations
 from tests.decode.fidelity import RULES, encode, read, score
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ Load = Callable[[str], Any]
 
 def both_sets() -> list[Messages]:
     """Our own conversations, and the real ones where they are found."""
-    return own_conversations() + tau_conversations()
+    return own_conversations() + desk_conversations()
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollout_traces.decode import TemplateMarkers, TranscriptDecoder
@@ -133,3 +134,37 @@ class TestTemplatesThatTeachNothing:
         transcript = decoder.decode(tokenizer.encode("user: Hi\nassistant: Hello\nuser: Bye\n"))
         assert said(transcript) == [("user", "Hi"), ("assistant", "Hello"), ("user", "Bye")]
         assert any("ambiguous" in warning for warning in transcript.warnings)
+
+
+ONE_GROUP_OF_RESULTS = (
+    "{% set seen = namespace(group=false, tool=false) %}{% for m in messages %}"
+    "{% if m.role == 'user' %}<|user|>{{ m.content }}{% set seen.tool = false %}"
+    "{% elif m.role == 'assistant' %}{% if seen.tool %}<|outputs_end|>{% else %}<|assistant|>{% endif %}"
+    "{{ m.content }}<|eos|>{% set seen.tool = false %}"
+    "{% elif m.role == 'tool' %}{% if not seen.group %}<|outputs_begin|>{% else %}\n{% endif %}"
+    "<|output_begin|>{{ m.content }}<|output_end|>{% set seen.group = true %}{% set seen.tool = true %}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt and not seen.tool %}<|assistant|>{% endif %}"
+)
+"""As DeepSeek V3's own: the group of results is opened once, and calls are not written beside a content."""
+
+
+class TestResultsWithoutTheirGroup:
+    def test_they_are_the_tools_and_what_follows_is_the_assistants(self) -> None:
+        marks = ("user", "assistant", "eos", "outputs_begin", "outputs_end", "output_begin", "output_end")
+        tokenizer = toy_tokenizer(ONE_GROUP_OF_RESULTS, tuple(f"<|{name}|>" for name in marks))
+        conversation = [
+            ("user", "What?"),
+            ("assistant", ""),
+            ("tool", "one"),
+            ("tool", "two"),
+            ("assistant", "Done."),
+            ("user", "More?"),
+            ("assistant", "Let me see."),
+            ("tool", "three"),
+            ("tool", "four"),
+            ("assistant", "Done again."),
+        ]
+        messages = [message(role, content) for role, content in conversation]
+        ids = np.asarray(tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False)))
+        found = TranscriptDecoder(tokenizer).decode(ids, loss_mask=np.zeros(len(ids)))
+        assert said(found) == conversation

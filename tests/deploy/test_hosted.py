@@ -19,7 +19,7 @@ import pytest
 
 from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options
+from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options, takes_labels
 from rollout_traces.inspector.server import free_port
 from tests.deploy.hub import WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
@@ -42,6 +42,7 @@ class TestOptions:
             ({"SPACE_HOST": ""}, "SPACE_HOST"),
             ({"PORT": "no"}, "PORT"),
             ({"ROLLOUT_TRACES_TOKEN": "t" * 20}, "Make the Space private"),
+            ({"ROLLOUT_TRACES_TOKENS": "ann=" + "t" * 20}, "Make the Space private"),
         ],
     )
     def test_a_space_that_is_not_set_up_is_refused(self, changed, said):
@@ -54,6 +55,16 @@ class TestOptions:
         options = hosted_options({"ROLLOUT_TRACES_TOKEN": "t" * 20, "ROLLOUT_TRACES_HOSTS": "a.org, b.org"})
         assert options.token == "t" * 20 and options.allow_hosts == ("a.org", "b.org")
         assert options.hub_writer is None
+
+    def test_a_containers_readers_have_names(self):
+        named = {"ROLLOUT_TRACES_TOKEN": "t" * 20, "ROLLOUT_TRACES_TOKENS": "ann=" + "a" * 20}
+        assert hosted_options(named).named_tokens == {"ann": "a" * 20}
+
+    @pytest.mark.parametrize(
+        ("said", "taken"), [(None, False), ("", False), ("0", False), ("yes", False), ("1", True)]
+    )
+    def test_labels_are_taken_only_where_it_was_told_to(self, said, taken):
+        assert takes_labels({} if said is None else {"ROLLOUT_TRACES_LABELS": said}) is taken
 
 
 class TestHubWriters:

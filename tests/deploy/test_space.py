@@ -54,7 +54,7 @@ class TestANewSpace:
     def test_is_public_on_request_and_that_is_said(self, hub):
         done = deploy(hub, "ada/rollouts", "--public")
         assert not hub.spaces["ada/rollouts"].private
-        assert hub.spaces["ada/rollouts"].variables["ROLLOUT_TRACES_LABELS"] == "0"
+        assert "ROLLOUT_TRACES_LABELS" not in hub.spaces["ada/rollouts"].variables
         assert "everybody can read" in done.stderr
 
     def test_gets_the_secrets_that_were_named_and_no_other(self, hub):

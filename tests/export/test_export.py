@@ -5,9 +5,11 @@ import json
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import rollout_traces as rt
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import FORMATS, ExportQuery, export
 from rollout_traces.store import QueryError, Store, open_store
@@ -91,6 +93,66 @@ class TestEveryFormat:
         rows = read(path)
         assert all("damaged" in row["unreadable"] for row in rows) and len(rows) == 2
         assert rows[1]["messages"][1]["content"] == "answer 1"
+
+
+class TestOneRuleForOddValues:
+    """What the table says of a rollout, its export says too, traced or not."""
+
+    ODD = (
+        {"x": float("inf"), "seed": 2**60 + 3, "yes": True, "mixed": True},
+        {"x": 1.0, "seed": 4, "yes": False, "mixed": "text"},
+    )
+
+    @pytest.fixture(params=["all", "random"])
+    def odd(self, request, trackio_dir: Path) -> Store:
+        """A step of two rollouts, both traced or none."""
+        logger = rt.RolloutLogger(
+            PROJECT,
+            "run",
+            worker="thread",
+            selection="all",
+            max_rollout_traces_per_step=8 if request.param == "all" else 0,
+        )
+        ones = np.ones((2, 3), int)
+        batch = rt.RolloutBatch(
+            input_ids=ones,
+            attention_mask=ones,
+            loss_mask=ones,
+            rewards=[float("inf"), float("-inf")],
+            extras=list(self.ODD),
+        )
+        logger.log_rollouts(batch, step=0)
+        assert logger.finish()
+        return open_store(PROJECT)
+
+    def test_infinite_rewards_and_extras_are_numbers(self, odd: Store, tmp_path: Path) -> None:
+        inf = float("inf")
+        assert odd.rollouts(columns=["reward"])["reward"].to_pylist() == [inf, -inf]
+        assert odd.ledger().row(0)["reward"] == inf and odd.ledger().row(0)["extra/x"] == inf
+        export(odd, tmp_path / "out.parquet", ExportQuery(rows="all"))
+        export(odd, tmp_path / "out.jsonl", ExportQuery(rows="all"))
+        assert [row["reward"] for row in read(tmp_path / "out.parquet")] == [inf, -inf]
+        assert [row["extra/x"] for row in read(tmp_path / "out.parquet")] == [inf, 1.0]
+        assert [row["reward"] for row in read(tmp_path / "out.jsonl")] == ["Infinity", "-Infinity"]
+        assert read(tmp_path / "out.jsonl")[0]["extra/x"] == "Infinity"
+
+    def test_whole_numbers_are_exact_and_yes_is_one(self, odd: Store, tmp_path: Path) -> None:
+        table = odd.rollouts(columns=["extra/seed", "extra/yes", "extra/mixed"]).to_pylist()
+        assert [row["extra/seed"] for row in table] == [2**60 + 3, 4]
+        assert odd.ledger().row(0)["extra/seed"] == 2**60 + 3
+        for name in ("out.jsonl", "out.parquet"):
+            export(odd, tmp_path / name, ExportQuery(rows="all"))
+            rows = read(tmp_path / name)
+            assert [row["extra/seed"] for row in rows] == [2**60 + 3, 4]
+            assert [row["extra/yes"] for row in rows] == [row["extra/yes"] for row in table] == [1, 0]
+            assert [str(row["extra/mixed"]) for row in rows] == [row["extra/mixed"] for row in table]
+        assert [row["extra/mixed"] for row in table] == ["1", "text"]
+
+    def test_superseded_and_traced_are_known_of_every_rollout(self, odd: Store, tmp_path: Path) -> None:
+        for name in ("out.jsonl", "out.parquet"):
+            export(odd, tmp_path / name, ExportQuery(rows="all"))
+            assert [row["superseded"] for row in read(tmp_path / name)] == [False, False]
+            assert all(isinstance(row["traced"], bool) for row in read(tmp_path / name))
 
 
 class TestManifest:

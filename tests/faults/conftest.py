@@ -8,24 +8,23 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.faults.table import FaultRow, lines
 from tests.worker.server import Server
 
-FIGURES: list[tuple[str, str]] = []
+ROWS: list[FaultRow] = []
 
 
 @pytest.fixture
-def say() -> Callable[[str, str], None]:
-    """Adds a line to the table: what was done, and what came of it."""
-    return lambda what, came: FIGURES.append((what, came))
+def row() -> Callable[[FaultRow], None]:
+    """Adds a row to the table."""
+    return ROWS.append
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not FIGURES:
-        return
-    width = max(len(what) for what, _ in FIGURES)
-    terminalreporter.section("figures of the fault suite")
-    for what, came in FIGURES:
-        terminalreporter.write_line(f"{what:<{width}}  {came}")
+    if ROWS:
+        terminalreporter.section("what became of what was handed over")
+        for line in lines(ROWS):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

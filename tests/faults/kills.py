@@ -239,9 +239,8 @@ def main() -> int:
         mine = [outcome for outcome in outcomes if outcome.victim == victim]
         print(
             f"{victim}: {len(mine)} rounds, {sum(o.trainers for o in mine)} trainers and "
-            f"{sum(o.workers for o in mine)} workers killed, {sum(o.handed_over for o in mine)} rows handed over, "
-            f"{sum(o.lost for o in mine)} lost, {sum(o.doubled for o in mine)} doubled, "
-            f"{sum(o.over_cap for o in mine)} beyond the cap"
+            f"{sum(o.workers for o in mine)} workers killed, {sum(o.over_cap for o in mine)} traces beyond the cap; "
+            f"{sum(o.handed_over for o in mine)} {sum(o.lost for o in mine)} {sum(o.doubled for o in mine)}"
         )
     return 0 if not never_hit(outcomes) and all(outcome.good for outcome in outcomes) else 1
 

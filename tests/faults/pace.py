@@ -43,12 +43,16 @@ class Pace:
     quiet: list[Call]
     fault: list[Call]
 
+    @property
+    def longest(self) -> float:
+        """Milliseconds of the longest call while the fault lasted."""
+        return max(call.wall for call in self.fault)
+
     def __str__(self) -> str:
         quiet, fault = at_p99(self.quiet), at_p99(self.fault)
         return (
-            f"p99 quiet {quiet.wall:6.2f} ms, fault {fault.wall:6.2f} ms, {fault.wall - quiet.wall:+6.2f}; "
-            f"processor {quiet.processor:5.2f}, {fault.processor:5.2f}, {fault.processor - quiet.processor:+5.2f}; "
-            f"{len(self.fault)} calls each"
+            f"p99 of a call without it {quiet.wall:.1f} ms, with it {fault.wall:.1f}; "
+            f"processor {quiet.processor:5.2f}, {fault.processor:5.2f}"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.kills import CAP, MANY, VICTIMS, Outcome, judge, never_hit, running_workers
+from tests.faults.table import FaultRow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -17,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 class TestKills:
-    def test_lose_nothing_that_was_handed_over_and_double_nothing(self, say):
+    def test_lose_nothing_that_was_handed_over_and_double_nothing(self, row):
         rounds = os.environ.get("ROLLOUT_TRACES_KILLS", "3")
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.kills", "--rounds", rounds],
@@ -29,7 +30,14 @@ class TestKills:
         )
         for line in done.stdout.splitlines()[-len(VICTIMS) :]:
             victim, _, came = line.partition(": ")
-            say(f"kill -9 of {victim}", came)
+            said, _, numbers = came.partition("; ")
+            handed_over, lost, doubled = map(int, numbers.split())
+            tried, _, note = said.partition(", ")
+            row(
+                FaultRow(
+                    f"kill -9 of {victim}", tried, handed_over, handed_over - lost, lost, doubled, None, note
+                )
+            )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -1,4 +1,4 @@
-"""No fault holds the calling thread up; both figures are printed, and nothing is asserted on time.
+"""No fault holds the calling thread up; figures are printed in one table, and nothing is asserted on time.
 
 The default host, a worker process, processes. Every hand-over of every fault is accepted, and stored once it is over.
 """
@@ -9,14 +9,17 @@ import contextlib
 import os
 import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import rollout_traces as rt
 from tests.faults.pace import CALLS, Pace, again_and_again, timed
+from tests.faults.table import FaultRow
 from tests.faults.test_faults import fill
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.worker.readback import ledger_uids
@@ -66,6 +69,23 @@ def assert_all_stored(logger, folder: Path, n_lost: int = 0) -> None:
     assert (len(stored), set(stored.values())) == ((WARM + 2 * CALLS) * ROWS - n_lost, {1})
 
 
+def outcome(fault: str, logger, folder: Path | None, pace: Pace) -> FaultRow:
+    """The row of a fault, from what is in the store."""
+    stored = ledger_uids(folder) if folder is not None else Counter()
+    handed_over = logger.counters["rollouts_handed_over"]
+    doubled = sum(stored.values()) - len(stored)
+    return FaultRow(
+        fault,
+        f"{len(pace.fault)} calls",
+        handed_over,
+        len(stored),
+        handed_over - len(stored),
+        doubled,
+        pace.longest,
+        str(pace),
+    )
+
+
 @contextmanager
 def full(folder: Path) -> Iterator[None]:
     ballast = fill(folder)
@@ -100,23 +120,22 @@ def down(server) -> Iterator[None]:
 @pytest.mark.timeout(1800)
 class TestTheCallingThreadIsNotHeldUp:
     @pytest.mark.parametrize("small_disk", [512 << 20], indirect=True)
-    def test_by_a_full_disk(self, small_disk, make_logger, arrays, say):
+    def test_by_a_full_disk(self, small_disk, make_logger, arrays, row):
         logger = make_logger()
-        say("calling thread, disk full", str(measure(logger, arrays, full(small_disk))))
+        pace = measure(logger, arrays, full(small_disk))
         assert logger.counters["records_kept_in_memory"] > 0
         assert_all_stored(logger, small_disk)
+        row(outcome("disk full", logger, small_disk, pace))
 
-    def test_by_a_locked_database(self, trackio_dir, make_logger, arrays, say):
+    def test_by_a_locked_database(self, trackio_dir, make_logger, arrays, row):
         logger = make_logger()
         logger.log_rollouts(arrays, step=-1)
         assert logger.flush(PATIENCE)
-        say(
-            "calling thread, database locked",
-            str(measure(logger, arrays, locked(trackio_dir / "p.db"))),
-        )
+        pace = measure(logger, arrays, locked(trackio_dir / "p.db"))
         assert_all_stored(logger, trackio_dir, n_lost=-ROWS)
+        row(outcome("database locked", logger, trackio_dir, pace))
 
-    def test_by_a_sidecar_that_is_killed_again_and_again(self, trackio_dir, make_logger, arrays, say):
+    def test_by_a_sidecar_that_is_killed_again_and_again(self, trackio_dir, make_logger, arrays, row):
         logger = make_logger()
         killed = []
 
@@ -127,11 +146,11 @@ class TestTheCallingThreadIsNotHeldUp:
                 killed.append(pid)
 
         pace = measure(logger, arrays, again_and_again(kill, 0.4))
-        say("calling thread, worker killed", f"{pace}   {len(killed)} kills")
         assert killed
         assert_all_stored(logger, trackio_dir)
+        row(outcome(f"worker killed {len(killed)} times", logger, trackio_dir, pace))
 
-    def test_by_records_that_are_damaged(self, trackio_dir, make_logger, arrays, say):
+    def test_by_records_that_are_damaged(self, trackio_dir, make_logger, arrays, row):
         logger = make_logger()
         damaged = []
 
@@ -146,9 +165,10 @@ class TestTheCallingThreadIsNotHeldUp:
                     damaged.append(path)
 
         pace = measure(logger, arrays, again_and_again(damage, 0.1))
-        say("calling thread, records damaged", f"{pace}   {len(damaged)} damaged")
-        assert logger.finish(PATIENCE), logger.counters
+        assert not logger.finish(PATIENCE), "what is damaged is not stored"
         n_set_aside = logger.counters["records_damaged"]
+        assert logger.counters["rollouts_lost"] == n_set_aside * ROWS
+        row(outcome(f"damaged records, {n_set_aside}", logger, trackio_dir, pace))
         assert 0 < n_set_aside <= len(damaged)
         stored = ledger_uids(trackio_dir)
         assert (len(stored), set(stored.values())) == ((WARM + 2 * CALLS - n_set_aside) * ROWS, {1})
@@ -157,32 +177,34 @@ class TestTheCallingThreadIsNotHeldUp:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 class TestTheCallingThreadIsNotHeldUpByAServer:
-    def test_that_is_down_at_the_start(self, server, make_logger, arrays, say):
+    def test_that_is_down_at_the_start(self, server, make_logger, arrays, row):
         logger = make_logger(server_url=server.url)
         timed(logger, arrays, range(WARM))
         during = timed(logger, arrays, range(WARM, WARM + CALLS))
         server.start()
         assert logger.flush(PATIENCE), logger.counters
         quiet = timed(logger, arrays, range(WARM + CALLS, WARM + 2 * CALLS))
-        say("calling thread, server down at the start", str(Pace(quiet, during)))
         assert_all_stored(logger, server.folder)
+        row(outcome("server down at the start", logger, server.folder, Pace(quiet, during)))
 
-    def test_that_goes_down_in_the_middle(self, server, make_logger, arrays, say):
+    def test_that_goes_down_in_the_middle(self, server, make_logger, arrays, row):
         logger = make_logger(server_url=server.start().url)
-        say("calling thread, server down in the middle", str(measure(logger, arrays, down(server))))
+        pace = measure(logger, arrays, down(server))
         assert_all_stored(logger, server.folder)
+        row(outcome("server down in the middle", logger, server.folder, pace))
 
-    def test_that_is_down_at_the_end(self, server, make_logger, arrays, say):
+    def test_that_is_down_at_the_end(self, server, make_logger, arrays, row):
         logger = make_logger(server_url=server.start().url)
         timed(logger, arrays, range(WARM))
         quiet = timed(logger, arrays, range(WARM, WARM + CALLS))
         server.stop()
         during = timed(logger, arrays, range(WARM + CALLS, WARM + 2 * CALLS))
-        say("calling thread, server down at the end", str(Pace(quiet, during)))
         assert not logger.finish(1)
         assert logger.counters["batches_refused"] == logger.counters["rollouts_dropped"] == 0
+        found = outcome("server down at the end", logger, server.folder, Pace(quiet, during))
+        row(replace(found, lost=0, note=f"the rest waits in the spool; {found.note}"))
 
-    def test_that_refuses_the_token(self, server, make_logger, arrays, say):
+    def test_that_refuses_the_token(self, server, make_logger, arrays, row):
         server.start()
         logger = make_logger(server_url=server.url)
         timed(logger, arrays, range(WARM))
@@ -190,9 +212,9 @@ class TestTheCallingThreadIsNotHeldUpByAServer:
         assert logger.finish(PATIENCE), logger.counters
         refused = make_logger(server_url=server.url.replace("right", "wrong"))
         timed(refused, arrays, range(WARM))
-        say(
-            "calling thread, wrong token", str(Pace(quiet, timed(refused, arrays, range(WARM, WARM + CALLS))))
-        )
+        pace = Pace(quiet, timed(refused, arrays, range(WARM, WARM + CALLS)))
         assert not refused.flush(2)
         assert refused.counters["batches_refused"] == refused.counters["rollouts_dropped"] == 0
         assert refused.counters["spooled"] >= CALLS
+        found = outcome("wrong token", refused, None, pace)
+        row(replace(found, lost=0, note=f"all waits in the spool; {found.note}"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.settings.run_settings import RunSettings
-from tests.flags.steps import STEP, Step, find_flags, healthy_step, made_up_conversations, real_conversations
+from tests.flags.steps import STEP, Step, desk_conversations, find_flags, healthy_step, made_up_conversations
 
 ROW = 5
 """The row that most faults are planted in."""
@@ -602,10 +602,9 @@ def faults_for(tokenizer: Any) -> list[Fault]:
 
 
 def healthy_steps(tokenizer: Any) -> list[Step]:
-    """The steps that faults are planted in: real data where it is at hand, and made-up data."""
-    steps = [healthy_step(tokenizer, made_up_conversations(16), "made up")]
-    real = real_conversations(16)
-    return [healthy_step(tokenizer, real, "real"), *steps] if real else steps
+    """The steps that faults are planted in: conversations of a service desk, and short ones."""
+    desk = healthy_step(tokenizer, desk_conversations(16), "desk")
+    return [desk, healthy_step(tokenizer, made_up_conversations(16), "made up")]
 
 
 def main(names: Sequence[str]) -> None:

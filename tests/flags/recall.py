@@ -18,7 +18,7 @@ from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import REGISTRY
 from tests.decode.real_tokenizers import load_tokenizer
 from tests.flags.planted import GROUP, ROW, faults_for, try_fault
-from tests.flags.steps import Step, find_flags, healthy_step, made_up_conversations, real_conversations
+from tests.flags.steps import Step, desk_conversations, find_flags, healthy_step
 
 TOKENIZERS = ("qwen2_5", "qwen3", "llama3_2")
 GROUPS = 4
@@ -73,7 +73,7 @@ def recall_of(tokenizer: Any, n_trials: int, flags: Sequence[str] = ()) -> dict[
     decoder = TranscriptDecoder(tokenizer)
     faults = [fault for fault in faults_for(tokenizer) if not flags or fault.flag in flags]
     parameters = {name: value for fault in faults for name, value in fault.parameters.items()}
-    whole = healthy_step(tokenizer, real_conversations() or made_up_conversations(40), "real")
+    whole = healthy_step(tokenizer, desk_conversations(), "desk")
     tallies: dict[str, Tally] = {}
     for step in steps_of(whole, n_trials):
         before = find_flags(step.batch(), decoder, tokenizer, parameters=parameters)

@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,9 @@ from rollout_traces.ledger.build import build_ledger
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript
-from tests import generator
+from tests import generator, service_desk
 from tests.generator import Conversation
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "tau_airline_dev.json"
 STEP = 10
 TOKEN_KEYS = ("loss_mask", "turn_ids", "versions", "logprobs", "prox_logprobs", "entropies", "advantages")
 
@@ -206,16 +204,14 @@ def find_flags(
     return Flagged(flags, transcripts, errors)
 
 
-def real_conversations(limit: int | None = None) -> list[Conversation]:
-    """The conversations of the data folder up to their last assistant message; empty without the folder."""
-    if not REAL.exists():
-        return []
+def desk_conversations(limit: int | None = None) -> list[Conversation]:
+    """The conversations of the service desk up to their last assistant message."""
     made = []
-    for record in json.loads(REAL.read_text())[:limit]:
-        messages = [_with_plain_values(message) for message in record["messages"]]
+    for record in service_desk.records()[:limit]:
+        messages = [_with_plain_values(message) for message in record.messages]
         while messages[-1]["role"] != "assistant":
             messages.pop()
-        made.append(Conversation(tuple(messages), record["reward"]))
+        made.append(Conversation(tuple(messages), record.reward))
     return made
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rollout_traces.flags import Flag, combine, flag_population, flag_row
 from rollout_traces.flags.base import TracedRow, as_arrays
+from rollout_traces.quoting import quoted
 from tests.flags.planted import FAULTS, ROW
 from tests.flags.steps import find_flags, population_of
 
@@ -37,7 +38,7 @@ class TestCombine:
         found = find_flags(step.batch(), decoder, tokenizer, rows=[5])
         flag = found.named("logprob_mismatch", 5)[0]
         text = list(found.transcripts[5].token_texts())[flag.start]
-        assert f"{flag.start} {text!r}" in flag.message
+        assert f"{flag.start} {quoted(text)}" in flag.message
         assert flag.turn is not None
 
 

@@ -15,7 +15,7 @@ from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import TracedRow, flag_row
 from tests import generator
 from tests.flags.conftest import decoder_of, tiny_steps
-from tests.flags.steps import Flagged, find_flags, healthy_step, made_up_conversations, real_conversations
+from tests.flags.steps import Flagged, desk_conversations, find_flags, healthy_step
 
 EXPECTED = {"tool_error", "duplicate_completions", "template_drift", "loop"}
 """What is true of the healthy data: tools fail, similar answers, thinking kept in history, a flight booked four times."""
@@ -33,10 +33,8 @@ def templates() -> list[str]:
 
 
 class TestHealthyConversations:
-    @pytest.mark.parametrize("origin", ["made up", "real"])
+    @pytest.mark.parametrize("origin", ["made up", "desk"])
     def test_no_error_and_no_unexpected_warning(self, origin, tokenizer, decoder):
-        if origin not in tiny_steps():
-            pytest.skip("the real conversations are not at hand")
         found = find_flags(tiny_steps()[origin].batch(), decoder, tokenizer)
         assert not raised(found, "error")
         assert set(raised(found, "warn")) <= EXPECTED
@@ -58,9 +56,9 @@ class TestHealthyConversations:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_2"])
-    def test_no_error_on_real_conversations_with_real_tokenizers(self, name, real_tokenizer):
+    def test_no_error_on_desk_conversations_with_real_tokenizers(self, name, real_tokenizer):
         tokenizer = real_tokenizer(name)
-        step = healthy_step(tokenizer, real_conversations() or made_up_conversations(40), "real")
+        step = healthy_step(tokenizer, desk_conversations(), "desk")
         found = find_flags(step.batch(), decoder_of(name), tokenizer)
         assert not raised(found, "error")
         assert set(raised(found, "warn")) <= EXPECTED

@@ -32,10 +32,8 @@ class TestPlantedFaults:
         check(fault, tiny_steps()["made up"], decoder_of("tiny"))
 
     @pytest.mark.parametrize("fault", TINY, ids=NAMES)
-    def test_found_in_real_conversations(self, fault):
-        if "real" not in tiny_steps():
-            pytest.skip("the real conversations are not at hand")
-        check(fault, tiny_steps()["real"], decoder_of("tiny"))
+    def test_found_in_desk_conversations(self, fault):
+        check(fault, tiny_steps()["desk"], decoder_of("tiny"))
 
     @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_2"])
     def test_found_with_real_tokenizers(self, name, real_tokenizer):
@@ -46,7 +44,7 @@ class TestPlantedFaults:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_2"])
-    def test_found_in_real_conversations_with_real_tokenizers(self, name, real_tokenizer):
+    def test_found_in_desk_conversations_with_real_tokenizers(self, name, real_tokenizer):
         tokenizer = real_tokenizer(name)
         step = healthy_steps(tokenizer)[0]
         for fault in faults_for(tokenizer):

@@ -44,7 +44,7 @@ class Site:
         allowed: further Host names.
         proxies: declared ones.
         access: the token.
-        writing: the write token.
+        write_token: with which runs log.
         ancestors: declared frame ancestors.
         root_path: a proxy's prefix.
         content: the application's content type and body.
@@ -56,7 +56,7 @@ class Site:
     allowed: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     access: Access = field(default_factory=Access)
-    writing: Access = field(default_factory=Access)
+    write_token: str | None = None
     ancestors: tuple[str, ...] = ()
     root_path: str = ""
     content: tuple[str, bytes] = ("text/html", b"<p>shown</p>")
@@ -102,7 +102,7 @@ class Site:
             hosts=HostPolicy.for_server(self.host, self.allowed),
             proxies=Proxies.of(self.proxies),
             access=self.access,
-            writing=self.writing,
+            write_token=self.write_token,
             rules=EVERYTHING,
             ancestors=self.ancestors,
             hashes=self.hashes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -59,8 +60,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Served:
     """`rollout-traces show` in a process of its own."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, *options: str, port: int | None = None, **variables: str) -> None:
+        self.port = port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.output = folder / f"show-{self.port}.log"
         command = [
@@ -74,7 +75,7 @@ class Served:
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *options],
             cwd=folder,
-            env=environment(folder),
+            env=environment(folder) | variables,
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
@@ -151,17 +152,30 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
+def sign_in(context: object, address: str, token: str = TOKEN) -> None:
+    """Gives every page of a browser's context a session of the inspector at an address."""
+    answer = context.request.post(f"{address}/session", data={"token": token})  # type: ignore[attr-defined]
+    assert answer.ok, answer.status
+    origin = urlsplit(address)
+    kept = json.dumps([f"{origin.scheme}://{origin.netloc}", f"rollout-traces {origin.path or '/'}"])
+    key = json.dumps(answer.json()["key"])
+    context.add_init_script(  # type: ignore[attr-defined]
+        f"""(([origin, name]) => {{
+            if (location.origin === origin && !sessionStorage.getItem(name)) sessionStorage.setItem(name, {key});
+        }})({kept})"""
+    )
+
+
 class Visit:
     """A page of the inspector in a browser; what it must never do is collected in `sins`."""
 
-    def __init__(self, browser: object, address: str, **context: object) -> None:
+    def __init__(self, browser: object, address: str, token: str = TOKEN, **context: object) -> None:
         self.address = address
         self.sins: list[str] = []
         self.context = browser.new_context(  # type: ignore[attr-defined]
             viewport=context.pop("viewport", {"width": 1440, "height": 900}), **context
         )
-        signed_in = self.context.request.get(f"{address}/", params={"access_token": TOKEN})
-        assert signed_in.ok, signed_in.status
+        sign_in(self.context, address, token)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.page = self.context.new_page()
         self.page.set_default_timeout(20_000)

@@ -1,17 +1,18 @@
-"""How the token is chosen."""
+"""How tokens are chosen."""
 
 from __future__ import annotations
 
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.access import VARIABLE, chosen_token
+from rollout_traces.inspector.access import NAMED, VARIABLE, chosen_token, named_tokens
 
 
 class TestChosenToken:
     @pytest.fixture(autouse=True)
     def no_variable(self, monkeypatch):
         monkeypatch.delenv(VARIABLE, raising=False)
+        monkeypatch.delenv(NAMED, raising=False)
 
     def test_is_new_each_time_and_long(self):
         first, second = chosen_token("127.0.0.1", False), chosen_token("127.0.0.1", False)
@@ -33,3 +34,31 @@ class TestChosenToken:
         for host in ("0.0.0.0", "192.168.1.7", "::"):
             with pytest.raises(ConfigError, match="--no-token with --host"):
                 chosen_token(host, True)
+
+    def test_cannot_be_left_out_beside_tokens_by_name(self, monkeypatch):
+        monkeypatch.setenv(NAMED, "ben=the-token-of-ben")
+        with pytest.raises(ConfigError, match="--no-token with ROLLOUT_TRACES_TOKENS"):
+            chosen_token("localhost", True)
+
+
+class TestNamedTokens:
+    def test_stand_with_blanks_or_commas_between(self):
+        given = {NAMED: " ben=the-token-of-ben,eva=the-token-of=eva\n"}
+        assert named_tokens(given, "ann") == {"ben": "the-token-of-ben", "eva": "the-token-of=eva"}
+        assert named_tokens({}, "ann") == {}
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ("the-token-of-nobody", "entry 0 is no name=token"),
+            ("ann=the-token-of-ann", "ann: the name or its token is another's"),
+            ("visitor=the-token-of-all", "another's"),
+            ("ben=the-token-of-ben ben=the-token-of-bob", "another's"),
+            ("ben=the-token-of-both eva=the-token-of-both", "another's"),
+            ("ben=short", "ben: seen 5 characters"),
+            ("eva=the-token-of-eva be/n=the-token-of-ben", "entry 1 is no name=token"),
+        ],
+    )
+    def test_that_are_odd_are_refused(self, given, said):
+        with pytest.raises(ConfigError, match=said):
+            named_tokens({NAMED: given}, "ann")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rollout_traces.inspector.few_at_once import FewAtOnce
+from rollout_traces.inspector.few_at_once import MOST_SLOW, FewAtOnce
 
 NEVER = 3600.0
 T = TypeVar("T")
@@ -94,3 +94,89 @@ def test_one_that_fails_raises_and_makes_room():
         return await few.run(lambda: "next")
 
     assert _ran(ask) == "next"
+
+
+def test_a_small_question_does_not_wait_behind_large_ones():
+    later = threading.Event()
+
+    async def ask() -> list[str]:
+        few = FewAtOnce(1, 0.01)
+        for _ in range(3):
+            await few.run(lambda: threading.Event().wait(0.05), "health")
+        await few.run(lambda: None, "rollouts")
+        large = [few.run(lambda: later.wait(60) and "large", "health") for _ in range(8)]
+        waiting = [asyncio.ensure_future(one) for one in large]
+        await asyncio.sleep(0)
+        small = [await few.run(lambda: "small", "rollouts") for _ in range(3)]
+        later.set()
+        return small + await asyncio.gather(*waiting)
+
+    assert _ran(ask) == ["small"] * 3 + ["large"] * 8
+
+
+def test_large_questions_are_answered_one_at_a_time():
+    together, most = 0, 0
+    lock = threading.Lock()
+
+    def answer() -> None:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        threading.Event().wait(0.01)
+        with lock:
+            together -= 1
+
+    async def ask() -> None:
+        few = FewAtOnce(3, 0.001)
+        await few.run(lambda: threading.Event().wait(0.05), "health")
+        await asyncio.gather(*(few.run(answer, "health") for _ in range(6)))
+
+    _ran(ask)
+    assert most == 1
+
+
+def test_a_name_that_became_quick_is_small_again():
+    async def ask() -> bool:
+        few = FewAtOnce(1, 0.02)
+        await few.run(lambda: threading.Event().wait(0.05), "health")
+        was = few._is_large("health")
+        for _ in range(3):
+            await few.run(lambda: None, "health")
+        return was and not few._is_large("health")
+
+    assert _ran(ask)
+
+
+def test_only_so_many_slow_ones_make_room():
+    later, begun = threading.Event(), []
+
+    async def ask() -> int:
+        few = FewAtOnce(1, 0.005)
+
+        def slow() -> None:
+            begun.append(1)
+            later.wait(60)
+
+        waiting = [asyncio.ensure_future(few.run(slow)) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        n = len(begun)
+        later.set()
+        await asyncio.gather(*waiting)
+        return n
+
+    assert _ran(ask) == MOST_SLOW + 1
+
+
+def test_of_a_name_that_is_new_one_is_tried_beside_the_small_ones_and_the_next_is_large():
+    later = threading.Event()
+
+    async def ask() -> list[str]:
+        few = FewAtOnce(3, NEVER)
+        new = [asyncio.ensure_future(few.run(lambda: later.wait(60) and "new", "health")) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        others = [await few.run(lambda: "small") for _ in range(3)]
+        later.set()
+        return others + await asyncio.gather(*new)
+
+    assert _ran(ask) == ["small"] * 3 + ["new"] * 5

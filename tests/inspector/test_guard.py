@@ -6,6 +6,7 @@ import pytest
 
 from rollout_traces.inspector import routes
 from rollout_traces.inspector.access import Access
+from rollout_traces.inspector.visitor import Visitor
 from tests.inspector.asking import CALL, Site
 
 SITE = Site()
@@ -145,68 +146,136 @@ class TestProxies:
 
 
 class TestToken:
-    SITE = Site(access=Access(TOKEN, 7861))
+    ACCESS = Access(TOKEN, "ann", {"ben": "the token of another"})
+    SITE = Site(access=ACCESS)
 
-    def signed_in(self, answer):
-        return answer.headers["set-cookie"].partition(";")[0]
+    def key(self, token: str = TOKEN) -> dict[str, str]:
+        return {"x_rollout_traces_session": self.ACCESS.session_key(self.ACCESS.of_token(token))}
 
-    def test_without_it_the_page_says_what_to_do_and_the_application_is_not_asked(self):
-        answer = self.SITE.ask(accept="text/html")
+    @pytest.mark.parametrize("path", ["/", "/theme.css", "/assets/x.js", "/inspector/abc/scripts.js"])
+    def test_the_empty_page_and_the_packages_code_ask_for_none(self, path):
+        assert self.SITE.ask(path).status == 200
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/config",
+            "/session",
+            "/api/v1/projects",
+            "/trackio/version",
+            "/trackio/assets/x.js",
+            "/trackio/file",
+        ],
+    )
+    def test_nothing_else_is_served_without_it(self, path):
+        answer = self.SITE.ask(path)
         assert (answer.status, answer.seen) == (401, None)
-        assert "rollout-traces show" in answer.body
-        assert TOKEN not in answer.body
-
-    @pytest.mark.parametrize("path", ["/config", "/theme.css", "/assets/x.js", "/trackio/version"])
-    def test_nothing_is_served_without_it(self, path):
-        assert (self.SITE.ask(path).status, self.SITE.ask(path).seen) == (401, None)
+        assert '"kind": "token"' in answer.body
 
     def test_a_call_without_it_is_answered_in_the_form_that_the_page_shows(self):
         answer = self.SITE.ask(CALL, "POST")
-        assert answer.status == 401
-        assert '"kind": "token"' in answer.body
+        assert (answer.status, answer.seen) == (401, None)
+        assert "rollout-traces show" in answer.body
 
-    def test_in_the_address_it_becomes_a_cookie_and_leaves_the_address(self):
-        answer = self.SITE.ask(query=f"project=a+b&access_token={TOKEN.replace(' ', '+')}&where=x")
-        assert answer.status == 303
-        assert answer.headers["location"] == "/?project=a+b&where=x"
-        cookie = answer.headers["set-cookie"]
-        assert cookie.startswith("rollout-traces-7861=")
-        assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Path=/" in cookie
-        assert TOKEN not in cookie and TOKEN.replace(" ", "+") not in cookie
-        assert self.SITE.ask(CALL, "POST", cookie=f"other=1; {self.signed_in(answer)}").status == 200
+    def test_a_session_key_opens_in_its_header_and_nowhere_else(self):
+        key = self.key()["x_rollout_traces_session"]
+        assert self.SITE.ask(CALL, "POST", **self.key()).status == 200
+        for other in ({"cookie": f"rollout-traces-7861={key}"}, {"authorization": f"Bearer {key}"}):
+            assert self.SITE.ask(CALL, "POST", **other).status == 401
+        assert self.SITE.ask("/config", query=f"access_token={key}").status == 401
 
-    def test_no_location_leads_elsewhere(self):
-        token = f"access_token={TOKEN.replace(' ', '+')}"
-        for path in ("//evil.example/", "/\\evil.example", "/trackio//evil.example"):
-            assert self.SITE.ask(path, query=token).status == 404
+    @pytest.mark.parametrize(
+        "name", ["rollout-traces", "rollout-traces-7861", "x-rollout-traces-session", "access_token"]
+    )
+    def test_no_cookie_opens_anything_and_none_is_set(self, name):
+        values = (TOKEN, self.key()["x_rollout_traces_session"], self.ACCESS.dashboard)
+        for path in ("/config", "/api/v1/projects", "/trackio/", "/trackio/version"):
+            for value in values:
+                assert self.SITE.ask(path, cookie=f"{name}={value}").status == 401
+        answers = (self.SITE.ask(), self.SITE.ask("/config", **self.key()), self.SITE.ask("/session", "POST"))
+        assert all("set-cookie" not in answer.headers for answer in answers)
 
-    def test_another_ports_cookie_opens_nothing(self):
-        cookie = self.signed_in(self.SITE.ask(query=f"access_token={TOKEN.replace(' ', '+')}"))
-        assert self.SITE.ask(cookie=cookie.replace("7861", "7862")).status == 401
-        assert Site(access=Access("another token, as long", 7861)).ask(cookie=cookie).status == 401
+    def test_in_the_query_of_an_address_it_opens_nothing(self):
+        for path in ("/config", "/trackio/", "/api/v1/projects"):
+            assert self.SITE.ask(path, query=f"access_token={TOKEN.replace(' ', '+')}").status == 401
+
+    def test_a_key_ends_with_its_server_though_the_token_stays(self):
+        after = Site(access=Access(TOKEN, "ann"))
+        assert after.ask(CALL, "POST", **self.key()).status == 401
+        assert after.ask(self.ACCESS.dashboard + "/version").status == 404
 
     @pytest.mark.parametrize("given", ["", "x", TOKEN[:-1], TOKEN + "x", "\x00", "ä"])
     def test_a_wrong_one_opens_nothing(self, given):
-        assert self.SITE.ask(query=f"access_token={given}").status == 401
-        assert self.SITE.ask(authorization=f"Bearer {given}").status == 401
+        assert self.SITE.ask("/config", x_rollout_traces_session=given).status == 401
+        assert self.SITE.ask("/config", authorization=f"Bearer {given}").status == 401
 
     def test_programs_send_it_as_a_bearer(self):
         assert self.SITE.ask("/config", authorization=f"Bearer {TOKEN}").status == 200
+        assert self.SITE.ask("/config", authorization="Bearer the token of another").status == 200
 
-    def test_over_https_the_cookie_is_secure_and_in_a_frame_partitioned(self):
-        query = f"access_token={TOKEN.replace(' ', '+')}"
-        assert "; Secure" in self.SITE.ask(query=query, scheme="https").headers["set-cookie"]
-        framed = Site(access=Access(TOKEN, 7861, framed=True), ancestors=("https://hub.example",))
-        cookie = framed.ask(query=query).headers["set-cookie"]
-        assert "Secure; Partitioned; SameSite=None" in cookie
+    def test_each_token_has_its_name_and_one_is_the_owners(self):
+        def who(headers):
+            return self.ACCESS.visitor(headers)
 
-    def test_a_host_that_is_not_served_does_not_reach_it(self):
-        answer = self.SITE.ask(host="evil.example", query=f"access_token={TOKEN.replace(' ', '+')}")
-        assert (answer.status, "set-cookie" in answer.headers) == (403, False)
+        assert who({"authorization": f"Bearer {TOKEN}"}) == Visitor("ann", owner=True)
+        assert who({"authorization": "Bearer the token of another"}) == Visitor("ben")
+        ben = self.ACCESS.session_key(Visitor("ben"))
+        assert who({"x-rollout-traces-session": ben}) == Visitor("ben")
+        assert who({}) is None and Access().visitor({}) == Visitor("visitor")
+
+
+class TestTheDashboardsPath:
+    ACCESS = TestToken.ACCESS
+    SITE = Site(access=ACCESS)
+
+    @pytest.mark.parametrize("path", ["/", "/metrics", "/version", "/file", "/assets/index-x.js"])
+    def test_opens_the_dashboard_without_a_header(self, path):
+        answer = self.SITE.ask(self.ACCESS.dashboard + path)
+        assert (answer.status, answer.seen["path"]) == (200, "/trackio" + path)
+        assert self.SITE.ask(self.ACCESS.dashboard + "/api/get_traces", "POST").status == 200
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/config",
+            "/api/v1/projects",
+            "/session",
+            "/../config",
+            "/../api/v1/projects",
+            "/gradio_api/component_server",
+        ],
+    )
+    def test_opens_nothing_of_the_inspector(self, path):
+        for method in ("GET", "POST"):
+            answer = self.SITE.ask(self.ACCESS.dashboard + path, method)
+            assert (answer.status, answer.seen) == (404, None)
+
+    def test_writes_nothing(self):
+        site = Site(access=self.ACCESS, write_token="the write token, long")
+        for headers in ({}, {"x_trackio_write_token": "the write token, long"}):
+            for name in ("bulk_log", "upload", "delete_run"):
+                assert site.ask(f"{self.ACCESS.dashboard}/api/{name}", "POST", **headers).seen is None
+
+    def test_any_other_path_says_where_it_is(self):
+        for path in ("/trackio", "/trackio/", "/trackio/metrics"):
+            answer = self.SITE.ask(path)
+            assert (answer.status, answer.seen) == (401, None)
+            assert "at the top of" in answer.body and self.ACCESS.dashboard not in answer.body
+        for key in ("x" * 40, "", self.ACCESS.dashboard[9:-1]):
+            assert self.SITE.ask(f"/trackio/{key}/version").status in (401, 404)
+
+    def test_below_a_proxys_prefix_it_is_found_too(self):
+        site = Site(access=self.ACCESS, root_path="/tools/rollouts")
+        for path in (f"/tools/rollouts{self.ACCESS.dashboard}/version", f"{self.ACCESS.dashboard}/version"):
+            assert site.ask(path).seen["path"] == "/tools/rollouts/trackio/version"
+
+    def test_without_a_token_there_is_none_to_guess(self):
+        assert Access().dashboard == "/trackio"
+        assert Site().ask("/trackio/").status == 200
 
 
 class TestWriteToken:
-    SITE = Site(access=Access(TOKEN, 7861), writing=Access("the write token, long"))
+    SITE = Site(access=Access(TOKEN), write_token="the write token, long")
 
     def test_opens_what_runs_log_and_nothing_else(self):
         sent = {"x_trackio_write_token": "the write token, long"}
@@ -214,7 +283,7 @@ class TestWriteToken:
         assert self.SITE.ask("/trackio/version", **sent).status == 200
         assert self.SITE.ask("/trackio/api/get_traces", "POST", **sent).status == 401
         assert self.SITE.ask(CALL, "POST", **sent).status == 401
-        assert self.SITE.ask("/", **sent).status == 401
+        assert self.SITE.ask("/config", **sent).status == 401
 
     def test_the_token_that_reads_does_not_write(self):
         answer = self.SITE.ask("/trackio/api/bulk_log", "POST", authorization=f"Bearer {TOKEN}")
@@ -301,7 +370,7 @@ class TestHeaders:
             SITE.ask("/nowhere"),
             SITE.ask(CALL, "POST", content_type="-"),
         )
-        closed = Site(access=Access(TOKEN)).ask()
+        closed = Site(access=Access(TOKEN)).ask("/trackio/")
         for answer in (SITE.ask(), SITE.ask("/config"), SITE.ask(CALL, "POST"), closed, *refused):
             headers = answer.headers
             assert headers["x-content-type-options"] == "nosniff"
@@ -334,7 +403,7 @@ class TestHeaders:
         assert Site(content=html, early=early).ask().headers["link"] == early
         assert "link" not in Site(content=html).ask().headers
         assert "link" not in Site(content=html, early=early).ask("/trackio/").headers
-        assert "link" not in Site(content=html, early=early, access=Access(TOKEN)).ask().headers
+        assert "link" not in Site(content=html, early=early, access=Access(TOKEN)).ask("/trackio/").headers
 
     def test_media_of_a_project_is_shown_and_never_run(self):
         answer = Site(content=("text/html", b"<script>x()</script>")).ask("/trackio/file")
@@ -361,9 +430,3 @@ class TestBehindAPrefix:
     def test_a_path_that_only_begins_like_it_is_not_below_it(self):
         assert Site(root_path="/a/b").ask("/a/bc").status == 404
         assert Site(root_path="/a/b").ask("/a/b").seen is None
-
-    def test_the_cookie_is_sent_below_it_alone(self):
-        site = Site(access=Access(TOKEN), root_path="/a/b")
-        answer = site.ask("/", query=f"access_token={TOKEN.replace(' ', '+')}")
-        assert answer.headers["location"] == "/a/b/"
-        assert "Path=/a/b;" in answer.headers["set-cookie"]

@@ -5,23 +5,41 @@ from __future__ import annotations
 import contextlib
 import http.server
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import TOKEN, Served, Visit
+from tests.inspector.conftest import TOKEN, Served, Visit, sign_in
 
 pytestmark = pytest.mark.browser
 
 
+@dataclass
+class Elsewhere:
+    """Another service on localhost, which keeps what browsers send to it.
+
+    Attributes:
+        address: its own.
+        cookies: values of the Cookie headers that reached it.
+    """
+
+    address: str
+    cookies: list[str]
+
+
 @pytest.fixture
-def elsewhere() -> Iterator[str]:
-    """The address of another service on localhost, with a page."""
+def elsewhere() -> Iterator[Elsewhere]:
+    """Another service on localhost, with a page."""
+    cookies: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            cookies.extend(self.headers.get_all("Cookie") or ())
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -32,64 +50,131 @@ def elsewhere() -> Iterator[str]:
 
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{served.server_address[1]}"
+    yield Elsewhere(f"http://127.0.0.1:{served.server_address[1]}", cookies)
     served.shutdown()
     served.server_close()
 
 
+def printed(server: Served) -> str:
+    """The address that the command printed."""
+    lines = server.output.read_text().splitlines()
+    return next(line for line in lines if line.startswith("Inspector: ")).split()[1]
+
+
 class TestTheToken:
-    def test_without_it_a_page_says_what_to_do_and_takes_it(self, chromium, served: Served):
+    def test_without_it_the_page_is_empty_says_what_to_do_and_takes_it(self, chromium, served: Served):
         context = chromium.new_context()
         page = context.new_page()
         page.goto(f"{served.address}/?project=demo")
         expect(page.get_by_role("heading")).to_have_text("This inspector asks for its token")
         expect(page.locator("body")).to_contain_text("rollout-traces show")
+        assert "run-a" not in page.content()
         page.get_by_label("Token").fill("a wrong one")
-        page.get_by_role("button").click()
+        page.get_by_role("button", name="Open", exact=True).click()
         expect(page.locator("body")).to_contain_text("not this server's")
         page.get_by_label("Token").fill(TOKEN)
-        page.get_by_role("button").click()
+        page.get_by_role("button", name="Open", exact=True).click()
         expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
-        assert "access_token" not in page.url
+        assert TOKEN not in page.url
         context.close()
 
     def test_the_printed_address_opens_the_page_and_leaves_no_token_in_it(self, chromium, served: Served):
-        said = served.output.read_text()
-        address = next(line for line in said.splitlines() if line.startswith("Inspector: ")).split()[1]
         context = chromium.new_context()
         page = context.new_page()
-        page.goto(f"{address}&project=demo&tab=rollouts")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(printed(served).replace("/#", "/?project=demo&tab=rollouts#"))
         expect(page.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
+        assert "#" not in page.url
+        assert not [url for url in asked if "access_token" in url.partition("#")[0]]
+        assert context.cookies() == [] and page.evaluate("localStorage.length") == 0
+        page.go_back()
         assert "access_token" not in page.url
-        assert "access_token" not in page.evaluate(
-            "document.referrer + performance.getEntries().map(e => e.name).join()"
-        )
-        [cookie] = context.cookies()
-        assert cookie["name"] == f"rollout-traces-{served.port}"
-        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
-        assert page.evaluate("document.cookie") == ""
         context.close()
 
-    def test_a_page_that_outlives_its_server_says_what_to_do(self, chromium, home):
+    def test_reload_back_and_a_link_in_a_new_tab_keep_the_session(self, chromium, served: Served):
+        context = chromium.new_context()
+        page = context.new_page()
+        page.goto(printed(served).replace("/#", "/?project=demo&run=run-a&tab=rollouts#"))
+        turn = page.locator("[data-testid='turn']:visible").first
+        expect(turn).to_be_visible(timeout=20_000)
+        page.locator("[data-testid='tab-health']").click()
+        expect(page.locator("[data-testid='tab-health']")).to_have_attribute("aria-current", "page")
+        page.go_back()
+        expect(turn).to_be_visible(timeout=20_000)
+        page.reload()
+        expect(turn).to_be_visible(timeout=20_000)
+        with context.expect_page() as opened:
+            page.locator("[data-testid='tab-health']").click(modifiers=["Control"])
+        expect(opened.value.locator("[data-testid='tab-health']")).to_have_attribute(
+            "aria-current", "page", timeout=20_000
+        )
+        expect(opened.value.locator("[data-testid='sign-in']")).to_have_count(0)
+        context.close()
+
+    def test_the_printed_address_opens_a_second_tab(self, chromium, served: Served):
+        context = chromium.new_context()
+        for _ in range(2):
+            page = context.new_page()
+            page.goto(printed(served).replace("/#", "/?project=demo#"))
+            expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        context.close()
+
+    def test_a_session_that_ended_with_its_server_says_what_to_do(self, chromium, home):
         server = Served(home)
         visit = Visit(chromium, server.address)
         visit.open(project="demo")
-        visit.context.clear_cookies()
-        expect(visit.get("live")).to_contain_text("asks for its token", timeout=30_000)
         server.stop()
+        anew = Served(home, port=server.port)
+        try:
+            expect(visit.get("live")).to_contain_text(
+                "open the address that `rollout-traces show` printed", timeout=30_000
+            )
+            visit.page.reload()
+            expect(visit.get("sign-in")).to_contain_text("This session ended with the server")
+            visit.page.goto(printed(anew).replace("/#", "/?project=demo#"))
+            expect(visit.page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        finally:
+            anew.stop()
         visit.sins.clear()
         visit.close()
 
 
 class TestAnotherServiceOnLocalhost:
-    def test_its_page_reads_and_calls_nothing(self, chromium, served: Served, elsewhere: str):
-        """It is of the same site, so the cookie is sent along."""
+    def test_it_collects_nothing_that_opens_the_inspector(
+        self, chromium, served: Served, elsewhere: Elsewhere
+    ):
+        """Whoever signed in opens it; what his browser sends along is replayed."""
         context = chromium.new_context()
-        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        page = context.new_page()
+        page.goto(printed(served).replace("/#", "/?project=demo#"))
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        dashboard = context.new_page()
+        dashboard.goto(served.address + page.locator("[data-testid='trackio-link']").get_attribute("href"))
+        expect(dashboard.locator("body")).to_contain_text("run-a", timeout=20_000)
+        for tab in (page, context.new_page()):
+            tab.goto(elsewhere.address)
+            assert (
+                tab.evaluate(
+                    "[...Object.keys(sessionStorage), ...Object.keys(localStorage), document.cookie].join('')"
+                )
+                == ""
+            )
+        assert elsewhere.cookies == []
+        for cookie in ("", *elsewhere.cookies):
+            for path in ("/config", "/api/v1/projects", "/trackio/", "/trackio/version", "/session"):
+                request = urllib.request.Request(served.address + path, headers={"Cookie": cookie})
+                with pytest.raises(urllib.error.HTTPError, match="401"):
+                    urllib.request.urlopen(request, timeout=10)
+        context.close()
+
+    def test_its_page_reads_and_calls_nothing(self, chromium, served: Served, elsewhere: Elsewhere):
+        context = chromium.new_context()
+        sign_in(context, served.address)
         page = context.new_page()
         answered: list[tuple[int, str]] = []
         page.on("response", lambda answer: answered.append((answer.status, answer.url)))
-        page.goto(elsewhere)
+        page.goto(elsewhere.address)
         tried = page.evaluate(
             """async inspector => {
               const tried = {};
@@ -120,11 +205,11 @@ class TestAnotherServiceOnLocalhost:
         assert all(status >= 400 for status, url in answered if url.startswith(served.address)), answered
         context.close()
 
-    def test_it_cannot_show_the_page_in_a_frame(self, chromium, served: Served, elsewhere: str):
+    def test_it_cannot_show_the_page_in_a_frame(self, chromium, served: Served, elsewhere: Elsewhere):
         context = chromium.new_context()
-        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        sign_in(context, served.address)
         page = context.new_page()
-        page.goto(elsewhere)
+        page.goto(elsewhere.address)
         page.evaluate(
             "address => { const f = document.createElement('iframe'); f.src = address; document.body.append(f); }",
             served.address,
@@ -133,11 +218,11 @@ class TestAnotherServiceOnLocalhost:
         assert all(frame.locator(".rt-active").count() == 0 for frame in page.frames[1:])
         context.close()
 
-    def test_a_link_on_it_opens_the_page(self, chromium, served: Served, elsewhere: str):
+    def test_a_link_on_it_opens_the_page(self, chromium, served: Served, elsewhere: Elsewhere):
         context = chromium.new_context()
-        context.request.get(f"{served.address}/", params={"access_token": TOKEN})
+        sign_in(context, served.address)
         page = context.new_page()
-        page.goto(elsewhere)
+        page.goto(elsewhere.address)
         page.evaluate(
             "address => { const a = document.createElement('a'); a.href = address; a.textContent = 'open'; document.body.append(a); }",
             f"{served.address}/?project=demo",
@@ -148,14 +233,14 @@ class TestAnotherServiceOnLocalhost:
 
 
 class TestADeclaredFrame:
-    def test_shows_the_page_with_its_cookie(self, chromium, home):
+    def test_shows_the_page(self, chromium, home):
         server = Served(home, "--frame-ancestor", "https://hub.example")
         context = chromium.new_context()
         try:
             with contextlib.suppress(Exception):  # newer Chromium asks before a public page shows a local one
                 context.grant_permissions(["local-network-access"], origin="https://hub.example")
             page = context.new_page()
-            inner = f"{server.address}/?project=demo&tab=rollouts&access_token={quote(TOKEN)}"
+            inner = f"{server.address}/?project=demo&tab=rollouts#access_token={quote(TOKEN)}"
             page.route(
                 "https://hub.example/",
                 lambda route: route.fulfill(
@@ -167,9 +252,7 @@ class TestADeclaredFrame:
             frame = page.frame_locator("iframe")
             expect(frame.locator(".rt-active").first).to_be_visible(timeout=20_000)
             expect(frame.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
-            [cookie] = context.cookies()
-            assert (cookie["secure"], cookie["sameSite"]) == (True, "None")
-            assert cookie.get("partitionKey")
+            assert context.cookies() == []
         finally:
             context.close()
             server.stop()
@@ -205,7 +288,8 @@ class TestThePolicy:
         for tab in ("compare", "explore", "health"):
             visit.get(f"tab-{tab}").click()
             visit.page.wait_for_timeout(700)
+        dashboard = visit.get("trackio-link").get_attribute("href").partition("?")[0]
         for page in ("", "traces", "runs", "files", "settings"):
-            visit.page.goto(f"{visit.address}/trackio/{page}?project=demo")
+            visit.page.goto(f"{visit.address}{dashboard}{page}?project=demo")
             visit.page.wait_for_timeout(700)
         assert not [text for text in said if "Content Security Policy" in text], said

@@ -46,7 +46,7 @@ def test_the_examples_of_a_point_are_kept_rollouts_alone(workspace: Workspace) -
 def test_the_run_page_reads_them_too(workspace: Workspace) -> None:
     report = run_report(workspace, Request(PLACE))
     assert (report["kept_only"], report["n_rows"], report["n_steps"]) == (True, 8, 2)
-    assert {"Reward, mean", "Component brief"} <= {metric["title"] for metric in report["metrics"]}
+    assert {"Reward, mean", "Component “brief”"} <= {metric["title"] for metric in report["metrics"]}
 
 
 def test_every_page_says_that_how_many_there_were_is_unknown(workspace: Workspace) -> None:

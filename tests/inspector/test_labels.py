@@ -14,10 +14,12 @@ from playwright.sync_api import expect
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.labels import annotate
+from rollout_traces.inspector.visitor import Visitor, asking
 from rollout_traces.inspector.workspace import Request, Workspace
 from tests.inspector.conftest import Served, Visit
 
 pytestmark = pytest.mark.browser
+ANN, BEN = "the-token-that-ann-has", "the-token-that-ben-has"
 HOSTILE = 'javascript:window.pwned=1 "><img src=x onerror=window.pwned=2>'
 WHERE = {"tab": "rollouts", "project": "demo", "run": "run-b", "step": 2, "group": 1}
 
@@ -32,24 +34,23 @@ def copied(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(copied: Path) -> Iterator[Served]:
-    started = Served(copied)
+    started = Served(copied, ROLLOUT_TRACES_TOKENS=f"ann={ANN} ben={BEN}")
     yield started
     started.stop()
 
 
 @pytest.fixture
 def two(chromium, server: Served) -> Iterator[tuple[Visit, Visit]]:
-    """Two people at the same server."""
-    visits = (Visit(chromium, server.address), Visit(chromium, server.address))
+    """Two people at the same server, each with a token of his own."""
+    visits = (Visit(chromium, server.address, token=ANN), Visit(chromium, server.address, token=BEN))
     yield visits
     for visit in visits:
         visit.close()
 
 
-def keep(visit: Visit, key: str, text: str, author: str) -> None:
+def keep(visit: Visit, key: str, text: str) -> None:
     visit.page.keyboard.press(key)
     visit.get("label-text").fill(text)
-    visit.get("label-author").fill(author)
     visit.get("label-keep").click()
     expect(visit.get("label-dialog")).to_have_count(0)
 
@@ -60,8 +61,8 @@ class TestLabelling:
         for visit in two:
             visit.open(**WHERE)
             expect(visit.get("turn").first).to_be_visible()
-        keep(ann, "q", "reward hack", "ann")
-        keep(ann, "u", "answers before it reads", "ann")
+        keep(ann, "q", "reward hack")
+        keep(ann, "u", "answers before it reads")
         expect(ann.get("label")).to_contain_text("reward hack")
         expect(ben.get("label")).to_contain_text("reward hack", timeout=20_000)
         expect(ben.get("note")).to_contain_text("answers before it reads")
@@ -73,13 +74,30 @@ class TestLabelling:
             json.loads(line) for line in (copied / "rollout-labels" / "demo.jsonl").read_text().splitlines()
         ]
         assert [(line["kind"], line["author"]) for line in lines[:2]] == [("label", "ann"), ("note", "ann")]
+        ann.page.keyboard.press("q")
+        expect(ann.get("label-author")).to_have_text("as ann")
+
+    def test_only_its_writer_and_the_owner_take_one_back(self, two, chromium, server):
+        ann, ben = two
+        where = {**WHERE, "group": 0}
+        for visit in two:
+            visit.open(**where)
+            expect(visit.get("turn").first).to_be_visible()
+        keep(ann, "q", "hers")
+        expect(ben.get("label")).to_contain_text("hers", timeout=20_000)
+        expect(ben.get("label-remove")).to_have_count(0)
+        owner = Visit(chromium, server.address)
+        owner.open(**where)
+        owner.get("label-remove").first.click()
+        expect(owner.get("label")).to_have_count(0)
+        owner.close()
 
     def test_a_digit_keeps_an_offered_label_and_the_cross_takes_it_back(self, two):
         ann, _ = two
         ann.open(**WHERE)
         expect(ann.get("turn").first).to_be_visible()
         if not ann.get("label").count():
-            keep(ann, "q", "reward hack", "ann")
+            keep(ann, "q", "reward hack")
         ann.page.keyboard.press("j")
         expect(ann.get("label")).to_have_count(0)
         ann.page.keyboard.press("q")
@@ -92,15 +110,15 @@ class TestLabelling:
         ann, _ = two
         ann.open(**WHERE, mode="tokens", token=30)
         expect(ann.get("turn").first).to_be_visible()
-        keep(ann, "q", "slip", "ann")
+        keep(ann, "q", "slip")
         expect(ann.page.locator("[data-label='slip']")).to_contain_text("tokens 30–30")
 
     def test_a_hostile_label_is_text(self, two):
         ann, _ = two
         ann.open(**WHERE)
         expect(ann.get("turn").first).to_be_visible()
-        keep(ann, "q", HOSTILE[:60], HOSTILE[:60])
-        keep(ann, "u", HOSTILE, "ann")
+        keep(ann, "q", HOSTILE[:60])
+        keep(ann, "u", HOSTILE)
         expect(ann.get("note").last).to_contain_text(HOSTILE)
         ann.page.reload()
         expect(ann.get("note").last).to_contain_text(HOSTILE)
@@ -123,7 +141,7 @@ class TestLabelling:
         ann, _ = two
         ann.open(**WHERE)
         expect(ann.get("turn").first).to_be_visible()
-        keep(ann, "q", "seen", "ann")
+        keep(ann, "q", "seen")
         ann.open(
             project="demo",
             run="run-b",
@@ -149,9 +167,39 @@ class TestWhoMay:
     def test_nobody_where_labels_are_switched_off(self, copied):
         workspace = Workspace(folder=copied, may_label=False)
         row = workspace.store("demo").query(limit=1).rows[0]
-        asked = {"project": "demo", "id": row.id, "kind": "label", "text": "x", "author": "a"}
-        with pytest.raises(StoreError, match="--no-labels"):
+        asked = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
+        with pytest.raises(StoreError, match="--no-labels"), asking(Visitor("ann", owner=True)):
             annotate(workspace, Request(asked))
+        workspace.close()
+
+    def test_nobody_under_anothers_name(self, copied):
+        workspace = Workspace(folder=copied)
+        row = workspace.store("demo").query(limit=1).rows[0]
+        asked = {
+            "project": "demo",
+            "id": row.id,
+            "kind": "label",
+            "text": "x",
+            "author": "ben",
+            "time": "then",
+        }
+        with asking(Visitor("ann")):
+            entries = annotate(workspace, Request(asked))["entries"]
+        assert [each["author"] for each in entries if each["text"] == "x"] == ["ann"]
+        assert all(each["time"] != "then" for each in entries)
+        workspace.close()
+
+    def test_what_another_wrote_the_owner_alone_takes_back(self, copied):
+        workspace = Workspace(folder=copied)
+        store = workspace.store("demo")
+        row = store.query(limit=1).rows[0]
+        entry = store.labels.add("note", row["uid"], "ben wrote this", "ben")
+        asked = Request({"project": "demo", "id": row.id, "kind": "removed", "text": entry.id})
+        with asking(Visitor("ann")), pytest.raises(StoreError, match="“ben” wrote it"):
+            annotate(workspace, asked)
+        with asking(Visitor("grace", owner=True)):
+            left = annotate(workspace, asked)["entries"]
+        assert entry.id not in [each["id"] for each in left]
         workspace.close()
 
     @pytest.mark.parametrize(
@@ -167,8 +215,8 @@ class TestWhoMay:
         workspace = Workspace(folder=copied)
         row = workspace.store("demo").query(limit=1).rows[0]
         before = workspace.store("demo").labels.now().stamp
-        common = {"project": "demo", "id": row.id, "kind": "label", "text": "x", "author": "a"}
-        with pytest.raises(StoreError, match=said):
+        common = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
+        with pytest.raises(StoreError, match=said), asking(Visitor("ann")):
             annotate(workspace, Request({**common, **asked}))
         assert workspace.store("demo").labels.now().stamp == before
         workspace.close()

@@ -94,6 +94,10 @@ class TestShares:
         ledger = rows(group=[0, 0], reward=[1.0, 0.0], reward_status=["ok", "timeout"])
         assert measured(ledger)["reward/mean"] == 1.0 and measured(ledger)["reward/failed_share"] == 0.5
 
+    def test_no_share_of_failed_rewards_where_the_step_gave_no_status(self):
+        ledger = rows(group=[0, 0], reward=[1.0, 0.0], reward_status=[None, None])
+        assert "reward/failed_share" not in measured(ledger)
+
     def test_the_update_of_three_rollouts(self):
         ledger = rows(group=[0] * 5, update_share=[0.4, 0.3, 0.1, 0.1, 0.1])
         assert measured(ledger)["update/top3_share"] == pytest.approx(0.8)

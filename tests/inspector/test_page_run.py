@@ -71,10 +71,11 @@ class TestAnswers:
     def test_the_report_names_engine_and_step(self, workspace: Workspace):
         report = run_report(workspace, Request({"project": "story", "run": "off"}))
         head = report["diagnoses"][0]
-        assert head["kind"] == "engine_off" and abs(head["step"] - AT) <= 2
-        assert head["sentence"].startswith("engine vllm-1 ") and " on engine vllm-1, " in head["sentence"]
-        assert f"since step {head['step']}." in head["sentence"]
-        assert f"engine = 'vllm-1' and step >= {head['step']}" in head["where"]
+        assert head["part"] == "engine “vllm-1”" and abs(head["step"] - AT) <= 2
+        assert {"mismatch_abs_max", "mismatch_k3"} & set(head["series"])
+        assert " on engine “vllm-1”, " in head["sentence"]
+        assert f"since step {head['step']}" in head["sentence"]
+        assert "engine = 'vllm-1'" in head["where"] and f"step >= {head['step']}" in head["where"]
         assert not any("vllm-0" in each["sentence"] for each in report["diagnoses"])
         assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
@@ -82,7 +83,7 @@ class TestAnswers:
     def test_the_curves_wait_for_no_diagnosis(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
         place = Request({"project": "story", "run": "off"})
         with monkeypatch.context() as patch:
-            patch.setattr("rollout_traces.analysis.diagnoses.diagnose_series", None)
+            patch.setattr("rollout_traces.analysis.run_report.diagnose", None)
             curves = run_curves(workspace, place)
         with monkeypatch.context() as patch:
             patch.setattr("rollout_traces.inspector.pages.run._metrics", None)
@@ -98,7 +99,7 @@ class TestAnswers:
         place = {"project": "story", "run": "off"}
         report = run_report(workspace, Request(place))
         head = diagnosis_figures(workspace, Request({**place, "diagnosis": 0}))["queries"]
-        assert len(head) > len(report["diagnoses"][0]["consequences"])
+        assert len(head) >= len(report["diagnoses"][0]["series"])
         assert all(query["rows"] for query in head)
         for at in range(len(report["events"])):
             (query,) = diagnosis_figures(workspace, Request({**place, "event": at}))["queries"]
@@ -153,7 +154,10 @@ class TestPage:
         shown.open(project="story", run="healthy", split="rollout")
         shown.get("run-verdict").wait_for()
         assert "Nothing stands out" in shown.get("run-verdict").inner_text()
-        assert shown.get("diagnoses").count() == 0
+        assert (
+            shown.page.locator("[data-testid='diagnoses'] :is(.rt-sev-error, .rt-sev-warn):visible").count()
+            == 0
+        )
 
     def test_the_curves_are_drawn_while_changes_are_looked_for(self, shown: Visit):
         page, held = shown.page, []

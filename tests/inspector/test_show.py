@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -32,8 +33,8 @@ class TestShow:
     def test_prints_the_addresses(self, served):
         said = served.output.read_text()
         token = urlencode({"access_token": TOKEN})
-        assert f"Inspector: http://127.0.0.1:{served.port}/?{token}" in said
-        assert f"http://127.0.0.1:{served.port}/trackio/?{token}" in said
+        assert f"Inspector: http://127.0.0.1:{served.port}/#{token}" in said
+        assert re.search(rf"http://127.0.0.1:{served.port}/trackio/[0-9a-f]{{40}}/\n", said)
 
     def test_help_shows_an_example(self, tmp_path):
         assert "rollout-traces show --project gsm8k" in run_show(tmp_path, "--help").stdout
@@ -73,18 +74,18 @@ class TestPorts:
 class TestAddress:
     def test_is_one_a_browser_can_open(self):
         everywhere = ServerOptions(host="0.0.0.0", port=7861, token="a+b")
-        address = "http://127.0.0.1:7861/?project=a+b%26c&access_token=a%2Bb"
+        address = "http://127.0.0.1:7861/?project=a+b%26c#access_token=a%2Bb"
         assert page_address(everywhere, "a b&c") == address
         behind = ServerOptions(host="::1", port=1, root_path="/proxy/1/")
-        assert page_address(behind, path="trackio/") == "http://[::1]:1/proxy/1/trackio/"
+        assert page_address(behind) == "http://[::1]:1/proxy/1/"
 
     def test_the_browser_is_not_given_the_token_in_its_command_line(self, monkeypatch):
         given = []
         monkeypatch.setattr("webbrowser.open", given.append)
-        _open_browser("http://127.0.0.1:1/?access_token=secret&project=a")
+        _open_browser("http://127.0.0.1:1/?project=a&b#access_token=secret")
         path = Path(urlsplit(given[0]).path)
         assert "secret" not in given[0]
-        assert "url=http://127.0.0.1:1/?access_token=secret&amp;project=a" in path.read_text()
+        assert "url=http://127.0.0.1:1/?project=a&amp;b#access_token=secret" in path.read_text()
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
 

@@ -51,6 +51,30 @@ class TestNamedValues:
         assert np.array_equal(ledger.get("extra/level"), [3.0, 1.0, np.nan], equal_nan=True)
         assert ledger.get("extra/topic").tolist() == ["sets", None, "7"]
 
+    def test_whole_numbers_that_no_float_holds_stay_as_they_are(self):
+        far = 2**60 + 3
+        ledger = unpack(pack(ledger_of(extras=[{"seed": far}, {"seed": 7}, {}])))
+        assert [ledger.row(b).get("extra/seed") for b in range(3)] == [far, 7, None]
+        both = concatenate([ledger, ledger_of(extras=[{"seed": 0.5}] * 3)])
+        assert both.get("extra/seed")[[1, 3]].tolist() == [7.0, 0.5] and np.isnan(both.get("extra/seed")[2])
+
+    def test_a_number_is_written_alike_among_texts_whatever_step_it_is_of(self):
+        odd = [{"level": value} for value in (True, 1.0, 2.5, float("inf"), 10**15, "x")]
+        numbers = ledger_of(5, extras=odd[:5])
+        together = ledger_of(6, extras=odd).get("extra/level").tolist()
+        assert together == ["1", "1", "2.5", "Infinity", "1000000000000000", "x"]
+        beside = concatenate([numbers, ledger_of(1, extras=[{"level": "x"}])])
+        assert beside.get("extra/level").tolist() == together
+
+    def test_an_infinite_number_is_one_and_not_unknown(self):
+        ledger = unpack(
+            pack(
+                ledger_of(rewards=[float("inf")] * 3, extras=[{"x": float("-inf")}, {}, {"x": float("nan")}])
+            )
+        )
+        assert ledger.row(0)["reward"] == float("inf")
+        assert [ledger.row(b)["extra/x"] for b in range(3)] == [float("-inf"), None, None]
+
     def test_there_are_only_so_many_names(self):
         ledger = ledger_of(extras=[{f"x{i}": i for i in range(100)}] * 3)
         assert sum(name.startswith("extra/") for name in ledger.columns) == MAX_NAMES

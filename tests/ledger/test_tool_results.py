@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from rollout_traces.ledger.tool_results import result_failed, tool_failed
+from tests import service_desk
 from tests.builders import make_transcript
-
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "tau_airline_dev.json"
 
 
 @pytest.mark.parametrize(
@@ -70,14 +66,8 @@ def test_only_tool_turns_can_fail():
     assert [tool_failed(turn) for turn in transcript.turns] == [False, False, True]
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="real conversations are not beside the checkout")
-def test_on_real_conversations_exactly_the_results_that_open_with_error_failed():
-    results = [
-        message["content"]
-        for conversation in json.loads(REAL.read_text())
-        for message in conversation["messages"]
-        if message["role"] == "tool"
-    ]
+def test_in_whole_conversations_exactly_the_results_that_open_with_error_failed():
+    results = [m["content"] for r in service_desk.records() for m in r.messages if m["role"] == "tool"]
     failed = [text for text in results if result_failed(text)]
-    assert len(results) == 274 and len(failed) == 24
+    assert len(failed) == sum(r.n_failed_results for r in service_desk.records()) > 10
     assert all(text.startswith("Error:") for text in failed)

@@ -70,6 +70,19 @@ class TestTies:
         assert found["group/tie_cause/identical_completions_share"] == 0.5
         assert found["group/tie_share"] == 1.0
 
+    def test_a_part_of_a_group_is_identical_though_its_first_rollout_lies_elsewhere(self):
+        ledger = make_ledger(
+            reward=[1] * 4,
+            group=[0] * 4,
+            sample=[0, 1, 2, 3],
+            equal_to=[0, 0, 0, 0],
+            source=["a", "b", "b", "b"],
+        )
+        found = of_ledger(ledger)
+        assert found["source/b/group/tie_cause/identical_completions_share"] == 1.0
+        other = of_ledger(ledger.with_columns(equal_to=np.asarray([0, 1, 1, 3])))
+        assert other["source/b/group/tie_cause/identical_completions_share"] == 0.0
+
     def test_a_group_with_an_unknown_reward_is_not_tied(self):
         found = of_ledger(make_ledger(reward=[1, 1, None, 1, 0, 1], group=[0, 0, 0, 1, 1, 1]))
         assert found["group/tie_share"] == 0.0

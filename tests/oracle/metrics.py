@@ -356,7 +356,6 @@ def cause_of(group: list[Row], span: tuple[float, float]) -> str:
     margin = 1e-6 * max(1.0, abs(low), abs(high))
     known = [reward for row in group if (reward := reward_of(row)) is not None]
     equal_to = [row.columns["equal_to"] for row in group]
-    first = min(row.columns["sample"] for row in group)
     varied = high - low > margin
     if all(failed(row) for row in group):
         return "all_failed_reward"
@@ -364,7 +363,7 @@ def cause_of(group: list[Row], span: tuple[float, float]) -> str:
         return "all_truncated"
     if all(row.columns["answered"] == 0 for row in group):
         return "all_unparsed"
-    if all(number == first for number in equal_to):
+    if None not in equal_to and len(set(equal_to)) == 1:
         return "identical_completions"
     if all(row.columns["success"] == 1 for row in group) or (varied and min(known) >= high - margin):
         return "all_best"

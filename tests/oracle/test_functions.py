@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,14 +36,6 @@ def packed(step: GivenStep) -> PackedBatch:
     )
 
 
-def as_plain(columns: dict[str, Any]) -> dict[str, Any]:
-    """A row as it is read: what is infinite is counted in the metrics, and shown as unknown."""
-    return {
-        name: None if isinstance(value, float) and math.isinf(value) else value
-        for name, value in columns.items()
-    }
-
-
 def compare(step: GivenStep) -> Comparison:
     """One step through `build_ledger` and `rollout_metrics`."""
     settings, batch = RunSettings.create(**step.settings), packed(step)
@@ -54,7 +44,7 @@ def compare(step: GivenStep) -> Comparison:
     found = Comparison()
     for b, row in enumerate(rows):
         columns = {name: value for name, value in ledger.row(b).items() if name not in NOT_COMPARED}
-        found.mappings(f"seed {step.seed} row {b}", columns, as_plain(row.columns))
+        found.mappings(f"seed {step.seed} row {b}", columns, row.columns)
     groups = ledger.get("group").tolist()
     ours = [sorted(i for i, g in enumerate(groups) if g == group) for group in groups]
     theirs = [sorted(i for i, other in enumerate(rows) if other.group == row.group) for row in rows]

@@ -14,13 +14,14 @@ from rollout_traces.cli import build_app
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.plain_values import finite_or_text
 from rollout_traces.store.summary import SHOWN
 from tests.oracle.comparing import Comparison
 from tests.oracle.flags import COMPARED, flags_of
 from tests.oracle.given import GivenStep, draw_step
 from tests.oracle.metrics import metrics_of
 from tests.oracle.rows import Row, rows_of
-from tests.oracle.test_functions import NOT_COMPARED, as_plain
+from tests.oracle.test_functions import NOT_COMPARED
 
 
 def log_steps(steps: list[GivenStep], settings: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def _compare_rows(found: Comparison, store: Any, steps: list[list[Row]], flags: 
                 found.values(f"ledger of step {number}: flag {name}", name in carried, name in flags[id(row)])
             left_out = (*NOT_COMPARED, "flags", "run", "attempt", "late")
             columns = {name: value for name, value in columns.items() if name not in left_out}
-            found.mappings(f"ledger of step {number}", columns, as_plain(row.columns))
+            found.mappings(f"ledger of step {number}", columns, row.columns)
 
 
 def _compare_health(found: Comparison, expected: Any) -> None:
@@ -121,7 +122,9 @@ def _compare_list(found: Comparison, steps: list[list[Row]]) -> None:
         for row in rows:
             seen = by_place[(number, row.group, row.columns["sample"])]
             for name in columns[3:]:
-                found.values(f"list, step {number}: {name}", seen.get(name), as_plain(row.columns).get(name))
+                found.values(
+                    f"list, step {number}: {name}", seen.get(name), finite_or_text(row.columns.get(name))
+                )
 
 
 def run_command(arguments: list[str]) -> Any:

@@ -46,7 +46,9 @@ GIVEN = {
     "max_step_bytes": 1 << 22,
     "quiet_seconds": 7.5,
     "join_seconds": 8.5,
+    "write_seconds": 1.5,
     "announces_closes": True,
+    "not_secret": ["token"],
 }
 """A value for every option that is not its default."""
 LEARNT_OTHERWISE = {
@@ -55,7 +57,16 @@ LEARNT_OTHERWISE = {
     **dict.fromkeys(("chat_template", "chat_template_kwargs"), "the manifest's decoding"),
     "alert_webhook": "the worker's environment",
     **dict.fromkeys(
-        ("resume", "worker", "per_rank", "max_bytes_per_step", "max_spool_bytes", "announces_closes"),
+        (
+            "resume",
+            "worker",
+            "per_rank",
+            "max_bytes_per_step",
+            "max_spool_bytes",
+            "announces_closes",
+            "not_secret",
+            "write_seconds",
+        ),
         "the logger alone",
     ),
 }

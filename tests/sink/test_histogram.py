@@ -17,7 +17,7 @@ def test_counts_and_edges_are_those_of_numpy(values):
     found = binned(np.asarray(values))
     try:
         counts, edges = np.histogram(values, bins=min(len(values), BINS))
-    except ValueError:  # numpy refuses bins that have no width
+    except (ValueError, IndexError):  # numpy refuses bins that have no width, numpy 1 by an index
         assert found is None
         return
     if found is None:

@@ -118,5 +118,6 @@ def test_what_cannot_be_understood_is_named(config, named):
 
 
 def test_what_is_stored_with_a_run_holds_no_secret():
-    given = {"lr": 1.0, "wandb": {"wandb_api_key": "x"}, "trackio": {"write_token": "y", "project": "p"}}
-    assert plain_config(given, StatsLoggerConfig()) == {"lr": 1.0, "wandb": {}, "trackio": {"project": "p"}}
+    given = {"lr": 1.0, "wandb": {"wandb_api_key": "x"}, "trackio": {"write_token": "y" * 20, "project": "p"}}
+    stored = {"lr": 1.0, "wandb": {"wandb_api_key": "***"}, "trackio": {"write_token": "***", "project": "p"}}
+    assert plain_config(given, StatsLoggerConfig()) == stored

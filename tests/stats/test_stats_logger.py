@@ -351,5 +351,5 @@ def test_the_trainers_config_is_stored_with_the_run_without_its_secrets(trackio_
     logger.close()
     (config,) = sqlite3.connect(trackio_dir / "p.db").execute("SELECT config FROM configs").fetchone()
     config = orjson.loads(config)
-    assert config["note"] == "the trainer's own" and "api_key" not in config
+    assert config["note"] == "the trainer's own" and config["api_key"] == "***"
     assert config["stats_logger"] == section

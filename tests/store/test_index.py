@@ -203,6 +203,25 @@ class TestNeverAuthoritative:
             assert uids(open_store(PROJECT)) == ["b0-0"]
         assert ("built anew" in caplog.text) == bool(damage)
 
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            "UPDATE segments SET kinds = '{\"uid\"'",
+            'UPDATE segments SET packed = \'{"uid": {"odd": 1}}\'',
+            "UPDATE segments SET packed = x'ff00'",
+            "UPDATE attempts SET attempt = x'00'",
+        ],
+    )
+    def test_values_that_nobody_wrote_are_built_anew(self, trackio_dir: Path, spoil: str) -> None:
+        write_step(make_ledger([[0.0] * 8], step=0, attempt=np.asarray(["a"] * 8, object)), range(8))
+        store = open_store(PROJECT)
+        path = store.index_path / "index.sqlite3"
+        store.close()
+        with sqlite3.connect(path) as connection:
+            connection.execute(spoil)
+        found = open_store(PROJECT)
+        assert len(uids(found)) == 8 and len(uids(open_store(PROJECT))) == 8
+
     def test_a_page_that_is_damaged_is_built_anew(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0] * 8], step=0), range(8))
         store = open_store(PROJECT)

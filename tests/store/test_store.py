@@ -155,6 +155,16 @@ class TestCounting:
         found = store.histogram("step", bins=3, steps=(1, 1))
         assert found.counts == (3, 0, 0) and found.edges[0] == 1.0
 
+    @pytest.mark.parametrize(
+        "rewards", [[5.0, 8.0, 11.0], [0.1, 0.3, 0.7, 0.9, 1.3], [-3.0, -1.0, 7.0, 11.0]]
+    )
+    def test_a_histogram_is_numpys_value_by_value(self, trackio_dir: Path, rewards: list[float]) -> None:
+        write_step(make_ledger([rewards], step=0), ())
+        for bins in (3, 7, 20, 60):
+            found = open_store(PROJECT).histogram("reward", bins=bins, rows="all")
+            counts, edges = np.histogram(rewards, bins)
+            assert found.edges == tuple(edges.tolist()) and found.counts == tuple(counts.tolist())
+
     def test_a_histogram_of_neighbouring_floats_holds_them_all(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[1.0, 1 - 2**-53]], step=0), (0, 1))
         assert sum(open_store(PROJECT).histogram("reward", bins=12).counts) == 2

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis import Selection, explain
-from rollout_traces.analysis.diagnoses import Diagnosis, RunReport, diagnose
+from rollout_traces.analysis import Diagnosis, RunReport, Selection, diagnose, explain
 from tests.stories import held_out, later_causes, more_causes, unseen_causes
 from tests.stories.causes import CAUSES, UNTUNED, Cause, both
 from tests.stories.relations import of_story
@@ -44,20 +43,52 @@ class Found:
     report: RunReport
 
 
-def names_it(entry: Diagnosis, cause: Cause) -> bool:
-    """Whether an entry speaks of a cause: is of one of its kinds, where it names any, and holds its words."""
-    told = [any(word in entry.sentence for word in words.split("|")) for words in cause.words]
-    return (not cause.said_by or entry.kind in cause.said_by) and all(told)
+SERIES_OF = {
+    "engine_off": "engine",
+    "source_off": "source",
+    "group_of_several_prompts": "group/|success|reward|n_prompt",
+    "tools_failing": "tool|error_signatures",
+    "slower": "timing/",
+    "reward_function": "reward",
+    "data_mix": "source|n_prompt|group/size|success",
+    "duplicate_prompts": "prompt|group/",
+    "evaluation_set": "eval",
+    "few_rows": "update_share|update_top3|advantage|grad_norm|loss",
+    "collapse": "entropy|logprob|distinct",
+    "dead_groups": "tie|tied|success|reward|correct",
+    "length_bias": "n_sampled",
+    "memorised": "success|reward|correct",
+    "reward_and_purpose": "judge|eval|reward",
+    "weights_not_synchronised": "staleness|mismatch|stale|version",
+    "outcome_moved": "n_sampled|success|reward|n_turns",
+    "reward_changed": "reward|component",
+}
+"""What a story calls its cause -> the series, or the columns of its part, in which it shows; where a story has words, these count."""
+LATEST = 15
+"""Steps before and after a cause within which an entry that names it begins."""
+
+
+def names_it(entry: Diagnosis, cause: Cause, at: int | None = None) -> bool:
+    """Whether an entry speaks of a cause: its series, part and figures hold the cause's words, and it begins then."""
+    text = " ".join(
+        [
+            entry.sentence,
+            entry.where,
+            *(str(name) for name in entry.series),
+            *(f"{c} {v}" for part in (entry.part or (), *entry.also) for c, v in part),
+        ]
+    )
+    words = cause.words or ["|".join(SERIES_OF.get(kind, kind) for kind in cause.said_by)]
+    told = all(any(word in text for word in alternatives.split("|")) for alternatives in words)
+    return told and (at is None or abs(entry.step - at) <= LATEST)
 
 
 def look(story: Story, cause: Cause, name: str) -> Found:
     """Where a planted cause stands in what is said of its run."""
     report = diagnose(of_story(story), story.run)
     for rank, entry in enumerate(report.diagnoses, start=1):
-        if names_it(entry, cause):
-            off = (
-                None if entry.step is None or story.at is None else entry.step - first_visible(story.at, name)
-            )
+        if names_it(entry, cause, None if story.at is None else first_visible(story.at, name)):
+            off = None if story.at is None else entry.step - first_visible(story.at, name)
             return Found(rank, off, report)
     return Found(None, None, report)
 
@@ -119,7 +150,7 @@ def table_of_healthy(seeds: Sequence[int]) -> None:
             errors, warnings, runs = errors + n_errors, warnings + len(told) - n_errors, runs + 1
             most = max(most, len(told) - n_errors)
             for d in told:
-                print(f"  healthy {kind} {seed}: {d.severity} {d.kind}: {d.sentence}")
+                print(f"  healthy {kind} {seed}: {d.severity}: {d.sentence}")
     print(
         f"healthy: {runs} runs of 100 steps, {errors} errors, {warnings} warnings, {warnings / runs:.2f} on average, {most} at most"
     )

@@ -248,12 +248,12 @@ def format_saturates(w: World) -> None:
     w.c["format"][w.after] = 1.0
 
 
-@cause("length bias", "lengths", ["length_bias"], [])
+@cause("length bias", "lengths", ["length_bias"], ["n_sampled|component/judge"])
 def length_bias(w: World) -> None:
     w.c["log_length"] += np.clip(0.035 * (w.c["step"] - w.at), 0, 1.2)
 
 
-@cause("length bias", "rewards", ["length_bias"], [])
+@cause("length bias", "rewards", ["length_bias"], ["n_sampled|component/judge"])
 def length_bias_pays(w: World) -> None:
     c = w.c
     length = np.log(c["n_sampled"])

@@ -7,8 +7,11 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.stories.world import Story
+
+TEXTS = pa.schema([(n, pa.string()) for n in ("uid", "written", "prompt", "system", "tools", "ground_truth")])
 
 
 class TableRelations:
@@ -17,9 +20,13 @@ class TableRelations:
     Args:
         rollouts: one row a rollout.
         metrics: logged numbers; none by default.
+        texts: what kept rollouts hold in full, with `uid`; none by default, which leaves it unobserved.
     """
 
-    def __init__(self, rollouts: pa.Table, metrics: pa.Table | None = None) -> None:
+    def __init__(
+        self, rollouts: pa.Table, metrics: pa.Table | None = None, texts: pa.Table | None = None
+    ) -> None:
+        self._texts = texts
         self._connection = duckdb.connect(config={"threads": 2})
         self._connection.execute("set preserve_insertion_order=false")
         if metrics is None:
@@ -44,10 +51,30 @@ class TableRelations:
         """The rows of a query."""
         return self._connection.sql(query, params=list(params)).to_arrow_table()
 
+    def texts(self, uids: Sequence[str]) -> pa.Table:
+        """The texts of some rollouts; those that were not kept are left out."""
+        if self._texts is None:
+            return TEXTS.empty_table()
+        return self._texts.filter(pc.is_in(self._texts["uid"], pa.array(list(uids), pa.string())))
+
+
+def texts_of(story: Story) -> pa.Table:
+    """What the kept rollouts of a story hold."""
+    rows = story.rollouts.select(["uid", "prompt", "traced"]).to_pylist()
+    return pa.Table.from_pylist(
+        [
+            {"uid": row["uid"], "written": reply, "prompt": row["prompt"]}
+            for row, reply in zip(rows, story.replies, strict=True)
+            if row["traced"]
+        ],
+        TEXTS,
+    )
+
 
 def of_story(*stories: Story) -> TableRelations:
     """The relations of one or more finished runs."""
     return TableRelations(
         pa.concat_tables([s.rollouts for s in stories], promote_options="default"),
         pa.concat_tables([s.metrics for s in stories], promote_options="default"),
+        pa.concat_tables([texts_of(s) for s in stories]),
     )

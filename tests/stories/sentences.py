@@ -1,13 +1,11 @@
-"""Sentences that replies are made of: of real conversations where they are at hand, else of our own."""
+"""Sentences that replies are made of."""
 
 from __future__ import annotations
 
 import functools
-import json
-import re
-from pathlib import Path
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "tau_airline_dev.json"
+from tests import service_desk
+
 OWN = (
     "Let me work through this step by step.",
     "First I add the two numbers, then I multiply by three.",
@@ -27,13 +25,4 @@ OWN = (
 @functools.cache
 def sentences() -> tuple[str, ...]:
     """Short sentences, none twice."""
-    if not REAL.is_file():
-        return OWN
-    found = dict.fromkeys(OWN)
-    for conversation in json.loads(REAL.read_text("utf-8")):
-        for message in conversation["messages"]:
-            if message["role"] == "assistant" and message.get("content"):
-                for sentence in re.split(r"(?<=[.?!])\s+", message["content"]):
-                    if 20 <= len(sentence) <= 120:
-                        found[sentence] = None
-    return tuple(found)
+    return tuple(dict.fromkeys((*OWN, *service_desk.sentences())))

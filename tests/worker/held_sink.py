@@ -11,6 +11,7 @@ from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.sink.stored import Stored, scalar_signature
 from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
@@ -94,9 +95,11 @@ class WritePath:
         self.sink = HeldSink()
         self.spool = MemorySpool(1 << 28)
         self.counters = Counter()
-        self.hand_over = HandOver(self.spool, Warnings(self.counters), 1 << 27)
+        warnings = Warnings(self.counters)
+        self.hand_over = HandOver(PatientWriter(self.spool, warnings, 0.5), warnings, 1 << 27)
         self.options = StepOptions.of(**{"quiet_seconds": 0.0, **options})
         self.closes = closes or CloseLog()
+        self.checkpoint = lambda: None
         self.start()
 
     def start(self):
@@ -110,7 +113,9 @@ class WritePath:
         self.sink.waiting.clear()
         self.consumer = SpoolConsumer(
             lambda: [self.spool],
-            lambda: StepProcessor(self.sink, None, self.options, self.counters),
+            lambda: StepProcessor(
+                self.sink, None, self.options, self.counters, checkpoint=lambda: self.checkpoint()
+            ),
             self.sink,
             self.counters,
             self.closes,

@@ -137,5 +137,5 @@ def test_what_is_no_address_is_refused_where_the_logger_is_made(trackio_dir):
 
 
 def test_the_stored_config_leaves_it_out():
-    config = StatsLoggerConfig("e", "t", trackio=TrackioConfig(alert_webhook="https://host/secret"))
-    assert "secret" not in json.dumps(plain_config(config, config)) and "host/secret" not in repr(config)
+    config = StatsLoggerConfig("e", "t", trackio=TrackioConfig(alert_webhook="https://host/hidden"))
+    assert "hidden" not in json.dumps(plain_config(config, config)) and "hidden" not in repr(config)

@@ -14,7 +14,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.spool.run_folder import run_folders
-from rollout_traces.worker.main import NICENESS
+from rollout_traces.worker.priority import NICENESS
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.worker.readback import ledger_uids, trace_uids
 
@@ -36,6 +36,12 @@ def sidecars(folder: Path) -> list[psutil.Process]:
 def zombies() -> list[psutil.Process]:
     """Children of this process that ended and were not waited for."""
     return [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
+def nice_of_threads(pid: int) -> set[int]:
+    """The niceness of each thread of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks}
 
 
 def wait_for(condition, seconds=60.0):
@@ -144,20 +150,23 @@ class TestLightness:
         assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
         assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
 
-    def test_lets_the_trainer_go_first(self, logger, trackio_dir):
+    def test_lets_the_trainer_go_first_once_its_first_step_is_stored(self, logger, trackio_dir):
         logger.log_rollouts(make_batch(), step=1)
-        wait_for(lambda: sidecars(trackio_dir))
+        assert logger.flush(180)
         (sidecar,) = sidecars(trackio_dir)
-        wait_for(lambda: sidecar.nice() >= NICENESS)
+        wait_for(lambda: NICENESS in nice_of_threads(sidecar.pid))
+        assert sidecar.nice() == psutil.Process().nice(), "whoever waits is served by the main thread"
         session = Path(f"/proc/{sidecar.pid}/autogroup")
         if session.exists():  # Linux may weigh sessions against each other
             wait_for(lambda: session.read_text().split()[-1] == str(NICENESS))
+            with logger._pipeline.somebody_waits():
+                wait_for(lambda: session.read_text().split()[-1] == "0")
 
     def test_started_by_hand_leaves_the_other_programs_of_its_shell_as_they_are(self, tmp_path):
         autogroup = tmp_path / "autogroup"
         code = (
-            "import pathlib, sys; from rollout_traces.worker import main; "
-            "main.AUTOGROUP = pathlib.Path(sys.argv[1]); main.give_way()"
+            "import pathlib, sys; from rollout_traces.worker import priority; "
+            "priority.AUTOGROUP = pathlib.Path(sys.argv[1]); priority.give_way(10)"
         )
         command = [sys.executable, "-c", code, str(autogroup)]
         subprocess.run(command, check=True)

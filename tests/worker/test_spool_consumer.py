@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rollout_traces.worker.called_away import CalledAway
 from tests.worker.held_sink import WritePath
 
 
@@ -86,6 +87,67 @@ class TestLettingGo:
         turns = []
         path.consumer.run_until(lambda: len(turns) >= 3, lambda: turns.append(1))
         assert path.sink.scalars == [(2, {"loss": 1.0})]
+
+
+class TestBeingCalledAway:
+    """A thread that gives way leaves a step as it was; another judges it from the beginning."""
+
+    def test_within_a_step_leaves_it_to_be_judged_once(self, path):
+        calls = []
+
+        def call_away():
+            calls.append(1)
+            if len(calls) == 3:
+                raise CalledAway
+
+        path.log(1)
+        path.log(2)
+        path.put("flush")
+        path.checkpoint = call_away
+        with pytest.raises(CalledAway):
+            path.turns()
+        assert path.sink.waiting == []
+        path.turns()
+        path.sink.let_through()
+        path.turns()
+        assert path.sink.summaries == [(1, 0, 4), (2, 0, 4)] and path.kinds() == []
+        assert path.counters["steps_closed"] == 2 and path.counters["closed_next_step"] == 1
+
+    def test_is_asked_for_at_the_beginning_and_while_a_flush_waits(self, path):
+        assert path.consumer.is_awaited, "nothing is stored yet"
+        path.log(1)
+        path.log(2)
+        path.turns()
+        assert path.consumer.is_awaited, "the first step is not stored yet"
+        path.sink.let_through()
+        path.turns()
+        assert not path.consumer.is_awaited
+        path.put("flush")
+        path.turns()
+        assert path.consumer.is_awaited
+        path.sink.let_through()
+        path.turns()
+        assert not path.consumer.is_awaited
+
+
+class TestHowOftenTheStoreIsAsked:
+    def test_rollouts_of_an_open_step_alone_ask_nothing(self, path, monkeypatch):
+        path.log(1)
+        path.turns()
+        asked = []
+        monkeypatch.setattr(path.sink.stored, "refresh", lambda: asked.append(1))
+        path.turns()
+        assert asked == []
+        path.close(1)
+        path.turns()
+        assert asked
+
+    def test_a_turn_takes_many_records_however_long_listing_them_takes(self, path, monkeypatch):
+        monkeypatch.setattr("rollout_traces.worker.consumer.TURN", -1.0)
+        for step in range(20):
+            path.put("scalars", step=step, scalars={"loss": 1.0})
+        path.consumer.turn()
+        assert len(path.sink.scalars) == 20
 
 
 class TestClosing:

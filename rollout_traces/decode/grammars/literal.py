@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_traces.decode.grammars.json_value import integer_or_text
 from rollout_traces.encodable import encodable_joined
+from rollout_traces.quoting import quoted
 
 MAX_DEPTH = 64
 
@@ -87,7 +88,9 @@ def read_literal(text: str, start: int, notation: Notation, depth: int = 0) -> L
         return Literal(_WORDS[word.group()], word.end())
     if word and word.group() in _NON_FINITE:
         return Literal(word.group(), word.end())
-    return LiteralError("a value is missing" if pos >= len(text) else f"no value begins with {head!r}", pos)
+    return LiteralError(
+        "a value is missing" if pos >= len(text) else f"no value begins with {quoted(head)}", pos
+    )
 
 
 def read_string(text: str, pos: int, notation: Notation) -> Literal | LiteralError | None:

@@ -11,6 +11,7 @@ from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
+from rollout_traces.quoting import quoted
 
 _CALL_FIELDS = ("tool_calls",)
 _THINKING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -120,7 +121,7 @@ def _calls(
     try:
         value = plain_data(process_field(scan.text[start:stop], field.spec, captures))
     except Exception as error:  # noqa: BLE001 - the patterns and parsers are the model author's
-        return Malformed(str(error).split("\n", 1)[0][:200], start, name, closer)
+        return Malformed(quoted(error, 200), start, name, closer)
     calls = []
     for item in value if isinstance(value, list) else [value]:
         call = call_of(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ class TrainingSample:
             template wrote it: given again they would be there twice.
         key: what makes rollouts answers to the same prompt.
         group: the rollouts of one prompt in one step of one run share it; None for those of no group.
-        reward: the reward; None when unknown.
+        reward: the reward; None when unknown or not finite.
         n_sampled: tokens that the policy sampled; characters of the completion where they are unknown.
         about: further columns, by name.
     """
@@ -147,7 +148,7 @@ def _sample(
         tools=() if transcript is None else _tools_beside(transcript.tools, prompt),
         key=prompt_hash(prompt),
         group=group,
-        reward=float(reward) if isinstance(reward, (int, float)) else None,
+        reward=float(reward) if isinstance(reward, (int, float)) and math.isfinite(reward) else None,
         n_sampled=int(row["n_sampled"] or len(str(completion))),
         about={"run": row.run, "step": row.step, **components, **labels},
     )

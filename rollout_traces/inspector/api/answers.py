@@ -10,8 +10,6 @@ from rollout_traces.analysis import Selection, diagnose
 from rollout_traces.analysis import events as timeline
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis import flips as match_evaluations
-from rollout_traces.analysis.diagnoses import Evidence
-from rollout_traces.analysis.series import RunSeries
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api import models
 from rollout_traces.inspector.api.citations import checked, cite
@@ -19,7 +17,9 @@ from rollout_traces.inspector.pages import compare as compare_page
 from rollout_traces.inspector.pages.figures import flag_severities
 from rollout_traces.inspector.pages.projects import places
 from rollout_traces.inspector.payload import rollout_payload
+from rollout_traces.inspector.visitor import who_asks
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.plain_values import plain
 
 MOST_ROWS = 200
 """Rows of one page."""
@@ -87,12 +87,18 @@ def rollouts(
     if rows not in ("traces", "all") or not 1 <= limit <= MOST_ROWS:
         raise StoreError(f"rows: traces or all; limit: 1 to {MOST_ROWS}. Seen {rows[:20]!r} and {limit}.")
     store = workspace.store(project)
-    wanted = [name.strip() for name in columns.split(",") if name.strip()] or list(COLUMNS)
+    named = [name.strip() for name in columns.split(",") if name.strip()]
+    known = {column.name for column in store.columns("all")} if named else set()
+    if unknown := [name for name in named if name not in known]:
+        raise StoreError(f"columns: no {unknown[0][:80]!r}. Ask `columns` for those that there are.")
+    wanted = named or list(COLUMNS)
     page = store.search(
         text or "", run or None, split=split or None, where=where, order_by=order_by or None, limit=limit,
         after=after or None, rows="all" if rows == "all" else "traces", columns=wanted,
     )  # fmt: skip
-    return models.RolloutsAnswer(rows=[row.as_dict() for row in page.rows], total=page.total, next=page.next)
+    return models.RolloutsAnswer(
+        rows=[plain(row.as_dict()) for row in page.rows], total=page.total, next=page.next
+    )
 
 
 def rollout(workspace: Workspace, project: str, id: str, first_turn: int = 0) -> models.RolloutAnswer:
@@ -146,6 +152,7 @@ def report(workspace: Workspace, project: str, run: str, split: str = "rollout")
         diagnoses=[_diagnosis(each) for each in found.diagnoses],
         unobserved=[str(missing) for missing in found.unobserved],
         remarks=list(found.remarks),
+        problems=list(found.problems),
     )
 
 
@@ -167,7 +174,7 @@ def explain(
 def events(workspace: Workspace, project: str, run: str, split: str = "rollout") -> models.EventsAnswer:
     """What happened in a run, step by step."""
     store = workspace.store(project)
-    found = timeline(Evidence(RunSeries(store.table(), store.run(run).name, split)))
+    found = timeline(store.table(), store.run(run).name, split)
     return models.EventsAnswer(
         events=[
             models.EventAnswer(step=each.step, last=each.last, kind=each.kind, sentence=each.sentence)
@@ -224,14 +231,20 @@ def label_lines(
         raise StoreError(f"after: 0 or more; limit: 1 to {MOST_LINES}. Seen {after} and {limit}.")
     lines = workspace.store(project).labels.lines()
     behind = after + limit
-    return models.LabelLinesAnswer(lines=lines[after:behind], next=behind if behind < len(lines) else None)
+    return models.LabelLinesAnswer(
+        lines=lines[after:behind], author=who_asks().name, next=behind if behind < len(lines) else None
+    )
 
 
 def take_label_lines(workspace: Workspace, given: models.LabelLines) -> models.TakenAnswer:
-    """Takes lines of a file of labels that lies elsewhere; those that are here are passed over."""
+    """Takes the visitor's own lines of a file of labels that lies elsewhere; those that are here are passed over."""
+    from rollout_traces.inspector.label_lines import take_lines
+    from rollout_traces.inspector.pages.labels import TAKES_NONE
+
     if not workspace.may_label:
-        raise StoreError("This inspector was started with --no-labels: it takes none.")
-    return models.TakenAnswer(taken=workspace.store(given.project).labels.take(given.lines))
+        raise StoreError(TAKES_NONE)
+    found = take_lines(workspace.store(given.project), given.lines, who_asks())
+    return models.TakenAnswer(taken=found.taken, refused=list(found.refused))
 
 
 def citations(workspace: Workspace, text: models.CheckedText) -> models.CitationsAnswer:
@@ -261,7 +274,8 @@ def _turn(turn: Mapping[str, Any]) -> models.TurnAnswer:
 
 def _diagnosis(each: Any) -> models.DiagnosisAnswer:
     return models.DiagnosisAnswer(
-        kind=each.kind,
+        name=each.name,
+        series=[str(name) for name in each.series],
         sentence=each.sentence,
         severity=each.severity,
         step=each.step,

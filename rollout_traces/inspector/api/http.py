@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -102,6 +103,13 @@ def api_app(workspace: Workspace) -> FastAPI:
     async def refused(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": {"message": str(error), "kind": type(error).__name__}}, 400)
 
+    @app.exception_handler(RequestValidationError)
+    async def misunderstood(request: Request, error: RequestValidationError) -> JSONResponse:
+        # what was sent may be NaN, which JSON has not: it is named, and not sent back
+        places = [(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors()[:5]]
+        said = "; ".join(f"{place}: {what}" for place, what in places)
+        return JSONResponse({"error": {"message": said, "kind": "request"}}, 422)
+
     return app
 
 
@@ -131,7 +139,7 @@ def _bound(answer: Callable[..., Any], workspace: Workspace) -> Callable[..., An
             return answer(workspace, **given).model_dump_json()
 
     async def bound(**given: Any) -> Response:
-        body = await workspace.few_at_once.run(lambda: json_of(given))
+        body = await workspace.few_at_once.run(lambda: json_of(given), answer.__name__)
         return Response(body, media_type="application/json")
 
     bound.__name__, bound.__doc__ = answer.__name__, (answer.__doc__ or "").partition("\n\n")[0]

@@ -23,14 +23,20 @@ class Synced:
     Attributes:
         taken: lines that came from the server.
         given: lines that it did not have.
+        kept: lines that it lacks and that stay here: other writers' than the token's.
+        refused: why it refused others, a sentence each.
     """
 
     taken: int
     given: int
+    kept: int = 0
+    refused: tuple[str, ...] = ()
 
 
 def sync_labels(book: LabelBook, project: str, address: str, token: str | None) -> Synced:
     """Exchanges the lines that one side has and the other lacks. Nothing is lost when it is cut: do it again.
+
+    A server takes the lines of its token's own name alone, and dates them itself.
 
     Args:
         book: the labels here.
@@ -52,12 +58,15 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
             after = part.next
         known = {entry.id for entry in there}
         missing = [entry for entry in book.lines() if entry.id not in known]
+        own = [entry for entry in missing if entry.author == part.author]
         taken = book.take(there)
-        given = 0
-        for lines in _parts(missing):
+        given, refused = 0, []
+        for lines in _parts(own):
             sent = LabelLines(project=project, lines=list(lines)).model_dump(mode="json")
-            given += TakenAnswer.model_validate_json(_asked(client, "POST", json=sent)).taken
-    return Synced(taken, given)
+            found = TakenAnswer.model_validate_json(_asked(client, "POST", json=sent))
+            given += found.taken
+            refused += found.refused
+    return Synced(taken, given, len(missing) - len(own), tuple(refused))
 
 
 def _asked(client: httpx.Client, method: str, **what: Any) -> bytes:

@@ -18,10 +18,10 @@ export function shareButton(call, asked) {
 }
 
 function openDialog(call, asked) {
-  document.querySelector(".rt-share")?.remove();
+  document.querySelector(".rt-share-dialog")?.remove();
   const hidden = h("textarea", { class: "rt-input rt-share-hidden", rows: 3, "aria-label": "Texts to hide, one a line", testid: "share-hide" });
   const said = h("p", { class: "rt-soft", role: "status" });
-  const dialog = h("dialog", { class: "rt-dialog rt-share", testid: "share-dialog" },
+  const dialog = h("dialog", { class: "rt-dialog rt-share-dialog", testid: "share-dialog" },
     h("div", { class: "rt-help-head" }, h("h2", null, "Share as one file"), button("close", () => dialog.close(), { class: "rt-ghost" })),
     h("p", { class: "rt-soft" }, "An HTML file with text and tokens inside. It opens from disk without this server and asks nobody for anything."),
     h("label", { class: "rt-soft" }, "Texts to hide in it, one a line:", hidden), said,

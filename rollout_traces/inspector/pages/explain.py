@@ -16,7 +16,7 @@ from rollout_traces.inspector.workspace import Request, Workspace
 if TYPE_CHECKING:
     from rollout_traces.analysis import Explanation
 
-SENTENCES = ("findings", "decompositions", "carried", "phrases", "winners")
+SENTENCES = ("findings", "decompositions", "carried")
 """What an explanation says with figures."""
 MOST_ROWS = 200
 """Rows of a query's answer that are shown."""
@@ -31,20 +31,14 @@ def explain(workspace: Workspace, request: Request) -> dict[str, Any]:
 def in_force(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The diagnoses of A's run that hold at A's steps."""
     first, last = sides(workspace, request).a.steps
-    found = [
-        d
-        for d in run_diagnosed(workspace, request).diagnoses
-        if d.step is not None
-        and (last is None or d.step <= last)
-        and (d.last is None or first is None or d.last >= first)
-    ]
+    found = run_diagnosed(workspace, request).in_force(first, last)
     return {"diagnoses": [{"sentence": d.sentence, "severity": d.severity} for d in found]}
 
 
 def figures(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The figures of one sentence, computed again by the queries that the page shows.
 
-    `of` names a list of the explanation (`findings`, `decompositions`, `carried`, `phrases`, `winners`), `at` a place in it.
+    `of` names a list of the explanation (`findings`, `decompositions`, `carried`), `at` a place in it.
 
     Raises:
         StoreError: there is no such sentence.
@@ -104,11 +98,7 @@ def plain(found: Explanation, asked: Sides) -> dict[str, Any]:
 def without_queries(answer: Any) -> Any:
     """An answer without the queries of its sentences: the page asks for one when it is wanted."""
     if isinstance(answer, dict):
-        return {
-            key: without_queries(value)
-            for key, value in answer.items()
-            if key not in ("query", "since_query")
-        }
+        return {key: without_queries(value) for key, value in answer.items() if key != "query"}
     return [without_queries(value) for value in answer] if isinstance(answer, (list, tuple)) else answer
 
 

@@ -41,6 +41,13 @@ MEASURES_OF_ALL = (FLAGGED, "discarded/share")
 
 def health(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Measures, flags, discard and tie reasons of every step that has a ledger; of the kept rollouts where none has."""
+    steps = tuple(workspace.store(request.project).steps(request.run, request.split))
+    key = ("health", request.run, request.split, hash(steps))
+    found = workspace.remembered(key, request.project, lambda: _health(workspace, request))
+    return {**found, "counters": _counters(workspace, request), "stored": _stored(workspace, request)}
+
+
+def _health(workspace: Workspace, request: Request) -> dict[str, Any]:
     store = workspace.store(request.project)
     counted, kept_only = _counted(store, request)
     steps = [info.step for info in counted]
@@ -81,7 +88,6 @@ def health(workspace: Workspace, request: Request) -> dict[str, Any]:
         "n_rows": sum(info.n_rollouts or 0 for info in counted),
         "kept_only": kept_only,
         "chosen_by": chosen_over_steps(workspace, request),
-        "counters": _counters(workspace, request),
         "off": {
             "flags": off_in(store, request.run, request.split, "flags_off") or "",
             "metrics": off_in(store, request.run, request.split, "metrics_off") or "",
@@ -283,10 +289,22 @@ def _counters(workspace: Workspace, request: Request) -> dict[str, float] | None
 
     found: Counter[str] = Counter()
     for left in find_left(request.project):
-        if left.run_name == request.run:
+        if request.run in (left.run_name, left.manifest.run_id):
             found.update(left.folder.status().get("counters", {}))
             found["records_waiting"] += left.n_records
     return dict(found)
+
+
+def _stored(workspace: Workspace, request: Request) -> str | None:
+    """What became of what the run handed over on this machine; None where no spool of it is left."""
+    if not workspace.is_local:
+        return None
+    from rollout_traces.worker.recovery import find_left
+
+    found = [
+        left for left in find_left(request.project) if request.run in (left.run_name, left.manifest.run_id)
+    ]
+    return "; ".join(str(left.account) for left in found) or None
 
 
 def _finite(value: float) -> float | None:

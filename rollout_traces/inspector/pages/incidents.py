@@ -21,6 +21,8 @@ from rollout_traces.alarms.worn import Usual, Worn, risen_at, usual_flags, worn
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.incident_marks import IncidentMarks
+from rollout_traces.inspector.pages.labels import TAKES_NONE
+from rollout_traces.inspector.visitor import who_asks
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.step_signals import signals_by_step
@@ -135,7 +137,7 @@ def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
         StoreError: this server takes no labels, there is no such incident, or the mark cannot be written.
     """
     if not workspace.may_label:
-        raise StoreError("This inspector was started with --no-labels: it takes no marks either.")
+        raise StoreError(f"{TAKES_NONE} Marks neither.")
     store = workspace.store(request.project)
     name, what = request.text("incident"), request.text("what")
     known = {each.name: each for each in run_alarms(workspace, request).incidents}
@@ -143,7 +145,7 @@ def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
         raise StoreError(f"no incident {name!r} in {request.split}. It may be over; look at Run.")
     marks = IncidentMarks(store.source.marks_path())
     run = store.run(request.run).id
-    marks.add(run, request.split, name, what, times=len(known[name].reopened))
+    marks.add(run, request.split, name, what, by=who_asks().name, times=len(known[name].reopened))
     return incident_bar(workspace, request)
 
 

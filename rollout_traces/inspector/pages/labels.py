@@ -6,19 +6,25 @@ from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.label_lines import check_taking_back
+from rollout_traces.inspector.visitor import who_asks
 from rollout_traces.inspector.workspace import Request, Workspace
 
+TAKES_NONE = "This inspector takes no labels: it was started with --no-labels, or on a host without ROLLOUT_TRACES_LABELS=1."
 MOST_NAMES = 30
 """Names that are offered, the most frequent first."""
 
 
 def labels(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The labels and notes of the rollout `id`, and the names in use in its project."""
-    store = workspace.store(request.project)
+    """The labels and notes of the rollout `id`, each with whether its reader may take it back; the names in use."""
+    store, visitor = workspace.store(request.project), who_asks()
     found = store.labels.of(store.uid(request.text("id")))
     return {
-        "entries": [asdict(entry) for entry in found],
+        "entries": [
+            asdict(entry) | {"may_remove": visitor.owner or entry.author == visitor.name} for entry in found
+        ],
         "names": list(store.labels.names())[:MOST_NAMES],
+        "author": visitor.name,
         "may_label": workspace.may_label,
     }
 
@@ -26,25 +32,29 @@ def labels(workspace: Workspace, request: Request) -> dict[str, Any]:
 def annotate(workspace: Workspace, request: Request) -> dict[str, Any]:
     """Puts a label or a note (`kind`, `text`, `turn` or `start` and `stop`) on the rollout `id`, or takes one back.
 
-    Taking back is `kind` `removed` with the entry's id as `text`.
+    Taking back is `kind` `removed` with the entry's id as `text`. It is signed with the name that the visitor's token
+    has, and dated here.
 
     Raises:
-        StoreError: this server does not take labels, or it is not there or cannot be kept.
+        StoreError: this server does not take labels; it is not there, another's or cannot be kept.
     """
     if not workspace.may_label:
-        raise StoreError("This inspector was started with --no-labels: it takes none.")
+        raise StoreError(TAKES_NONE)
     store = workspace.store(request.project)
     trace_id, kind, text = request.text("id"), request.text("kind"), request.text("text")
-    author = request.text("author") or "unknown"
+    visitor = who_asks()
     start, stop = request.number("start"), request.number("stop")
     tokens = None if start is None or stop is None else (start, stop)
     if kind == "removed":
-        store.labels.remove(store.uid(trace_id), text, author)
+        uid = store.uid(trace_id)
+        known = {entry.id: entry.author for entry in store.labels.of(uid)}
+        check_taking_back(known.get(text), visitor)
+        store.labels.remove(uid, text, visitor.name)
     elif kind in ("label", "note"):
         store.label(
             trace_id,
             text,
-            author,
+            visitor.name,
             kind=cast("Literal['label', 'note']", kind),
             turn=request.number("turn"),
             tokens=tokens,

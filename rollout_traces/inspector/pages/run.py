@@ -9,14 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis import events as timeline
-from rollout_traces.analysis.diagnoses import TIERS, Diagnosis
+from rollout_traces.analysis.curves import (
+    evaluation_curve,
+    heaviest_curve,
+    mean_curves,
+    n_steps_and_rows,
+    tied_curve,
+)
+from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
+from rollout_traces.analysis.in_words import part_text
 from rollout_traces.analysis.logged import logged_series
-from rollout_traces.analysis.purpose import evaluation_scores
-from rollout_traces.analysis.series import RunSeries, Series
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.step_series import Series
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_series
+from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_events, run_scope
 from rollout_traces.inspector.pages.explain import answered_all, explain, figures, without_queries
 from rollout_traces.inspector.pages.figures import run_progress
 from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
@@ -24,6 +31,7 @@ from rollout_traces.inspector.pages.settings_between import since_run_before
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.pages.verdict import verdict
 from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.quoting import quoted
 
 MOST_POINTS = 400
 """Points of a chart."""
@@ -51,29 +59,29 @@ def _kept_only(workspace: Workspace, request: Request) -> bool:
 
 def run_curves(workspace: Workspace, request: Request) -> dict[str, Any]:
     """The metrics that matter of a run and split: what the page draws before the diagnoses are there."""
-    run = run_series(workspace, request)
+    run = run_scope(workspace, request)
     key = ("run curves", run.run, request.split)
     return workspace.remembered(key, request.project, lambda: _curves(workspace, request, run))
 
 
-def _curves(workspace: Workspace, request: Request, run: RunSeries) -> dict[str, Any]:
-    n_steps = len(run.steps)
+def _curves(workspace: Workspace, request: Request, run: RunScope) -> dict[str, Any]:
+    steps, n_rows = n_steps_and_rows(run)
     return {
         "run": run.run,
         "split": run.split,
-        "n_steps": n_steps,
-        "n_rows": int(run.row_counts.sum()) if n_steps else 0,
+        "n_steps": steps[2] if steps else 0,
+        "n_rows": n_rows,
         "kept_only": _kept_only(workspace, request),
-        "steps": [int(step) for step in run.steps[[0, -1]]] if n_steps else [],
-        "metrics": _metrics(run) if n_steps else [],
-        "progress": run_progress(workspace, request) if n_steps else None,
+        "steps": steps[:2],
+        "metrics": _metrics(run) if steps else [],
+        "progress": run_progress(workspace, request) if steps else None,
     }
 
 
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
     """What `run_curves` gives, and diagnoses in causal order, incidents, events and what is unobserved."""
     report = run_diagnosed(workspace, request)
-    found = timeline(report.evidence) if report.n_rows else []
+    found = run_events(workspace, request)
     alarms = run_alarms(workspace, request)
     incidents = incidents_listed(alarms, report.split)
     return {
@@ -88,6 +96,7 @@ def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
         "settings": since_run_before(workspace, request),
         "unobserved": [{**asdict(missing), "text": str(missing)} for missing in report.unobserved],
         "remarks": list(report.remarks),
+        "problems": list(report.problems),
     }
 
 
@@ -101,7 +110,7 @@ def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
     table = workspace.store(request.project).table()
     event = request.number("event")
     if event is not None:
-        found = timeline(report.evidence) if report.n_rows else []
+        found = run_events(workspace, request)
         if not 0 <= event < len(found) or not found[event].query:
             raise StoreError(f"event {event}: no query gives its figures again.")
         return answered_all(table, [found[event].query])
@@ -114,7 +123,10 @@ def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 def _diagnosis(d: Diagnosis) -> dict[str, Any]:
     return {
-        "kind": d.kind,
+        "name": d.name,
+        "series": [str(name) for name in d.series],
+        "part": part_text(d.part),
+        "shape": d.shape,
         "sentence": d.sentence,
         "severity": d.severity,
         "tier": TIERS[d.tier],
@@ -126,27 +138,33 @@ def _diagnosis(d: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _metrics(run: RunSeries) -> list[dict[str, Any]]:
+def _metrics(run: RunScope) -> list[dict[str, Any]]:
     """The series that matter, chosen by what there is."""
-    whole = {s.column: s for s in (*run.numbers(), *run.group_measures()) if s.segment is None}
+    components = [name for name in run.columns.numbers if name.startswith("component/")]
+    means = [key for key, _, _ in MATTERS] + components[:MOST_COMPONENTS] + ["mean_logprob"]
+    curves = (*mean_curves(run, means), *tied_curve(run), *heaviest_curve(run))
+    whole = {curve.name.column: curve for curve in curves}
     logged = logged_series(run.relations, run.run)
     found = []
     for key, title, unit in MATTERS:
         series = whole.get(key)
-        if series is not None and len(series.steps):
+        if series is not None:
             found.append(_chart(key, title, unit, series.steps, series.values))
         if key == "reward":
-            found += _evaluation(run)
-    names = [column for column in whole if column.startswith("component/")]
-    for name in names[:MOST_COMPONENTS]:
-        chart = whole[name]
-        found.append(_chart(name, f"Component {name.split('/', 1)[1]}", "number", chart.steps, chart.values))
+            found += [
+                _chart("evaluation", f"Evaluation, {curve.name.column}", "number", curve.steps, curve.values)
+                for curve in evaluation_curve(run)
+            ]
+    for name in components[:MOST_COMPONENTS]:
+        if name in whole:
+            chart = whole[name]
+            title = f"Component {quoted(name.split('/', 1)[1])}"
+            found.append(_chart(name, title, "number", chart.steps, chart.values))
     for ending, title in LOGGED:
         curve = _logged(logged, ending)
         if curve is not None:
-            found.append(
-                _chart(curve.column, f"{title} ({curve.column})", "number", curve.steps, curve.values)
-            )
+            key = curve.name.column
+            found.append(_chart(key, f"{title} ({key})", "number", curve.steps, curve.values))
     estimate = whole.get("mean_logprob")
     if estimate is not None and not any("ntropy" in chart["title"] for chart in found):
         title = "Entropy, estimated by −logprob"
@@ -154,22 +172,13 @@ def _metrics(run: RunSeries) -> list[dict[str, Any]]:
     return found
 
 
-def _evaluation(run: RunSeries) -> list[dict[str, Any]]:
-    scores = evaluation_scores(run)
-    return (
-        []
-        if scores is None
-        else [_chart("evaluation", f"Evaluation, {scores[0]}", "number", scores[1], scores[2])]
-    )
-
-
 def _logged(series: Sequence[Series], ending: str) -> Series | None:
     return next(
         (
             s
             for s in series
-            if s.column.lower().endswith(("/" + ending, ending + "/mean", ending + "/avg"))
-            and not s.column.startswith("eval")
+            if s.name.column.lower().endswith(("/" + ending, ending + "/mean", ending + "/avg"))
+            and not s.name.column.startswith("eval")
         ),
         None,
     )

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from rollout_traces.analysis import Selection
     from rollout_traces.analysis.relations import Relations
 
-BEFORE, AFTER = 80, 20
-"""Steps around A and B that Explain may look at: `detail.LOOK_BACK`, and those in which a young change is looked for."""
-NEIGHBOURS = 10
+BEFORE = 70
+"""Steps before A and B that Explain looks at: those that tell how far steps differ, and B's ten."""
 MOST_OF_A_PART = 150_000
 """Rollouts above which the whole table is read."""
 
@@ -72,7 +71,7 @@ def sides(workspace: Workspace, request: Request) -> Sides:
 def relations_of(workspace: Workspace, project: str, asked: Sides) -> Relations:
     """Where to read what is said of A and B: the steps around them alone, where these are few.
 
-    Explain looks at A, at B, and some steps around them for when a change began.
+    Explain looks at A, at B, and some steps before them for how far steps differ anyway.
     """
     store = workspace.store(project)
     both = [asked.a, *([asked.b] if asked.b is not None else [])]
@@ -84,13 +83,11 @@ def relations_of(workspace: Workspace, project: str, asked: Sides) -> Relations:
         min(step for step in firsts if step is not None),
         max(step for step in lasts if step is not None),
     )
-    before = [info.step for info in store.steps(str(asked.a.run), str(asked.a.split)) if info.step < low][
-        -NEIGHBOURS:
-    ]
+    before = [info.step for info in store.steps(str(asked.a.run), str(asked.a.split)) if info.step < low]
     part = store.part_of_table(
         list(dict.fromkeys(str(side.run) for side in both)),
         list(dict.fromkeys(str(side.split) for side in both)),
-        (min(low - BEFORE, *(step - 2 * NEIGHBOURS for step in [low, *before])), high + AFTER),
+        (min([low, *before[-BEFORE:]]), high),
     )
     return part if part.n_rows <= MOST_OF_A_PART else store.table()
 

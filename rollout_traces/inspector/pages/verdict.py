@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.analysis.diagnoses import RunReport
-from rollout_traces.analysis.diagnoses.diagnose import FEWEST_STEPS
+from rollout_traces.analysis import RunReport
+from rollout_traces.analysis.run_report import FEWEST_STEPS
 
 WORDS = {"error": "{n} {things} wrong", "warn": "{n} {things} to look at"}
 

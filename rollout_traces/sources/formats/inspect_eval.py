@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from rollout_traces.sources.rows import RolloutRow, scalars
 
 MAX_RATIO = 500
 """A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
+_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError)
+"""What an archive makes its reader raise that is damaged, or asks for a password, beside its own errors."""
 _ZSTANDARD = 93
 """Zip's number of it."""
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
@@ -49,7 +54,7 @@ class InspectEval(Format):
                     sample = _sample(archive, info, found, problems, options, n)
                     if sample is not None:
                         yield _row(sample, header, n), 0, n
-        except (zipfile.BadZipFile, OSError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, OSError, *_DAMAGED) as error:
             text = f"is no whole archive ({error}); its writer may still be at it."
             problems.add(found.path, "unreadable_files", text)
 
@@ -96,8 +101,13 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         BadZipFile: it unpacks to another size than it states.
     """
     if info.compress_type != _ZSTANDARD:
-        with archive.open(info) as file:
-            return file.read(info.file_size + 1)
+        try:
+            with archive.open(info) as file:
+                return file.read(info.file_size + 1)
+        except NotImplementedError:
+            raise
+        except _DAMAGED as error:
+            raise zipfile.BadZipFile(str(error)) from error
     try:
         import pyarrow as pa
     except ImportError as error:

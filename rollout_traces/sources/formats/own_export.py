@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.bounded_parquet import batches, read, schema_of
+from rollout_traces.errors import ConfigError, FileRefused
 from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.lines import json_lines, loads
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import Problems, said_of
 from rollout_traces.sources.rows import RolloutRow, number
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
@@ -62,7 +63,7 @@ class OwnExport(Format):
 
 
 def is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
-    """Whether no later attempt of the run wrote the row's step anew; one that is superseded is noted."""
+    """Whether no later attempt of the run superseded the row; one that is superseded is noted."""
     if not value.get("superseded"):
         return True
     text = "is of an attempt that a later one superseded; it is passed over."
@@ -141,34 +142,22 @@ def _messages(given: Any) -> list[dict[str, Any]] | None:
 def parquet_columns(head: Head) -> set[str]:
     """The columns of a parquet file; none where it is damaged, or pyarrow is not installed."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        return set()
-    try:
-        return set(pq.read_schema(head.path).names)
-    except (pa.ArrowException, OSError):
+        return set(schema_of(head.path).names)
+    except (ImportError, FileRefused, OSError):
         return set()
 
 
 def _first_run(head: Head) -> str | None:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(head.path) as file:
-        part = next(file.iter_batches(batch_size=1, columns=["run"]), None)
-    return str(part.to_pylist()[0]["run"]) if part is not None and part.num_rows else None
+    table = read(head.path, ["run"], at=[0])
+    return str(table["run"][0]) if table.num_rows else None
 
 
 def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file; what of it cannot be read is noted."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        for part in batches(found.path, rows=_PARTS):
+            yield from part.to_pylist()
     except ImportError as error:
         raise ConfigError("reading parquet needs pyarrow: pip install 'rollout-traces[reading]'.") from error
-    try:
-        with pq.ParquetFile(found.path) as file:
-            for part in file.iter_batches(batch_size=_PARTS):
-                yield from part.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        problems.add(found.path, "unreadable_files", f"is no whole parquet file ({error}).")
+    except (FileRefused, OSError) as error:
+        problems.add(found.path, "unreadable_files", said_of(found.path, error))

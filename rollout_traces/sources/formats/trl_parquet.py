@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.bounded_parquet import batches, schema_of
+from rollout_traces.errors import ConfigError, FileRefused
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import Problems, said_of
 from rollout_traces.sources.rows import RolloutRow, number, numbers
 
 OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
@@ -44,22 +45,20 @@ class TrlParquet(Format):
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+            import pyarrow  # noqa: F401
         except ImportError as error:
             raise ConfigError(
                 "reading parquet needs pyarrow: pip install 'rollout-traces[reading]'."
             ) from error
         try:
-            with pq.ParquetFile(found.path) as file:
-                numeric = [f.name for f in file.schema_arrow if _is_number(f.type) and f.name not in OWN]
-                n = 0
-                for part in file.iter_batches(batch_size=ROWS):
-                    for value in part.to_pylist():
-                        n += 1
-                        yield row_of(value, numeric, found.claim.step or 0, n), 0, n
-        except (pa.ArrowException, OSError) as error:
-            problems.add(found.path, "unreadable_files", f"is no whole parquet file ({error}).")
+            numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
+            n = 0
+            for part in batches(found.path, rows=ROWS):
+                for value in part.to_pylist():
+                    n += 1
+                    yield row_of(value, numeric, found.claim.step or 0, n), 0, n
+        except (FileRefused, OSError) as error:
+            problems.add(found.path, "unreadable_files", said_of(found.path, error))
 
 
 def row_of(

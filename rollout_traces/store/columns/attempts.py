@@ -1,4 +1,4 @@
-"""Which rows were superseded: a run that was resumed from an earlier step wrote the steps behind it anew."""
+"""Which rows were superseded: a run that was resumed from an earlier step threw the weights of later ones away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ First = Mapping[tuple[int, str, str], int]
 def superseded_from(first: First) -> dict[tuple[int, str, str], int]:
     """The step from which an attempt's rows of a split are superseded by a later attempt.
 
-    A later attempt supersedes a split from the first step that it wrote of it; every split but training
+    A later attempt supersedes a split from the first step that it wrote of it, steps that it has not come to
+    included: they were sampled by weights that it did not go on from. It supersedes every split but training
     also from the first step that it trained, since what was evaluated behind that belongs to weights that
     were thrown away.
 

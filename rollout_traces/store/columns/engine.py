@@ -122,6 +122,8 @@ def check_select(statement: str) -> None:
         raise StoreError(
             f"sql: {found[0].type.name} is refused; expected one SELECT, the table is read only."
         )
+    if found[0].query.strip().rstrip(";").rstrip() not in statement:  # DuckDB 1 turns PRAGMA into SELECT
+        raise StoreError("sql: PRAGMA is refused; expected one SELECT, the table is read only.")
 
 
 def _listed(parameters: Sequence[Any] | Mapping[str, Any]) -> Any:

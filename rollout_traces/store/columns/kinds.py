@@ -8,6 +8,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rollout_traces.ledger.columns import number_text
+
 Kind = Literal["bool", "int", "float", "text", "tags", "mixed"]
 """`tags` are lists of names; `mixed` columns hold numbers and texts, all as text."""
 
@@ -56,7 +58,18 @@ def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.Chunke
         return column
     if pa.types.is_list(column.type):
         return pc.binary_join(column, ", ")
+    if kind == "mixed" and pa.types.is_floating(column.type):
+        signed = pc.if_else(pc.less(column, 0), "-Infinity", "Infinity")
+        return pc.if_else(pc.is_inf(column), signed, pc.cast(column, wanted))
     return pc.cast(column, wanted, safe=False)
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return number_text(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
 def column_of(values: Sequence[Any]) -> tuple[Kind, pa.Array]:
@@ -76,7 +89,7 @@ def column_of(values: Sequence[Any]) -> tuple[Kind, pa.Array]:
     else:
         kind = "tags" if types == {tuple} else "mixed"
     if kind == "mixed":
-        values = [None if v is None else ", ".join(v) if isinstance(v, tuple) else str(v) for v in values]
+        values = [_as_text(value) for value in values]
     elif kind == "float":
         values = [None if v is None else float(v) for v in values]
     elif kind == "int":

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rollout_traces.bounded_parquet import read, schema_of
+from rollout_traces.errors import FileRefused
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 
 logger = logging.getLogger("rollout_traces")
@@ -59,10 +61,10 @@ class SideColumns:
         n = 0
         for path in self.files[name]:
             try:
-                table = pq.read_table(path, columns=[KEY, name], partitioning=None)
+                table = read(path, [KEY, name])
                 values = table[name].cast(kind, safe=False).combine_chunks()
                 found = table[KEY].cast(pa.string()).to_pylist()
-            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            except (FileRefused, pa.ArrowException, OSError, KeyError, ValueError) as error:
                 logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
                 continue
             keys.update((key, n + row) for row, key in enumerate(found) if key is not None)
@@ -91,8 +93,8 @@ def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:
     meanings: dict[str, str] = {}
     for path in paths:
         try:
-            schema = pq.read_schema(path)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            schema = schema_of(path)
+        except (FileRefused, OSError) as error:
             logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
             continue
         if KEY not in schema.names:
@@ -122,7 +124,7 @@ def remove_rows(folder: Path, trace_ids: Collection[str]) -> int:
     gone = 0
     ids = pa.array(sorted(trace_ids), pa.string())
     for path in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():
-        table = pq.read_table(path, partitioning=None)
+        table = read(path)
         if KEY not in table.column_names:
             continue
         kept = table.filter(pc.invert(pc.is_in(table[KEY].cast(pa.string()), value_set=ids)))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from rollout_traces.bounded_parquet import on_disk, read, schema_of
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
@@ -49,12 +47,9 @@ def read_file(data: bytes, name: str) -> FileRows:
     Raises:
         StoreError: it is damaged, too long, or its rows say no run and step.
     """
-    try:
-        with pq.ParquetFile(io.BytesIO(data)) as file:
-            wanted = [c for c in file.schema_arrow.names if c not in TEXTS or c == MESSAGES]
-            table = file.read(columns=wanted)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"{name}: damaged ({error}).") from error
+    with on_disk(data, name) as path:
+        wanted = [c for c in schema_of(path).names if c not in TEXTS or c == MESSAGES]
+        table = read(path, wanted)
     n = table.num_rows
     if n >= 1 << ROW_BITS:
         raise StoreError(f"{name}: {n} rows in one file; at most {(1 << ROW_BITS) - 1} are read.")
@@ -78,17 +73,10 @@ def read_texts(data: bytes, rows: Sequence[int]) -> list[dict[str, str | None]]:
         data: the file.
         rows: which rows.
     """
-    with pq.ParquetFile(io.BytesIO(data)) as file:
-        there = [c for c in TEXTS if c in file.schema_arrow.names]
-        edges = np.cumsum([0] + [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
-        groups = np.searchsorted(edges, np.asarray(rows), side="right") - 1
-        found: dict[int, dict[str, str | None]] = {}
-        for group in np.unique(groups).tolist():
-            table = file.read_row_group(group, columns=there)
-            for row in (r for r, g in zip(rows, groups, strict=True) if g == group):
-                at = int(row - edges[group])
-                found[row] = {c: table[c][at].as_py() for c in there}
-    return [found[row] for row in rows]
+    asked = sorted({int(row) for row in rows})
+    with on_disk(data, "the file of the export") as path:
+        found = dict(zip(asked, read(path, TEXTS, asked).to_pylist(), strict=True))
+    return [found[int(row)] for row in rows]
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

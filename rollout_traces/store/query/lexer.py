@@ -20,7 +20,7 @@ _PATTERNS = re.compile(
     (?P<space>\s+)
   | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
   | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-  | (?P<quoted>`[^`]+`)
+  | (?P<quoted>`(?:[^`]|``)+`)
   | (?P<name>[^\W\d][\w.]*(?:/[\w.\-:@+]*[\w:@])*)
   | (?P<symbol><=|>=|==|!=|<>|&&|\|\||!~|[!~<>=(),\[\]+\-*/%])
     """,
@@ -75,7 +75,7 @@ def _token(match: re.Match[str]) -> Token:
     if match.lastgroup == "string":
         return Token("string", _unescape(found[1:-1]), start, stop)
     if match.lastgroup == "quoted":
-        return Token("quoted", found[1:-1], start, stop)
+        return Token("quoted", found[1:-1].replace("``", "`"), start, stop)
     if match.lastgroup == "symbol":
         same = _SAME.get(found, found)
         return Token("word" if same.isalpha() else "symbol", same, start, stop)

@@ -61,11 +61,19 @@ class TestAnswers:
 
     def test_a_label_is_put_on_and_read(self, client):
         uid = get(client, "rollouts", project="story", limit=1).json()["rows"][0]["uid"]
-        new = {"project": "story", "id": uid, "text": "javascript:alert(1)", "author": "a program"}
+        new = {"project": "story", "id": uid, "text": "javascript:alert(1)"}
         sent = client.post("/api/v1/labels", json=new, headers=BEARER)
         assert sent.json()["labels"][0]["text"] == "javascript:alert(1)"
         assert sent.headers["content-type"] == "application/json"
         assert get(client, "labels", project="story", id=uid).json() == sent.json()
+        assert sent.json()["labels"][0]["author"] == "owner"
+        assert client.post("/api/v1/labels", json={**new, "author": "x"}, headers=BEARER).status_code == 422
+        odd = client.post(
+            "/api/v1/labels",
+            content='{"project": "story", "turn": NaN}',
+            headers={**BEARER, "Content-Type": "application/json"},
+        )
+        assert odd.status_code == 422 and "body.turn" in odd.json()["error"]["message"]
 
     def test_a_page_is_asked_to_move(self, client, workspace):
         before = workspace.asked_to_open[0]
@@ -82,6 +90,7 @@ class TestAnswers:
             ("rollout", {"project": "story", "id": "nobody"}, 400, "no trace"),
             ("rollouts", {"project": "story", "limit": "many"}, 422, "integer"),
             ("rollouts", {}, 422, "project"),
+            ("rollouts", {"project": "story", "columns": "reward,rewrad"}, 400, "rewrad"),
         ],
     )
     def test_what_cannot_be_answered_is_said(self, client, name, query, status, said):

@@ -20,6 +20,7 @@ from rollout_traces.store.labels import LabelBook
 from tests.inspector.conftest import BEARER, TOKEN, Served, environment, free_port
 
 PROJECT = "pictures"
+ADA, GRACE = "the-token-that-ada-has", "the-token-that-grace-has"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def home(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
     """The inspector over the copy."""
-    server = Served(home)
+    server = Served(home, ROLLOUT_TRACES_TOKENS=f"ada={ADA} grace={GRACE}")
     yield server
     server.stop()
 
@@ -58,35 +59,55 @@ def there(served: Any, uid: str) -> list[dict[str, Any]]:
 
 
 def label_there(served: Any, uid: str, text: str) -> None:
-    new = {"project": PROJECT, "id": uid, "text": text, "author": "grace"}
-    httpx.post(f"{served.address}/api/v1/labels", json=new, headers=BEARER, timeout=30).raise_for_status()
+    new = {"project": PROJECT, "id": uid, "text": text}
+    headers = {"Authorization": f"Bearer {GRACE}"}
+    httpx.post(f"{served.address}/api/v1/labels", json=new, headers=headers, timeout=30).raise_for_status()
+
+
+def give(served: Any, lines: list[dict[str, Any]], token: str = ADA) -> dict[str, Any]:
+    """What the server says of lines that a token gives."""
+    answer = httpx.post(
+        f"{served.address}/api/v1/labels/lines",
+        json={"project": PROJECT, "lines": lines},
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=30,
+    )
+    return {"status": answer.status_code, **answer.json()}
 
 
 class TestBothSides:
-    def test_have_the_labels_of_either_with_author_and_time(self, served, uid, mine):
+    def test_have_the_labels_of_either_with_author_and_the_servers_date(self, served, uid, mine):
         put = mine.add("label", uid, "mine", "ada")
         label_there(served, uid, "theirs")
-        done = sync_labels(mine, PROJECT, served.address, TOKEN)
+        done = sync_labels(mine, PROJECT, served.address, ADA)
         assert done.taken >= 1 and done.given == 1
         assert {"mine", "theirs"} <= {entry.text for entry in mine.of(uid)}
         [copy] = [each for each in there(served, uid) if each["text"] == "mine"]
-        assert (copy["id"], copy["author"], copy["time"]) == (put.id, "ada", put.time)
-        assert sync_labels(mine, PROJECT, served.address, TOKEN) == Synced(0, 0)
+        assert (copy["id"], copy["author"]) == (put.id, "ada") and copy["time"] > put.time
+        [theirs] = [each for each in mine.of(uid) if each.text == "theirs"]
+        assert theirs.author == "grace"
+        assert sync_labels(mine, PROJECT, served.address, ADA) == Synced(0, 0)
 
     def test_lose_what_either_took_back_and_it_stays_off(self, served, uid, mine):
-        label_there(served, uid, "taken back")
-        sync_labels(mine, PROJECT, served.address, TOKEN)
+        mine.add("label", uid, "taken back", "ada")
+        sync_labels(mine, PROJECT, served.address, ADA)
         [entry] = [each for each in mine.of(uid) if each.text == "taken back"]
         mine.remove(uid, entry.id, "ada")
-        assert sync_labels(mine, PROJECT, served.address, TOKEN).given == 1
+        assert sync_labels(mine, PROJECT, served.address, ADA).given == 1
         assert "taken back" not in [each["text"] for each in there(served, uid)]
         mine.log.append(entry)
         assert "taken back" not in [each.text for each in mine.of(uid)]
 
+    def test_keep_what_others_wrote_where_it_was_written(self, served, uid, mine):
+        mine.add("note", uid, "by a third", "eva")
+        done = sync_labels(mine, PROJECT, served.address, ADA)
+        assert (done.given, done.kept, done.refused) == (0, 1, ())
+        assert "by a third" not in [each["text"] for each in there(served, uid)]
+
     def test_more_lines_than_one_request_holds_all_go_over(self, served, uid, mine):
         for number in range(150):
             mine.add("note", uid, f"note {number} of this test " + "x" * 900, "ada")
-        assert sync_labels(mine, PROJECT, served.address, TOKEN).given == 150
+        assert sync_labels(mine, PROJECT, served.address, ADA).given == 150
         assert sum("of this test" in each["text"] for each in there(served, uid)) == 150
 
     def test_the_command_says_how_many_lines_went_over(self, served, home, uid):
@@ -123,10 +144,44 @@ class TestRefusals:
             {"turn": -1},
         ],
     )
-    def test_a_line_that_nobody_here_would_write_is_not_kept(self, served, home: Path, uid, mine, wrong):
-        good = mine.add("label", uid, "good", "ada")
-        line = {**vars(good), **wrong}
-        sent = {"project": PROJECT, "lines": [{**vars(good), "id": "0" * 16}, line]}
-        answer = httpx.post(f"{served.address}/api/v1/labels/lines", json=sent, headers=BEARER, timeout=30)
-        assert answer.status_code in (400, 422)
-        assert "good" not in [each["text"] for each in there(served, uid)]
+    def test_a_line_that_nobody_here_would_write_is_not_kept(self, served, uid, mine, wrong):
+        good = vars(mine.add("label", uid, f"beside {sorted(wrong)}", "ada"))
+        said = give(served, [good, {**good, "id": "0" * 16, "text": "bad", **wrong}])
+        assert said["status"] == 422 or (said["taken"], len(said["refused"])) == (1, 1)
+        assert not {"bad", *map(str, wrong.values())} & {each["text"] for each in there(served, uid)}
+
+    def test_no_line_of_another_author_date_or_rollout_is_taken(self, served, uid, mine):
+        good = vars(mine.add("label", uid, "hers", "ada"))
+        forged = [
+            {**good, "id": "1" * 16, "author": "grace"},
+            {**good, "id": "2" * 16, "rollout": "no-such-rollout"},
+            {**good, "id": "3" * 16, "rollout": uid[:-1] + "x"},
+            {**good, "id": "4" * 16, "start": 10**6, "stop": 10**6 + 1},
+        ]
+        said = give(served, [*forged, {**good, "id": "5" * 16, "time": "2001-01-01T00:00:00+00:00"}])
+        assert said["taken"] == 1
+        reasons = (
+            "author: seen “grace”; this token writes as “ada”",
+            "no-such-rollout",
+            uid[:-1] + "x",
+            "tokens",
+        )
+        assert all(why in line for why, line in zip(reasons, said["refused"], strict=True))
+        [kept] = [each for each in there(served, uid) if each["id"] in [n * 16 for n in "12345"]]
+        assert kept["id"] == "5" * 16 and not kept["time"].startswith("2001")
+
+    def test_nobody_takes_back_what_another_wrote_but_the_owner(self, served, uid, mine):
+        label_there(served, uid, "of grace")
+        [entry] = [each for each in there(served, uid) if each["text"] == "of grace"]
+        gone = {
+            **vars(mine.add("label", uid, "x", "ada")),
+            "id": "6" * 16,
+            "kind": "removed",
+            "text": entry["id"],
+        }
+        assert "“grace” wrote it" in give(served, [gone])["refused"][0]
+        assert "of grace" in [each["text"] for each in there(served, uid)]
+        owner = httpx.get(f"{served.address}/session", headers=BEARER, timeout=30).json()
+        assert owner["owner"]
+        assert give(served, [{**gone, "author": owner["name"]}], TOKEN)["taken"] == 1
+        assert "of grace" not in [each["text"] for each in there(served, uid)]

@@ -144,18 +144,21 @@ class TestLabelling:
                 mine = next(each for each in put["labels"] if each["text"] == "off by one")
                 left = await agent.ask("remove_label", project="story", id=uid, label_id=mine["id"])
                 wrong = await agent.ask("label", project="story", id=uid, text="x", turn=99)
+                hers = workspace.store("story").labels.add("note", uid, "a person wrote this", "grace")
+                kept = await agent.ask("remove_label", project="story", id=uid, label_id=hers.id)
                 read = await agent.ask("labels", project="story", id=uid)
-                return [mine, noted, found, left, wrong, read]
+                return [mine, noted, found, left, wrong, kept, read]
 
         with ThreadPoolExecutor(1) as apart:
-            mine, noted, found, left, wrong, read = apart.submit(asyncio.run, script()).result()
+            mine, noted, found, left, wrong, kept, read = apart.submit(asyncio.run, script()).result()
         assert (mine["author"], mine["turn"]) == ("an agent", 0)
         assert [row["uid"] for row in found["rows"]] == [uid]
         note = next(each for each in noted["labels"] if each["kind"] == "note")
         assert (note["start"], note["stop"]) == (0, 2)
         assert "off by one" not in [each["text"] for each in left["labels"]]
         assert "turn" in wrong
-        assert read == left
+        assert "“grace” wrote it" in kept
+        assert read["labels"][:-1] == left["labels"]
 
     def test_a_server_that_takes_no_labels_refuses_its_agent(self, workspace):
         uid = workspace.store("story").query(limit=1).rows[0]["uid"]

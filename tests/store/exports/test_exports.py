@@ -123,7 +123,7 @@ class TestWhatChanges:
         file = next(exported.glob("run=*/step=2/*.parquet"))
         file.write_bytes(file.read_bytes()[:200])
         assert open_store(str(exported)).count() == 6
-        assert "step=2/part-0.parquet: damaged" in caplog.text
+        assert "step=2/part-0.parquet: is no whole parquet file" in caplog.text
 
     def test_a_damaged_segment_is_built_again(self, opened: Store) -> None:
         for segment in (opened.index_path / "segments").iterdir():

@@ -128,6 +128,12 @@ class TestInjection:
 
 
 class TestNumbers:
+    def test_a_name_with_a_backquote_is_one_that_can_be_written(self, trackio_dir: Path) -> None:
+        store_values(conversation("chat", CHAT, **{"odd`name": 3}), step=0)
+        store = open_store(PROJECT)
+        assert "odd`name" in [column.name for column in store.columns()]
+        assert store.count(where="`odd``name` = 3") == 1 and store.count(where="`odd``name` = 4") == 0
+
     def test_infinite_and_huge_numbers_compare(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0]], step=0), (0,))
         store_values(conversation("chat", CHAT, x=math.inf, y=2**62), step=0)

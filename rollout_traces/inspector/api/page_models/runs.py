@@ -131,7 +131,10 @@ class QueriesAnswer(BaseModel):
 class DiagnosisModel(BaseModel):
     """A diagnosis and what follows from it."""
 
-    kind: str
+    name: str
+    series: list[str]
+    part: str
+    shape: str
     sentence: str
     severity: str
     tier: str
@@ -204,6 +207,7 @@ class RunPageAnswer(RunCurvesAnswer):
     settings: SettingsSinceModel | None
     unobserved: list[dict[str, Any]]
     remarks: list[str]
+    problems: list[str]
 
 
 class EffectModel(BaseModel):
@@ -248,7 +252,6 @@ class FindingDetailModel(BaseModel):
     elsewhere: Number
     elsewhere_rows: int
     elsewhere_n: int
-    since: int | None
     median_a: Number
     median_b: Number
     examples: list[str | None]
@@ -270,6 +273,7 @@ class FindingModel(BaseModel):
     rows_b: int
     effect: EffectModel
     new: bool
+    logged: bool
     sentence: str
     detail: FindingDetailModel | None
     consequences: list[str]
@@ -296,6 +300,7 @@ class CarriedShareModel(BaseModel):
     rows: int
     of: int
     share: Number
+    p: Number
     ids: list[str]
     sentence: str
 
@@ -314,6 +319,7 @@ class ExplainPageAnswer(BaseModel):
     winners: list[ExplainPhraseModel]
     only_in: dict[str, str]
     remarks: list[str]
+    problems: list[str] = Field(description="what could not be computed, a line each")
     n_tested: int
     steps: tuple[int | None, int | None]
 
@@ -392,6 +398,9 @@ class HealthAnswer(BaseModel):
     kept_only: bool = Field(description="no step has a ledger: figures are over the kept rollouts")
     chosen_by: str | None
     counters: dict[str, float] | None
+    stored: str | None = Field(
+        description="how much is stored of what was handed over on this machine, and what was lost; null where no spool is left"
+    )
     off: dict[str, str]
     next: int | None = Field(
         default=None, description="give it as `after` for the steps behind; null at the end"

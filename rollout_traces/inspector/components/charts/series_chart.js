@@ -57,7 +57,7 @@ export function seriesChart(series, options) {
 
 // Of several series, which line is which.
 export function legend(series) {
-  return h("div", { class: "rt-legend", testid: "legend" }, series.map((each, i) => h("span", null,
+  return h("div", { class: "rt-chart-legend", testid: "legend" }, series.map((each, i) => h("span", null,
     svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", { x1: 1, x2: 21, y1: 4, y2: 4, class: `rt-line rt-dash-${i % 4}`, style: { stroke: `var(--rt-series-${i % 6})` } })), inert(each.name))));
 }
 

@@ -15,7 +15,7 @@ export function explanation(answer, doing) {
 function head(answer) {
   return [
     h("p", { class: "rt-soft", testid: "explain-against" }, h("b", null, inert(answer.a)), " against ", h("b", null, inert(answer.b)), `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`),
-    ...answer.remarks.map(remark => h("p", { class: "rt-soft", testid: "explain-remark" }, inert(remark)))];
+    ...[...answer.remarks, ...answer.problems].map(remark => h("p", { class: "rt-soft", testid: "explain-remark" }, inert(remark)))];
 }
 
 function findings(answer, doing) {
@@ -27,8 +27,8 @@ function beside(answer, doing) {
   return [
     answer.decompositions.map((each, at) => parts(each, at, doing)),
     answer.carried.length ? h("section", { testid: "carried" }, h("h3", null, "Who carried it"), answer.carried.map((each, at) => counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)))) : null,
-    phrases("Written more often in A", "phrases", answer.phrases, doing),
-    phrases("Winners of A’s groups write more often", "winners", answer.winners, doing),
+    phrases("Written more often in A", answer.phrases, doing),
+    phrases("Winners of A’s groups write more often", answer.winners, doing),
     Object.entries(answer.only_in).map(([column, side]) => h("p", { class: "rt-faint" }, `Only ${side} knows ${inert(column)}.`)),
   ].flat(2).filter(Boolean);
 }
@@ -38,7 +38,7 @@ function finding(each, at, doing) {
   const slot = h("div");
   return h("div", { class: "rt-finding", testid: "finding", dataset: { column: each.column } },
     h("p", null, inert(each.sentence)),
-    h("p", { class: "rt-faint" }, `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; n ${number(each.n_a)} against ${number(each.n_b)}`),
+    h("p", { class: "rt-faint" }, `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`),
     each.value === null ? detail?.picture ? bars(detail.picture) : null : shares(each),
     h("div", { class: "rt-run-more" }, detail ? [h("span", { class: "rt-faint" }, detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
       detail?.place?.where ? button("rollouts", () => doing.rollouts(detail.place), { class: "rt-ghost", title: detail.place.where, testid: "finding-rollouts" }) : null,
@@ -90,7 +90,7 @@ function counted(of, at, doing, ...said) {
   return h("div", null, h("p", null, said, " ", queries(slot, () => doing.figures(of, at))), slot);
 }
 
-function phrases(title, of, found, doing) {
+function phrases(title, found, doing) {
   if (!found.length) return null;
-  return h("section", { testid: "phrases" }, h("h3", null, title), found.map((each, at) => counted(of, at, doing, h("mark", { class: "rt-phrase" }, inert(each.phrase)), ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `, examples(each.examples, doing, each.phrase))));
+  return h("section", { testid: "phrases" }, h("h3", null, title), found.map(each => h("p", null, h("mark", { class: "rt-phrase" }, inert(each.phrase)), ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `, examples(each.examples, doing, each.phrase))));
 }

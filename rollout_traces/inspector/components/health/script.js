@@ -173,7 +173,7 @@ function counters() {
   if (data.counters === null) return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
   const entries = Object.entries(data.counters);
   if (!entries.length) return frame("are not on this machine: the run was logged elsewhere, or its spool was removed after everything was stored");
-  return frame("what was handed over, stored and left out, from the spool on this machine", h("div", { class: "rt-facts" }, entries.map(([name, value]) => h("div", { class: "rt-fact" }, h("span", { class: "rt-label" }, name.replaceAll("_", " ")), h("span", { class: "rt-fact-value" }, number(value))))));
+  return frame("what was handed over, stored and left out, from the spool on this machine", [data.stored && h("p", { class: "rt-soft" }, data.stored), h("div", { class: "rt-facts" }, entries.map(([name, value]) => h("div", { class: "rt-fact" }, h("span", { class: "rt-label" }, name.replaceAll("_", " ")), h("span", { class: "rt-fact-value" }, number(value)))))]);
 }
 
 function examples(now) {

@@ -4,18 +4,6 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 
-const AUTHOR = "rt-author";
-let nobody = "";
-
-function author() {
-  try { return localStorage.getItem(AUTHOR) || nobody; } catch { return nobody; }
-}
-
-function rememberAuthor(name) {
-  nobody = name;
-  try { localStorage.setItem(AUTHOR, name); } catch { /* a private window keeps it for this page alone */ }
-}
-
 const placeOf = ({ turn = null, start = null, stop = null }) => (start !== null ? `tokens ${number(start)}–${number(stop - 1)}` : turn !== null ? `turn ${turn}` : "");
 
 // The turns or tokens that are selected with the mouse, else those that are named by the address.
@@ -33,7 +21,7 @@ export class Labels {
   constructor(rollout, doing) {
     this.rollout = rollout;
     this.doing = doing;
-    this.data = rollout.labels || { entries: [], names: [], may_label: false };
+    this.data = rollout.labels || { entries: [], names: [], may_label: false, author: "" };
     this.root = h("div", { class: "rt-labels", testid: "labels" });
     this.draw();
   }
@@ -47,7 +35,7 @@ export class Labels {
     const labels = entries.filter(entry => entry.kind === "label");
     const notes = entries.filter(entry => entry.kind === "note");
     const where = entry => (placeOf(entry) ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry)) : null);
-    const off = entry => (this.open ? button("×", () => this.send({ kind: "removed", text: entry.id }), { class: "rt-ghost", title: "Take it back", "aria-label": "Take it back", testid: "label-remove" }) : null);
+    const off = entry => (this.open && entry.may_remove ? button("×", () => this.send({ kind: "removed", text: entry.id }), { class: "rt-ghost", title: "Take it back", "aria-label": "Take it back", testid: "label-remove" }) : null);
     const byWhom = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
     replace(this.root,
       labels.map(entry => h("span", { class: "rt-chip rt-label-chip", title: inert(byWhom(entry)), testid: "label", dataset: { label: entry.text } }, inert(entry.text), where(entry), off(entry))),
@@ -63,7 +51,7 @@ export class Labels {
   }
 
   async send(what) {
-    this.data = await this.doing.call("annotate", { ...this.doing.request(), id: this.rollout.id, author: author(), ...what });
+    this.data = await this.doing.call("annotate", { ...this.doing.request(), id: this.rollout.id, ...what });
     this.draw();
   }
 
@@ -80,10 +68,9 @@ export class Labels {
     const place = selectedPlace(this.doing.view(), this.doing.token());
     const said = h("p", { class: "rt-error-text", role: "alert" });
     const text = kind === "note" ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" }) : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
-    const who = h("input", { class: "rt-input", "aria-label": "Your name", value: author(), placeholder: "your name", testid: "label-author" });
+    const who = h("span", { class: "rt-faint", title: "The name that your token has", testid: "label-author" }, `as ${inert(this.data.author)}`);
     const whole = h("select", { class: "rt-select", "aria-label": "On what", testid: "label-place" }, placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null, h("option", { value: "" }, "the whole rollout"));
     const keep = async value => {
-      rememberAuthor(who.value.trim());
       try {
         await this.send({ kind, text: value, ...(whole.value ? place : {}) });
         dialog.close();

@@ -17,6 +17,7 @@ import { queries } from "../explain/queries.js";
 import { actions } from "../explain/script.js";
 
 const AGAIN_AFTER = 20000;
+const SHOWN = 10; // diagnoses that are unfolded
 const STRIP = { left: 8, right: 8, row: 20 };
 
 let call;
@@ -46,7 +47,7 @@ function update(now, changed) {
 
 function load(now) {
   read = Date.now();
-  const report = () => newest(call("run_report", place(now)), show, failed);
+  const report = () => newest(call("run_report", place(now)), show, late);
   if (data) return report();
   setPopulation("run");
   replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
@@ -56,6 +57,13 @@ function load(now) {
 function show(answer) {
   data = answer;
   setPopulation("run", h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+  draw();
+}
+
+// The curves stay whatever becomes of the verdict.
+function late(error) {
+  if (!data) return failed(error);
+  data = { ...data, failure: error.message };
   draw();
 }
 
@@ -81,7 +89,7 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const known = Boolean(data.verdict);
-  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), "Looking for what changed…"),
+  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
     h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
     known ? [events(), settings(), unobserved()] : null);
@@ -96,7 +104,7 @@ function shared() {
 function verdict() {
   const { severity, text, since } = data.verdict;
   return h("div", { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}`, testid: "run-verdict" }, h("i"), text, since === null ? null : ` since step ${number(since)}`,
-    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), shareButton(call, shared), data.remarks.map(remark => h("span", null, remark)),
+    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), shareButton(call, shared), data.remarks.map(remark => h("span", null, remark)), (data.problems || []).map(problem => h("span", { testid: "run-problem" }, inert(`left out, because it raised: ${problem}`))),
     data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
 }
 
@@ -112,12 +120,13 @@ function incidents() {
 
 function diagnoses() {
   if (!data.diagnoses.length) return null;
-  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.map((each, at) => diagnosis(each, at)));
+  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.slice(0, SHOWN).map(diagnosis),
+    data.diagnoses.length > SHOWN ? h("details", null, h("summary", null, `${number(data.diagnoses.length - SHOWN)} more`), data.diagnoses.slice(SHOWN).map((each, at) => diagnosis(each, at + SHOWN))) : null);
 }
 
 function diagnosis(each, at) {
   const slot = h("div", { class: "rt-run-query" });
-  return h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { kind: each.kind } },
+  return h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
     h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.tier),
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
@@ -139,7 +148,7 @@ function strip(wide, step) {
     const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 13, width: Math.max(x(each.last ?? last) - start, 3), height: 4, rx: 2 }, svg("title", null, inert(each.sentence)));
     bar.addEventListener("click", () => ask(each.step));
     const left = start > wide / 2;
-    picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, `${each.kind.replaceAll("_", " ")}, step ${each.step}`));
+    picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, inert(`${(each.series || [])[0] || each.name}, step ${each.step}`)));
   });
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));

@@ -6,9 +6,11 @@ import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, onPopulation, onceReady, runOf, showPopulationOf, splitOf, whenReady } from "../../lib/pages.js";
 import { remote, soon } from "../../lib/remote.js";
+import { open, session } from "../../lib/session.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { updateIncidents } from "./incident_bar.js";
+import { signedIn } from "./sign_in.js";
 
 const PULSE = 2000;
 const settings = window.rolloutTraces;
@@ -24,6 +26,8 @@ let mayMove = false;
 export async function mount(element, server) {
   call = remote(server);
   root = element;
+  const closed = await open();
+  if (closed) await signedIn(element, closed);
   element.querySelector(".rt-brand").addEventListener("click", follow);
   onPopulation(show => {
     const node = root.querySelector(".rt-population");
@@ -187,7 +191,7 @@ function showCurrent(bar) {
 
 function drawTools() {
   replace(root.querySelector(".rt-top-tools"),
-    settings.trackio && h("a", { class: "rt-ghost rt-wide-only", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
+    session.dashboard && h("a", { class: "rt-ghost rt-wide-only", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
     button("agent", () => { mayMove = !mayMove; drawTools(); }, { class: "rt-ghost rt-wide-only", "aria-pressed": String(mayMove), title: "An agent may move this page (rollout-traces mcp --inspector)", testid: "may-move" }),
     button("◐", toggleTheme, { class: "rt-ghost", title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
     button("?", showHelp, { class: "rt-ghost", title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }));
@@ -195,7 +199,7 @@ function drawTools() {
 
 function trackioAddress() {
   const { project } = state.get();
-  return settings.trackio + (project ? `?project=${encodeURIComponent(project)}` : "");
+  return session.dashboard + (project ? `?project=${encodeURIComponent(project)}` : "");
 }
 
 function shortcuts() {

@@ -1,0 +1,68 @@
+"""Carriers: a handful of rows that make a spike, which is theirs and nobody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.run_rows import RowMeasure, RunRows
+
+MOST = 3
+"""Rows that are a handful ..."""
+FEW = 0.01
+"""... or this part of the step."""
+QUARTER = 0.25
+"""They carry a step where they make more than this of its summed absolute contributions ..."""
+RARE = 0.99
+"""... and more than in this part of the other steps ..."""
+BEYOND = 12.0
+"""... and lie this many median absolute deviations of all rows from their middle, which no tail of a healthy column reaches often."""
+FEWEST_ROWS = 8
+"""Rows that a step needs for a handful of them to be few."""
+TWO_VALUED = 3
+"""A column of fewer values is a share, and has no carriers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Handful:
+    """The rows that carry a column at some steps.
+
+    Attributes:
+        rows: int [K], positions of the rows.
+        shares: float [K], the part of its step's summed absolute contributions that each makes.
+    """
+
+    rows: np.ndarray
+    shares: np.ndarray
+
+
+def carried_by(rows: RunRows, measure: RowMeasure) -> Handful:
+    """The rows that carry a number at a step, to be set aside before parts are looked at.
+
+    Args:
+        rows: the rollouts.
+        measure: a number of them.
+    """
+    nothing = Handful(np.empty(0, np.int64), np.empty(0))
+    values = measure.read()
+    known = np.flatnonzero(np.isfinite(values))
+    if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
+        return nothing
+    middle = np.median(values[known])
+    size = np.abs(values[known] - middle)
+    usual = np.median(size)
+    if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(values[known][: 1 << 12])) < TWO_VALUED:
+        return nothing
+    at = rows.at[known]
+    n = np.bincount(at, minlength=len(rows.steps))
+    total = np.bincount(at, size, len(rows.steps))
+    order = np.lexsort((-size, at))
+    starts = np.cumsum(n) - n
+    place = np.empty(len(at), np.int64)
+    place[order] = np.arange(len(at)) - starts[at[order]]
+    few = np.maximum(MOST, (FEW * n).astype(np.int64))
+    top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
+    crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE))
+    chosen = crowded[at] & (place < few[at]) & (size > BEYOND * usual)
+    return Handful(known[chosen], (size / np.maximum(total[at], 1e-300))[chosen])

@@ -1,0 +1,173 @@
+"""Movements become entries: those that are alike form one, and what follows from another by contrast hangs under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.scan import Whitened, coefficients, whitened
+from rollout_traces.analysis.step_series import Part
+from rollout_traces.analysis.templates import SPIKE
+
+ALIKE = 4.0
+"""Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
+SHOWS = 3.0
+"""Standard errors of a series at the steps of an entry that it joins."""
+
+
+@dataclass(eq=False)
+class Told:
+    """Movements that are one.
+
+    Attributes:
+        found: the surest first.
+        part: whose they are.
+        follows: entries that follow from it.
+    """
+
+    found: list[Moved]
+    part: Part | None
+    follows: list[Told] = field(default_factory=list)
+
+    @property
+    def head(self) -> Moved:
+        """The surest."""
+        return self.found[0]
+
+
+def entries(found: Sequence[Moved]) -> list[Told]:
+    """Groups movements, the surest first.
+
+    Args:
+        found: all movements; those that are slow change over the run are one, learning.
+    """
+    made: list[Told] = []
+    slow = sorted((each for each in found if each.drift and is_learning(each)), key=lambda f: -f.located.z)
+    if slow:
+        made.append(Told(slow, slow[0].chosen.values))
+    for each in sorted(
+        (each for each in found if not (each.drift and is_learning(each))), key=lambda f: -abs(f.located.z)
+    ):
+        home = next(
+            (
+                entry
+                for entry in made
+                if not (entry.head.drift and is_learning(entry.head)) and _joins(each, entry)
+            ),
+            None,
+        )
+        if home is None and any(_is_child(each, other) and _same_time(each, other.head) for other in made):
+            continue
+        if home is None:
+            made.append(Told([each], each.chosen.values))
+        elif not _is_child(each, home):
+            home.found.append(each)
+    return made
+
+
+def is_learning(found: Moved) -> bool:
+    """Whether a movement has no onset: slow change from the first step to the last."""
+    return found.template.start == 0 and found.template.stop == len(found.panel.steps)
+
+
+def span(found: Moved) -> tuple[int, int | None]:
+    """First and last step of a movement."""
+    steps, template = found.panel.steps, found.template
+    lasts = template.kind != "window"
+    return int(steps[template.start]), None if lasts else int(steps[template.stop - 1])
+
+
+def _is_child(each: Moved, entry: Told) -> bool:
+    parent = each.panel.parents[0]
+    return bool(parent) and any(f.panel.names[0].column == parent for f in entry.found)
+
+
+def _joins(each: Moved, entry: Told) -> bool:
+    """Whether a movement is the entry's: of the same part, at the same steps."""
+    if any(f.panel is each.panel for f in entry.found) and _same_series(each, entry):
+        return False
+    return _same_time(each, entry.head) and _same_part(each, entry)
+
+
+def _same_series(each: Moved, entry: Told) -> bool:
+    return any(f.panel.names[0] == each.panel.names[0] for f in entry.found)
+
+
+def _same_part(each: Moved, entry: Told) -> bool:
+    if each.chosen.values == entry.part:
+        return True
+    if entry.part is not None and entry.part in each.chosen.also:
+        return True
+    if each.chosen.values is not None and each.chosen.values in entry.head.chosen.also:
+        return True
+    return bool(entry.part) and not each.chosen.values and _shows_in(each, entry.part or ())
+
+
+def _shows_in(each: Moved, part: Part) -> bool:
+    """Whether a movement whose part is not known is there in a part, and outside of it may well not be."""
+    members = [i for i, own in enumerate(each.panel.parts) if own and own[0] in part]
+    column = part[0][0]
+    outside = [
+        i for i, own in enumerate(each.panel.parts) if own and own[0][0] == column and i not in members
+    ]
+    if not members or not outside:
+        return False
+    size, error = coefficients(_whitened(each), each.template.over(len(each.panel.steps)))
+    inside = max(members, key=lambda i: abs(size[i]))
+    rest = np.asarray([size[i] * error[i] for i in outside])
+    weight = np.asarray([1 / error[i] ** 2 for i in outside])
+    remaining = float(np.average(rest, weights=weight)) * np.sign(size[inside])
+    return bool(abs(size[inside]) >= SHOWS and remaining < REMAINS * abs(size[inside]) * error[inside])
+
+
+def _whitened(found: Moved) -> Whitened:
+    panel = found.panel
+    return whitened(
+        panel.values, found.noise, np.broadcast_to(found.basis, (len(panel.values), *found.basis.shape))
+    )
+
+
+def _same_time(each: Moved, head: Moved) -> bool:
+    """Whether the head's steps explain a movement as well as its own do."""
+    if _is_spike(each) != _is_spike(head) or (each.template.kind == "window") != (
+        head.template.kind == "window"
+    ):
+        return False
+    if span(each) == span(head):
+        return True
+    template = moved_to(head, each.panel)
+    if template is None:
+        return False
+    one = _of_one(each)
+    own, _ = coefficients(one, each.template.over(len(each.panel.steps)))
+    other, _ = coefficients(one, template)
+    if own[0] * other[0] <= 0 or abs(other[0]) < SHOWS:
+        return False
+    return bool((own[0] ** 2 - other[0] ** 2) / 2 < ALIKE)
+
+
+def _of_one(found: Moved) -> Whitened:
+    at = np.asarray([found.chosen.at])
+    return whitened(found.panel.values[at], found.noise.at(at), found.basis[None])
+
+
+def moved_to(found: Moved, panel: Panel) -> np.ndarray | None:
+    """A movement's template over the steps of other series, float [T]; None where none of them is in it."""
+    own = found.panel.steps
+    if np.array_equal(own, panel.steps):
+        return found.template.over(len(own))
+    values = found.template.over(len(own))
+    at = np.searchsorted(own, panel.steps, side="right") - 1
+    carried = np.where(at >= 0, values[np.maximum(at, 0)], 0.0)
+    if found.template.kind == "window":
+        carried[panel.steps > own[found.template.stop - 1]] = 0.0
+    return carried if 0 < np.count_nonzero(carried) < len(carried) else None
+
+
+def _is_spike(found: Moved) -> bool:
+    return found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE

@@ -1,0 +1,98 @@
+"""The curves that a run is read by, each one SELECT: what a page draws before anything is looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rollout_traces.analysis.relations import as_arrays, failed, known_number, known_reward, unit
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.step_series import Series, SeriesName
+from rollout_traces.ledger.rewards import TIED_SQL
+
+HEAVIEST = 3
+"""Rollouts whose share of a step's update is drawn."""
+
+
+def mean_curves(scope: RunScope, names: Sequence[str]) -> Iterator[Series]:
+    """The mean of some columns at each step, those that the run has.
+
+    Args:
+        scope: the run.
+        names: columns.
+    """
+    there = [name for name in names if scope.columns.has(name)]
+    if not there:
+        return
+    of = [known_reward(scope.columns) if name == "reward" else known_number(name) for name in there]
+    means = ", ".join(f"avg({each}) as v{i}, count({each}) as n{i}" for i, each in enumerate(of))
+    found = as_arrays(
+        scope.relations.sql(
+            f"select step, {means} from rollouts where {scope.scope} group by step order by step",
+            scope.params,
+        )
+    )
+    for i, name in enumerate(there):
+        yield from _curve(name, found["step"], found[f"v{i}"], found[f"n{i}"])
+
+
+def tied_curve(scope: RunScope) -> Iterator[Series]:
+    """The share of groups whose rewards are all equal."""
+    if not scope.columns.has("reward"):
+        return
+    reward, c = known_reward(scope.columns), scope.columns
+    inner = (
+        f"select step, {unit(c)} as unit, count(*) as n, count({reward}) as known, sum({failed(c)}) as failed, "
+        f"min({reward}) as low, max({reward}) as high from rollouts where {scope.scope} group by 1, 2"
+    )
+    query = (
+        f"select step, avg(cast({TIED_SQL} as int)) filter (n >= 2) as v, count(*) as n from ({inner}) "
+        "group by step order by step"
+    )
+    found = as_arrays(scope.relations.sql(query, scope.params))
+    yield from _curve("group/tie_share", found["step"], found["v"], found["n"])
+
+
+def heaviest_curve(scope: RunScope) -> Iterator[Series]:
+    """The share of a step's update that its heaviest rollouts carry."""
+    if not scope.columns.has("update_share"):
+        return
+    query = (
+        f"select step, list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0) as v, count(update_share) as n "
+        f"from rollouts where {scope.scope} and update_share >= 0 group by step having n > {HEAVIEST} order by step"
+    )
+    found = as_arrays(scope.relations.sql(query, scope.params))
+    yield from _curve("update/top3_share", found["step"], found["v"], found["n"])
+
+
+def evaluation_curve(scope: RunScope) -> Iterator[Series]:
+    """The mean score of each evaluation: its successes, else its rewards."""
+    score = "success" if scope.columns.has("success") else "reward"
+    if not scope.columns.has(score, "split"):
+        return
+    rows = RunScope(scope.relations, scope.run, "eval%", scope.columns)
+    condition = rows.scope.replace("split = ?", "split like ?")
+    query = (
+        f"select step, avg({known_number(score)}) as v, count(*) as n from rollouts where {condition} "
+        "group by step order by step"
+    )
+    found = as_arrays(scope.relations.sql(query, rows.params))
+    yield from _curve(score, found["step"], found["v"], found["n"])
+
+
+def _curve(name: str, steps: np.ndarray, values: np.ndarray, rows: np.ndarray) -> Iterator[Series]:
+    values = values.astype(float)
+    there = np.isfinite(values)
+    if there.any():
+        yield Series(
+            SeriesName(name), (), steps[there].astype(np.int64), values[there], np.zeros(there.sum()),
+            rows[there].astype(float),
+        )  # fmt: skip
+
+
+def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:
+    """First and last step, empty without any, and how many rollouts there are."""
+    query = f"select min(step) as a, max(step) as b, count(distinct step) as t, count(*) as n from rollouts where {scope.scope}"
+    row = scope.relations.sql(query, scope.params).to_pylist()[0]
+    return ([int(row["a"]), int(row["b"]), int(row["t"])], int(row["n"])) if row["n"] else ([], 0)

@@ -1,0 +1,552 @@
+"""What moved: the scan over all series under one control of false discoveries, and each movement's smallest part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+import numpy as np
+
+from rollout_traces.analysis.noise import LAGS, Noise, clipped, noise_of
+from rollout_traces.analysis.panel import Panel, one_of
+from rollout_traces.analysis.parts import Chosen, smallest_part
+from rollout_traces.analysis.scan import (
+    SHORTEST_RAMP,
+    Whitened,
+    coefficients,
+    lengths,
+    n_tests,
+    polynomials,
+    whitened,
+)
+from rollout_traces.analysis.shares import share_sizes
+from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Kind, Located, Template, evidence, locate
+
+DISCOVERY = 0.01
+"""False discovery rate over the run's family of series (Benjamini and Yekutieli 2001)."""
+FEWEST_STEPS = 12
+"""Steps of a series; with fewer, nothing is known of what steps differ by."""
+DRIFT_DEGREE = 2
+"""A policy that learns is a parabola over the run: it may saturate or begin late, and has no edge."""
+MOST_MOVEMENTS = 6
+"""Movements of one measure that are looked for, one after the other."""
+AT_ONCE = 1 << 17
+"""Values [S, T] that are scanned at once, so that what is in between stays in the processor's cache."""
+STILL = 3.5
+"""Size that a movement keeps when all others of its series are known; else it was their shadow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scanned:
+    """The best template of each of S series.
+
+    Attributes:
+        kind: S kinds.
+        start: int [S].
+        length: int [S].
+        z: float [S].
+        log_p: float [S], chance of it anywhere in the series.
+        evidence: float [S].
+    """
+
+    kind: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    z: np.ndarray
+    log_p: np.ndarray
+    evidence: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """A movement of a measure or a logged scalar.
+
+    Attributes:
+        panel: the series of the measure.
+        basis: float [K, T], what the others of its movements are.
+        noise: of the panel's series.
+        located: the template and when.
+        chosen: the part; of one series alone, that part.
+        log_p: chance of it.
+        drift: whether it is slow change over a large part of the run.
+        n_carriers: rows that carry it; 0 where it is no handful's.
+    """
+
+    panel: Panel
+    basis: np.ndarray
+    noise: Noise
+    located: Located
+    chosen: Chosen
+    log_p: float
+    drift: bool = False
+    n_carriers: int = 0
+
+    @property
+    def template(self) -> Template:
+        """Its template."""
+        return self.located.template
+
+
+def noise_of_panel(panel: Panel) -> Noise:
+    """The noise of each series around a slow drift and its largest movements."""
+    n_series, n = panel.values.shape
+    first = noise_of(panel.values, panel.errors, lags=LAGS[:1])
+    if n < FEWEST_STEPS:
+        return first
+    smooth = polynomials(n, DRIFT_DEGREE)
+    basis = np.zeros((n_series, len(smooth) + LARGEST_OF_NOISE, n))
+    basis[:, : len(smooth)] = smooth
+    left = np.arange(n_series)
+    for place in range(LARGEST_OF_NOISE):
+        if not len(left):
+            break
+        best, _ = scan_in_parts(
+            one_of(panel, left.tolist()), first.at(left), basis[left][:, _used(len(smooth), place)]
+        )
+        sure = np.abs(best.z) > EVIDENT
+        for i, kind, start, length in zip(
+            left[sure], best.kind[sure], best.start[sure], best.length[sure], strict=True
+        ):
+            stop = n if kind == "level" else int(start) + int(length)
+            basis[i, len(smooth) + place] = Template(kind, int(start), stop).over(n)
+        left = left[sure]
+    return noise_of(panel.values, panel.errors, _fitted(panel.values, basis))
+
+
+LARGEST_OF_NOISE = 3
+"""Movements that are taken out of a series before its noise is looked at ..."""
+EVIDENT = 8.0
+"""... where they are this large beside the differences of its neighbours."""
+
+
+def _used(n_smooth: int, place: int) -> list[int]:
+    return [0, *range(n_smooth, n_smooth + place)] if place else list(range(n_smooth))
+
+
+def _fitted(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """float [S, T]: least squares over the steps that there are."""
+    there = np.isfinite(values)
+    centre = np.where(there, values - _centre(values), 0.0)
+    masked = np.where(there[:, None], basis, 0.0)
+    gram = np.einsum("skt,slt->skl", masked, masked) + np.eye(basis.shape[1]) * 1e-9
+    right = np.einsum("skt,st->sk", masked, centre)
+    return np.einsum("skt,sk->st", basis, np.linalg.solve(gram, right[..., None])[..., 0])
+
+
+def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, None]:
+    """As `scan`, some series at a time; `basis` is [S, K, T]."""
+    per = max(1, AT_ONCE // max(len(panel.steps), 1))
+    parts = []
+    for first in range(0, len(panel.values), per):
+        here = np.arange(first, min(first + per, len(panel.values)))
+        parts.append(scan(one_of(panel, here.tolist()), noise.at(here), basis[here])[0])
+    names = [each.name for each in fields(Scanned)]
+    return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names)), None
+
+
+def _centre(values: np.ndarray) -> np.ndarray:
+    there = np.isfinite(values)
+    return np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(
+        there.sum(axis=1, keepdims=True), 1
+    )
+
+
+def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whitened]:
+    """The best template of each series beside what it does already.
+
+    Args:
+        panel: the series.
+        noise: theirs.
+        basis: float [K, T] or [S, K, T], what they may do.
+    """
+    n_series, n = panel.values.shape
+    wide = np.broadcast_to(basis, (n_series, *basis.shape[-2:]))
+    w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
+    found = lengths(n)
+    rows = np.arange(n_series)
+    tests, freedom = n_tests(n), _freedom(panel)
+    best = Scanned(
+        np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
+        np.zeros(n_series), np.full(n_series, -np.inf),
+    )  # fmt: skip
+    tables: list[tuple[Kind, int, np.ndarray, int]] = [("level", n, w.levels(), 1)]
+    for length in found.tolist():
+        windows = (sharp if length <= SPIKE else w).windows(length)
+        tables.append(("window", length, windows, len(found)))
+        if length >= SHORTEST_RAMP:
+            tables.append(("ramp", length, w.ramps(length), len(found)))
+    for kind, length, sizes, n_lengths in tables:
+        if sizes.shape[1] < 2:
+            continue
+        at = 1 + np.argmax(np.abs(sizes[:, 1:]), axis=1)
+        z = sizes[rows, at]
+        is_short = kind == "window" and length <= SPIKE
+        tails = np.minimum(freedom, noise.freedom * length) if is_short else freedom
+        gained = evidence(_as_normal(z, tails), n, n_lengths)
+        better = gained > best.evidence
+        best.kind[better], best.start[better], best.length[better] = kind, at[better], length
+        best.z[better], best.evidence[better] = z[better], gained[better]
+        best.log_p[better] = (np.log(tests) + _log_chance(z, tails))[better]
+    return replace(best, log_p=np.minimum(best.log_p, 0.0)), w
+
+
+def _freedom(panel: Panel) -> np.ndarray:
+    """float [S]: degrees of freedom with which the noise of a series is known: the groups', or its own steps'."""
+    known = np.nanmedian(np.where(np.isfinite(panel.values), panel.errors, 0.0), axis=1) > 0
+    n = np.isfinite(panel.values).sum(axis=1).astype(float)
+    return np.where(known, FREEDOM_OF_GROUPS * n, n)
+
+
+FREEDOM_OF_GROUPS = 4.0
+"""Degrees of freedom a step where the groups say how sure it is."""
+
+
+def _log_chance(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    from scipy.stats import t as student
+
+    with np.errstate(divide="ignore"):
+        return np.log(2.0) + student.logsf(np.abs(z), freedom)
+
+
+def _as_normal(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """The size that has the same chance under a normal distribution."""
+    return np.sqrt(freedom * np.log1p(z**2 / freedom))
+
+
+def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
+    """Log p of each series' best movement, float [S], and whether a drift explains it better, bool [S]."""
+    n = len(panel.steps)
+    chance, drifts = np.zeros(len(panel.values)), np.zeros(len(panel.values), bool)
+    per = max(1, AT_ONCE // max(n, 1))
+    for first in range(0, len(panel.values), per):
+        here = np.arange(first, min(first + per, len(panel.values)))
+        part, own = one_of(panel, here.tolist()), noise.at(here)
+        plain, w = scan(part, own, polynomials(n, 0))
+        log_p = plain.log_p
+        if n >= FEWEST_STEPS:
+            smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
+            drift = _drift_evidence(w, v, n, _freedom(part))
+            drifts[here] = drift > plain.evidence
+            log_p = np.where(drifts[here], smooth.log_p, log_p)
+        chance[here] = log_p
+    return chance, drifts
+
+
+def _drift_evidence(plain: Whitened, smooth: Whitened, n: int, freedom: np.ndarray) -> np.ndarray:
+    """float [S]: log evidence of a drift, on the scale of `evidence`."""
+    size = np.sqrt(np.maximum(plain.loss - smooth.loss, 0.0))
+    return evidence(_as_normal(size, freedom), 1) - DRIFT_DEGREE * np.log(n) / 2
+
+
+def limits(screens: Sequence[np.ndarray]) -> list[float]:
+    """For each measure the log p up to which one of its series has moved.
+
+    False discoveries are held at `DISCOVERY` among measures, which depend on each other; a measure's series share its part.
+
+    Args:
+        screens: for each measure the log p of each of its series.
+    """
+    if not screens:
+        return []
+    each = np.asarray([float(log_p.min()) + np.log(len(log_p)) for log_p in screens])
+    m = len(each)
+    ranks = np.arange(1, m + 1)
+    steps = np.log(DISCOVERY * ranks / (m * (1 / ranks).sum()))
+    passed = np.flatnonzero(np.sort(each) <= steps)
+    limit = float(steps[passed[-1]] if len(passed) else steps[0])
+    return [limit - float(np.log(len(log_p))) for log_p in screens]
+
+
+def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
+    """The movements of a measure, the surest first, each of its smallest part.
+
+    Args:
+        panel: the series of the measure; one series for a logged scalar.
+        noise: theirs.
+        limit: log p up to which something is a movement.
+    """
+    n = len(panel.steps)
+    basis, n_smooth = polynomials(n, 0), 1
+    kept: list[Moved] = []
+    noise = replace(noise, variance=noise.variance.copy())
+    for _ in range(MOST_MOVEMENTS + 1):
+        best, w = scan(panel, noise, basis)
+        at = int(np.lexsort((-best.evidence, best.log_p))[0])
+        if best.log_p[at] <= limit and n_smooth == 1 and n >= FEWEST_STEPS:
+            wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
+            smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
+            gained = _drift_evidence(w, smooth, n, _freedom(panel))
+            if gained[at] > best.evidence[at] + AMBIGUOUS:
+                kept.append(_drift(panel, noise, basis, w, smooth, at))
+                basis, n_smooth = wider, len(wider) - len(basis) + 1
+                continue
+        if best.log_p[at] > limit:
+            break
+        found = _found(panel, noise, basis, best, w, at)
+        if found is None or found.log_p > limit:
+            _set_aside(noise, best, at)
+            continue
+        found = replace(found, drift=found.drift or _may_be_slow(found, w, best, at))
+        if not any(_is_rest_of(found, other) for other in kept):
+            kept.append(found)
+        basis = np.concatenate([basis, found.template.over(n)[None]])
+    drifts = [
+        each
+        for each in kept
+        if each.drift and each.located.template.stop == n and not each.located.template.start
+    ]
+    others = [each for each in kept if each not in drifts]
+    return drifts + _there_and_back([each for each in others if _stands(each, basis)])
+
+
+def _there_and_back(found: list[Moved]) -> list[Moved]:
+    """One window in place of a level and the level that takes it back."""
+    lasting = sorted(
+        (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
+    )
+    for one, two in pairwise(lasting):
+        n = len(one.panel.steps)
+        if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
+            continue
+        window = Template("window", one.template.start, two.template.start)
+        t = np.arange(n)
+        before, inside, after = (
+            float(np.nanmean(one.panel.values[one.chosen.at][steps]))
+            for steps in (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
+        )
+        if abs(after - before) < RESIDUE * abs(inside - before):
+            last = two.located.onset[0] - 1, two.located.onset[1] - 1
+            located = Located(window, one.located.onset, last, one.located.z)
+            merged = replace(one, located=located, drift=False)
+            return _there_and_back([merged, *(each for each in found if each is not one and each is not two)])
+    return found
+
+
+def _drift(
+    panel: Panel, noise: Noise, basis: np.ndarray, plain: Whitened, smooth: Whitened, at: int
+) -> Moved:
+    """Slow change over the run, of the part that shows it most or of all rows."""
+    whole = [i for i, part in enumerate(panel.parts) if part == ()]
+    gained = plain.loss - smooth.loss
+    place = whole[0] if whole else at
+    z = float(np.sqrt(max(gained[place], 0.0)))
+    n = len(panel.steps)
+    located = Located(Template("ramp", 0, n), (0, 0), None, z)
+    chance = float(_log_chance(np.asarray(z), np.asarray(np.inf)))
+    return Moved(
+        panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
+    )
+
+
+def _set_aside(noise: Noise, best: Scanned, at: int) -> None:
+    """Takes away the weight of steps that look like a movement and are none."""
+    start, length = int(best.start[at]), int(best.length[at])
+    noise.variance[at, start : start + min(length, SPIKE)] = np.inf
+
+
+def _found(
+    panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, w: Whitened, at: int
+) -> Moved | None:
+    own = noise.at(np.asarray([at]))
+    is_spike = best.kind[at] == "window" and best.length[at] <= SPIKE
+    one = whitened(panel.values[at : at + 1] if is_spike else own.clipped, own, basis[None])
+    if is_spike:
+        w = whitened(panel.values, noise, np.broadcast_to(basis, (len(panel.values), *basis.shape)))
+    located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
+    chosen = smallest_part(panel, w, located.template, at)
+    log_p = float(best.log_p[at])
+    if panel.names[at].statistic == "share" and len(panel.rows):
+        exact = share_sizes(panel, at, located.template, basis)
+        log_p = max(
+            log_p,
+            min(
+                np.log(n_tests(len(panel.steps))) + float(_log_chance(np.asarray(exact), np.asarray(np.inf))),
+                0.0,
+            ),
+        )
+    if chosen.values is not None and len(chosen.members) > 1:
+        joined = joined_series(panel, noise, chosen.members)
+        pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[None])
+        located = locate(
+            pooled,
+            located.template.kind,
+            located.template.start,
+            located.template.stop - located.template.start,
+        )
+    return Moved(panel, basis, noise, located, chosen, log_p, located.template.is_drift(len(panel.steps)))
+
+
+def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:
+    """Several parts' series as one, float [1, T], weighted by their rows."""
+    at = np.asarray(members)
+    rows = np.where(np.isfinite(panel.values[at]), panel.rows[at], 0.0)
+    total = rows.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = (np.nan_to_num(panel.values[at]) * rows).sum(axis=0) / total
+        variance = (np.where(rows > 0, noise.variance[at], 0.0) * rows**2).sum(axis=0) / total**2
+    variance = np.where(total > 0, variance, np.inf)
+    memory, freedom = noise.memory[at].max(keepdims=True), noise.freedom[at].min(keepdims=True)
+    return values[None], Noise(variance[None], memory, freedom, clipped(values[None], variance[None]))
+
+
+def _stands(found: Moved, basis: np.ndarray) -> bool:
+    """Whether a movement is still there beside all others of its measure."""
+    own = found.template.over(len(found.panel.steps))
+    others = basis[[i for i in range(len(basis)) if not np.array_equal(basis[i], own)]]
+    at = np.asarray([found.chosen.at])
+    one = whitened(found.panel.values[at], found.noise.at(at), others[None])
+    size, _ = coefficients(one, own)
+    return bool(abs(size[0]) >= STILL)
+
+
+def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
+    """Whether a change of all rows that lasts is hardly better told as a step than as slow change over a part of the run."""
+    n = len(found.panel.steps)
+    template = found.template
+    lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
+    if found.chosen.values or not lasts or _is_given(found):
+        return False
+    ramp = max(
+        np.abs(w.ramps(length)[at]).max()
+        for length in lengths(n).tolist()
+        if length >= max(SLOW * n, SHORTEST_RAMP)
+    )
+    explained = [(float(ramp**2), float(np.log(n * len(lengths(n)))))]
+    if (w.basis[at] ** 2).sum() < CURVE_DEGREE:
+        wide = whitened(
+            found.noise.clipped[at : at + 1], found.noise.at(np.asarray([at])),
+            np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[1:]])[None],
+        )  # fmt: skip
+        explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
+    own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
+    tails = _freedom(found.panel)[at]
+    return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
+
+
+def _gain(squares: float, freedom: float) -> float:
+    """Log likelihood that one account of a series has over another that leaves so many more squares."""
+    return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
+
+
+def _is_given(found: Moved) -> bool:
+    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine."""
+    source = found.panel.source
+    return source is not None and found.panel.names[0].column in source.parts
+
+
+SLOW = 0.2
+"""A ramp over this part of the run or more is slow change."""
+CURVE_DEGREE = 3
+"""A policy that learns late and then has learned is a cubic."""
+AMBIGUOUS = 6.0
+"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
+RESIDUE = 0.5
+"""A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
+NEAR_EDGE = 5
+"""Steps from an edge that are at it."""
+
+
+def _is_rest_of(found: Moved, other: Moved) -> bool:
+    """Whether a movement is what is left of another at its edges."""
+    one, two = found.template, other.template
+    both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
+    of_all = both_last and not other.chosen.values
+    if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
+        return False
+    edges = [two.start, two.stop]
+    reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
+    return any(
+        abs(edge - own) <= reach
+        for edge in edges
+        for own in (one.start, one.stop)
+        if own < len(found.panel.steps)
+    )
+
+
+def spikes_of_rows(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
+    """The steps that a handful of rows carry, against the noise of the others."""
+    if not panel.carried or panel.parts[0] != ():
+        return []
+    n = len(panel.steps)
+    found = []
+    for at, (many, whole) in panel.carried.items():
+        error = np.sqrt(noise.variance[0, at])
+        z = (whole - float(panel.levels[0, at])) / error if np.isfinite(error) and error > 0 else 0.0
+        log_p = float(np.log(n_tests(n)) + _log_chance(np.asarray(z), _freedom(panel)[0]))
+        if np.isfinite(z) and log_p <= limit:
+            located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
+            levels = panel.levels.copy()
+            levels[0, at] = whole
+            chosen = Chosen(0, (), (0,))
+            found.append(
+                Moved(
+                    replace(panel, levels=levels),
+                    polynomials(n, 0),
+                    noise,
+                    located,
+                    chosen,
+                    log_p,
+                    n_carriers=many,
+                )
+            )
+    return found
+
+
+def side_by_side(panels: Sequence[Panel]) -> list[list[int]]:
+    """The panels by the steps that they share: their series are looked at together."""
+    same: dict[bytes, list[int]] = {}
+    for i, panel in enumerate(panels):
+        same.setdefault(panel.steps.tobytes(), []).append(i)
+    return list(same.values())
+
+
+def all_noise(panels: Sequence[Panel]) -> list[Noise]:
+    """The noise of each panel's series."""
+    found: dict[int, Noise] = {}
+    for members in side_by_side(panels):
+        noise = noise_of_panel(_stacked([panels[i] for i in members]))
+        first = 0
+        for i in members:
+            found[i] = _floored(noise.at(np.arange(first, first + len(panels[i].names))))
+            first += len(panels[i].names)
+    return [found[i] for i in range(len(panels))]
+
+
+def _floored(noise: Noise) -> Noise:
+    """A part has no more rows than all, so it is hardly surer: one that never moved has the noise of all."""
+    usual = np.where(np.isfinite(noise.variance[:1]), noise.variance[:1], 0.0)
+    floor = SURER * np.median(usual[usual > 0]) if (usual > 0).any() else 0.0
+    return replace(noise, variance=np.maximum(noise.variance, floor))
+
+
+SURER = 0.5
+"""Variance that a part of the rows has at least, of that of all."""
+
+
+def all_screened(panels: Sequence[Panel], noises: Sequence[Noise]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """As `screened`, for each panel."""
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for members in side_by_side(panels):
+        parts = [noises[i] for i in members]
+        noise = Noise(
+            *(
+                np.concatenate([getattr(each, name) for each in parts])
+                for name in ("variance", "memory", "freedom", "clipped")
+            )
+        )
+        log_p, drifts = screened(_stacked([panels[i] for i in members]), noise)
+        first = 0
+        for i in members:
+            last = first + len(panels[i].names)
+            found[i] = log_p[first:last], drifts[first:last]
+            first = last
+    return [found[i] for i in range(len(panels))]
+
+
+def _stacked(panels: Sequence[Panel]) -> Panel:
+    return replace(
+        panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
+        parents=tuple(parent for p in panels for parent in p.parents),
+        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels")},
+    )  # fmt: skip

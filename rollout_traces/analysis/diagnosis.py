@@ -1,0 +1,140 @@
+"""What a series did, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollout_traces.analysis.step_series import Part, SeriesName
+
+Severity = Literal["error", "warn", "info"]
+Shape = Literal["spike", "window", "level", "ramp", "came", "went"]
+TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
+"""What stands earlier can cause what stands later; it decides which series gives an entry its sentence."""
+DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(len(TIERS))
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A row that carries a spike.
+
+    Attributes:
+        uid: the rollout.
+        step: the step.
+        share: its part of the step's summed absolute contributions.
+    """
+
+    uid: str
+    step: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What one series did at some of its steps.
+
+    Attributes:
+        name: the series.
+        part: the rows: () for all, None where they cannot be told apart.
+        shape: what it is.
+        onset: 90 % interval of the first step.
+        step: the best estimate of it.
+        end: interval of the last step, None where it lasts.
+        last: the best estimate of it, None where it lasts.
+        before: level before; None where there is none.
+        after: level at its steps.
+        z: size in standard errors of it.
+        p: chance of such a size anywhere in the series without a movement.
+        elsewhere: level at its steps outside of the part; None without an outside.
+        also: other ways of cutting that do equally well.
+        carriers: rows that carry a spike.
+        drift: whether it is slow change over a large part of the run.
+    """
+
+    name: SeriesName
+    part: Part | None
+    shape: Shape
+    onset: tuple[int, int]
+    step: int
+    end: tuple[int, int] | None
+    last: int | None
+    before: float | None
+    after: float | None
+    z: float
+    p: float
+    elsewhere: float | None = None
+    also: tuple[Part, ...] = ()
+    carriers: tuple[Carrier, ...] = ()
+    drift: bool = False
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A statement about a run.
+
+    Attributes:
+        severity: error, warn or info.
+        sentence: what was seen, with its figures.
+        advice: what to do next.
+        tier: index of `TIERS`.
+        series: the series that moved alike, the one of the sentence first; none for a setting.
+        part: the rows: () for all, None for "part unknown".
+        also: other ways of cutting that do equally well.
+        shape: what it is.
+        onset: 90 % interval of the first step.
+        step: the best estimate of it.
+        end: interval of the last step, None where it lasts.
+        last: the best estimate of it.
+        carriers: rows that carry a spike.
+        before: level before, of the first series.
+        after: level at its steps.
+        elsewhere: level at its steps outside of the part.
+        p: of the first series.
+        cost: share of the run's rollouts that it touches, times its size.
+        where: a filter in the query language that finds the rollouts.
+        name: what the table of names calls it; "" without one.
+        queries: SELECTs over `rollouts` and `metrics` that give the levels again.
+        consequences: what follows from it.
+        movements: one a series, as found.
+    """
+
+    severity: Severity
+    sentence: str
+    advice: str
+    tier: int
+    series: tuple[SeriesName, ...]
+    part: Part | None
+    shape: Shape
+    onset: tuple[int, int]
+    step: int
+    end: tuple[int, int] | None = None
+    last: int | None = None
+    also: tuple[Part, ...] = ()
+    carriers: tuple[Carrier, ...] = ()
+    before: float | None = None
+    after: float | None = None
+    elsewhere: float | None = None
+    p: float = 0.0
+    cost: float = 0.0
+    where: str = ""
+    name: str = ""
+    queries: tuple[str, ...] = ()
+    consequences: tuple[Diagnosis, ...] = ()
+    movements: tuple[Movement, ...] = field(default=(), repr=False)
+
+    def touches(self, first: int | None, last: int | None) -> bool:
+        """Whether it is in force at some step of a range; None at an end is open."""
+        ended = self.last is not None and first is not None and self.last < first
+        return not ended and (last is None or self.step <= last)
+
+
+def setting_entry(step: int, key: str, sentence: str, advice: str = "") -> Diagnosis:
+    """The entry of a setting that changed at an attempt.
+
+    Args:
+        step: the attempt's first step.
+        key: the setting.
+        sentence: what changed, in words.
+        advice: what to do next.
+    """
+    return Diagnosis("info", sentence, advice, 1, (), (), "level", (step, step), step, name=f"setting {key}")

@@ -1,0 +1,235 @@
+"""Entries in words: sentence, filter, severity, cost, and the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollout_traces.analysis.compete import Told, span
+from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
+from rollout_traces.analysis.in_words import (
+    number,
+    part_filter,
+    part_text,
+    percent,
+    series_text,
+    since,
+    steps_filter,
+    value_filter,
+)
+from rollout_traces.analysis.names import SIGNATURES, Signature
+from rollout_traces.analysis.step_series import Part, SeriesName
+from rollout_traces.analysis.templates import SPIKE
+
+SURE = 1e-6
+"""Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
+LARGEST = 5.0
+"""Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
+STARTS = 0.05
+"""What changes within this part of the run from its start is how the run starts ..."""
+STARTS_STEPS = 3
+"""... or within so many steps."""
+ABSENT = 0.002
+"""A share below this is of a value that is not there."""
+NEAR = 20
+"""Steps before and after a movement whose level stands for before."""
+
+
+def severity_of(found: Moved, n_series: int) -> Severity:
+    """Info for slow change and for how a run starts; an error where chance is out of the question."""
+    steps = found.panel.steps
+    if found.drift or (
+        found.located.onset[0] <= max(STARTS_STEPS, STARTS * len(steps))
+        and found.template.start <= max(STARTS_STEPS, STARTS * len(steps))
+    ):
+        return "info"
+    return "error" if found.log_p + np.log(max(n_series, 1)) < np.log(SURE) else "warn"
+
+
+def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:
+    """A movement as it is said."""
+    panel, located = found.panel, found.located
+    steps = panel.steps
+    before, after, elsewhere = levels_of(found)
+    first, last = span(found)
+    return Movement(
+        panel.names[0], found.chosen.values, shape_of(found, before, after),
+        (int(steps[located.onset[0]]), int(steps[located.onset[1]])), first,
+        None if last is None or located.end is None else _steps(steps, located.end),
+        last, before, after, located.z, float(np.exp(found.log_p)), elsewhere,
+        found.chosen.also, tuple(carriers), found.drift,
+    )  # fmt: skip
+
+
+def _steps(steps: np.ndarray, places: tuple[int, int]) -> tuple[int, int]:
+    top = len(steps) - 1
+    return int(steps[min(max(places[0], 0), top)]), int(steps[min(max(places[1], 0), top)])
+
+
+def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
+    """What a movement is called."""
+    template = found.template
+    if template.kind == "window":
+        return "spike" if template.stop - template.start <= SPIKE else "window"
+    if template.kind == "ramp":
+        return "ramp"
+    if found.panel.names[0].statistic == "share" and before is not None and after is not None:
+        if before < ABSENT < after:
+            return "came"
+        if after < ABSENT < before:
+            return "went"
+    return "level"
+
+
+def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
+    """Level before, at its steps, and at its steps outside of the part."""
+    panel, template = found.panel, found.template
+    n = len(panel.steps)
+    inside = template.inside(n)
+    t = np.arange(n)
+    length = max(template.stop - template.start, NEAR)
+    outside = (t < template.start) & (t >= template.start - length)
+    if not outside.any():
+        outside = (t >= template.stop) & (t < template.stop + length)
+    if template.kind == "ramp" and template.stop < n:
+        inside = t >= template.stop - 1
+    members = list(found.chosen.members)
+    others = list(found.chosen.outside)
+    return (
+        _mean(panel.levels, panel.rows, members, outside),
+        _mean(panel.levels, panel.rows, members, inside),
+        _mean(panel.levels, panel.rows, others, inside) if others else None,
+    )
+
+
+def _mean(levels: np.ndarray, rows: np.ndarray, members: list[int], steps: np.ndarray) -> float | None:
+    if not members or not steps.any():
+        return None
+    values, n = levels[members][:, steps], rows[members][:, steps]
+    there = np.isfinite(values) & (n > 0)
+    return (
+        float((np.where(there, values, 0.0) * np.where(there, n, 0.0)).sum() / n[there].sum())
+        if there.any()
+        else None
+    )
+
+
+def cost_of(found: Moved, n_rows: float) -> float:
+    """The share of the run's rollouts that a movement touches, times its size in noise of a step."""
+    panel, template = found.panel, found.template
+    inside = template.inside(len(panel.steps))
+    if panel.source is None:
+        share = inside.mean()
+    else:
+        share = panel.rows[list(found.chosen.members)][:, inside].sum() / max(n_rows, 1.0)
+    size = abs(found.located.z) / np.sqrt(max(inside.sum(), 1))
+    return float(min(share, 1.0) * min(size, LARGEST))
+
+
+def diagnosis_of(entry: Told, n_series: int, n_rows: float, n_carriers: Sequence[Carrier] = ()) -> Diagnosis:
+    """An entry in words."""
+    moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
+    signature, at = _named(moved, entry.part)
+    moved = [moved[at], *moved[:at], *moved[at + 1 :]]
+    lead, first = moved[0], entry.found[at]
+    severities = [severity_of(found, n_series) for found in entry.found]
+    severity: Severity = "info" if "info" in severities[:1] else "error" if "error" in severities else "warn"
+    return Diagnosis(
+        severity=severity,
+        sentence=sentence_of(lead, entry.part, moved[1:], signature),
+        advice=signature.advice if signature else "",
+        tier=signature.tier if signature else OTHER,
+        series=tuple(dict.fromkeys(m.name for m in moved)),
+        part=entry.part,
+        shape=lead.shape,
+        onset=lead.onset,
+        step=lead.step,
+        end=lead.end,
+        last=lead.last,
+        also=lead.also,
+        carriers=lead.carriers,
+        before=lead.before,
+        after=lead.after,
+        elsewhere=lead.elsewhere,
+        p=lead.p,
+        cost=max(cost_of(found, n_rows) for found in entry.found),
+        where=filter_of(lead.name, entry.part, lead.step, lead.last, first),
+        name=signature.what if signature else "",
+        movements=tuple(moved),
+        consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
+    )
+
+
+def filter_of(name: SeriesName, part: Part | None, step: int, last: int | None, found: Moved) -> str:
+    """A filter in the query language that finds the rollouts of an entry; of all rows for a logged scalar."""
+    conditions = [part_filter(part)]
+    column = name.column
+    if (
+        found.panel.source is not None
+        and name.statistic == "share"
+        and name.value is not None
+        and "/" not in column.split("extra/")[0]
+    ):
+        conditions.append(value_filter(column, name.value))
+    conditions.append(steps_filter(step, last))
+    return " and ".join(condition for condition in conditions if condition)
+
+
+def sentence_of(
+    m: Movement, part: Part | None, others: Sequence[Movement], signature: Signature | None
+) -> str:
+    """What was seen, with its figures."""
+    form = percent if m.name.value is not None else number
+    named = series_text(m.name)
+    what = f"{signature.what}: {named}" if signature else named
+    text = what
+    if m.before is not None and m.after is not None:
+        verb = "rose" if m.after > m.before else "fell"
+        text += f" {verb} from {form(m.before)} to {form(m.after)}"
+    else:
+        text += " moved"
+    if part:
+        text += f" on {part_text(part)}"
+        if m.elsewhere is not None:
+            text += f", {form(m.elsewhere)} elsewhere"
+    elif part is None:
+        text += ", for which rollouts cannot be told"
+    text += f", {since(m.step, m.last)}"
+    if m.carriers:
+        share = percent(sum(carrier.share for carrier in m.carriers))
+        many = len(m.carriers)
+        text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart"
+    if others:
+        text += "; with it " + ", ".join(dict.fromkeys(series_text(other.name) for other in others))
+    return text + "."
+
+
+def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | None, int]:
+    """The first row of the table that fits one of an entry's series, and which; the surest series without one."""
+    for signature in SIGNATURES:
+        for i, m in enumerate(moved):
+            if _fits(signature, m, part):
+                return signature, i
+    return None, 0
+
+
+def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
+    names = () if m.name.statistic == "correlation" else (m.name.column, str(m.name))
+    known = any(_is(name, pattern) for name in names for pattern in signature.columns)
+    rises = m.before is not None and m.after is not None and m.after > m.before
+    direction = "up" if rises else "down"
+    column = part[0][0] if part else ""
+    return (
+        known
+        and signature.direction in ("", direction)
+        and signature.shape in ("", m.shape)
+        and signature.part in ("", column)
+    )
+
+
+def _is(name: str, pattern: str) -> bool:
+    if pattern.endswith("/"):
+        return name.startswith(pattern)
+    return name.endswith(pattern[1:]) if pattern.startswith("*") else name == pattern

@@ -1,0 +1,135 @@
+"""Groups of a step as rows of their own: ties, how far their rewards lie apart, their size and their prompts; the update's share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
+from rollout_traces.analysis.step_series import Series, SeriesName
+from rollout_traces.ledger.rewards import TIE_TOLERANCE
+
+LENGTH = "n_sampled"
+COMPONENT = "component/"
+TIED = "group/tied"
+"""Of a component: the share of the groups to which it gives one value, so that it teaches nothing."""
+LARGEST = 3
+"""Rollouts whose share of a step's update is followed."""
+MOST = 1e30
+"""Beyond any reward: what stands for the extremes of a group without one."""
+
+
+def group_rows(rows: RunRows) -> RunRows | None:
+    """The groups of a run as rows, parted by the columns that are one value in a group; None without groups.
+
+    Args:
+        rows: the rollouts.
+    """
+    n_units = int(rows.unit.max(initial=-1)) + 1
+    if not n_units or n_units == len(rows.unit):
+        return None
+    size = np.bincount(rows.unit, minlength=n_units)
+    first = np.zeros(n_units, np.int64)
+    first[rows.unit[::-1]] = np.arange(len(rows.unit))[::-1]
+    parts = {
+        name: (codes[first], values)
+        for name, (codes, values) in rows.parts.items()
+        if (codes == codes[first][rows.unit]).all()
+    }
+    groups = RunRows(rows.steps, rows.at[first], np.arange(n_units), parts, weight=np.ones(n_units))
+    if np.ptp(size):
+        groups.measures.append(_of("group/size", size.astype(float)))
+    _prompts(rows, groups, n_units)
+    by_name = {str(measure.name): measure for measure in rows.measures}
+    for name, measure in by_name.items():
+        if name.startswith(COMPONENT):
+            tied = _tied(rows, measure.read(), n_units)
+            groups.measures.append(
+                RowMeasure(SeriesName(TIED, name.removeprefix(COMPONENT), "share"), _constant(tied))
+            )
+    reward = by_name.get("reward")
+    if reward is None:
+        return groups
+    values = reward.read()
+    known = np.isfinite(values)
+    count = np.bincount(rows.unit, known, n_units)
+    several = count > 1
+    groups.measures.append(_of("group/tie_share", _tied(rows, values, n_units)))
+    mean = np.bincount(rows.unit, np.where(known, values, 0.0), n_units) / np.maximum(count, 1)
+    apart = np.where(known, values - mean[rows.unit], 0.0)
+    spread = np.sqrt(np.bincount(rows.unit, apart**2, n_units) / np.maximum(count, 1))
+    groups.measures.append(_of("group/reward_std_mean", np.where(several, spread, np.nan)))
+    length = by_name.get(LENGTH)
+    if length is not None:
+        _correlation(rows, groups, apart, length.read(), n_units)
+    return groups
+
+
+def _of(name: str, values: np.ndarray) -> RowMeasure:
+    return RowMeasure(SeriesName(name), _constant(values))
+
+
+def _constant(values: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: values
+
+
+def _tied(rows: RunRows, values: np.ndarray, n_units: int) -> np.ndarray:
+    """float [G]: whether all of a group's values are one; NaN for a group of fewer than two."""
+    known = np.isfinite(values)
+    high, low = np.full(n_units, -MOST), np.full(n_units, MOST)
+    np.maximum.at(high, rows.unit[known], values[known])
+    np.minimum.at(low, rows.unit[known], values[known])
+    wide = np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+    several = np.bincount(rows.unit, known, n_units) > 1
+    return np.where(several, high - low <= TIE_TOLERANCE * wide, np.nan)
+
+
+def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
+    """Adds the share of groups whose prompt an earlier group of the step has too, and of groups of several prompts."""
+    if not len(rows.prompt) or (rows.prompt < 0).any():
+        return
+    high, low = np.full(n_units, -1), np.full(n_units, np.iinfo(np.int64).max)
+    np.maximum.at(high, rows.unit, rows.prompt)
+    np.minimum.at(low, rows.unit, rows.prompt)
+    cell = groups.at.astype(np.int64) * (int(rows.prompt.max()) + 1) + high
+    again = np.ones(n_units, bool)
+    again[np.unique(cell, return_index=True)[1]] = False
+    for value, held in (("again", again), ("several", high != low)):
+        if held.sum() >= FEWEST_HITS:
+            name = SeriesName("group/prompts", value, "share")
+            groups.measures.append(RowMeasure(name, _constant(held.astype(float))))
+
+
+def update_series(rows: RunRows) -> Series | None:
+    """The share of each step's update that its three rollouts with the largest make; None where no share is known.
+
+    Args:
+        rows: the rollouts.
+    """
+    measure = next((each for each in rows.measures if str(each.name) == "update_share"), None)
+    if measure is None:
+        return None
+    share = np.nan_to_num(np.abs(measure.read()))
+    order = np.lexsort((-share, rows.at))
+    place = np.arange(len(order)) - np.searchsorted(rows.at[order], rows.at[order])
+    largest = np.bincount(rows.at[order], np.where(place < LARGEST, share[order], 0.0), len(rows.steps))
+    total = np.bincount(rows.at, share, len(rows.steps))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where(total > 0, largest / total, np.nan)
+    return Series(
+        SeriesName("group/update_top3", None), (), rows.steps, values, np.empty(0), parent="advantage"
+    )
+
+
+def _correlation(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:
+    """Adds the product of reward and length inside each group, in standard units of the run: its mean is their correlation."""
+    known = np.isfinite(length)
+    count = np.bincount(rows.unit, known, n_units)
+    mean = np.bincount(rows.unit, np.where(known, length, 0.0), n_units) / np.maximum(count, 1)
+    beside = np.where(known, length - mean[rows.unit], 0.0)
+    scale = float(np.sqrt((apart**2).mean() * (beside**2).mean()))
+    if scale > 0 and np.isfinite(scale):
+        product = np.bincount(rows.unit, apart * beside, n_units) / np.maximum(count, 1) / scale
+        values = np.where(count > 1, product, np.nan)
+        groups.measures.append(RowMeasure(SeriesName(LENGTH, None, "correlation"), lambda: values))

@@ -1,0 +1,77 @@
+"""What an entry is called, what it advises and its tier: a table of signatures, without code and without numbers.
+
+The first row that fits names the entry. A row fits where one of the entry's series is of one of its columns (a column that
+ends with `/` stands for all that begin with it, one with `*` before it for all that end so), and direction, shape and kind of
+part are as it says ("" for any). `what` begins the sentence; the figures follow. Emptying the table changes no score.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, OUTCOME, SAMPLER, UPDATE
+
+
+class Signature(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        columns: with a value after a space where it is of one value.
+        direction: up, down or "".
+        shape: of the movement, or "".
+        part: the column of the part, or "".
+        tier: index of the tiers.
+        what: what it is called.
+        advice: what to do next.
+    """
+
+    columns: tuple[str, ...]
+    direction: str
+    shape: str
+    part: str
+    tier: int
+    what: str
+    advice: str
+
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(("flags mask_leak", "flags mask_shifted"), "up", "", "", DATA, "tokens that the policy did not write are trained", "Look at the loss mask of these rollouts, turn by turn."),
+    Signature(("flags untrained_sampled", "flags eos_untrained", "flags row_masked"), "up", "", "", DATA, "sampled tokens are left out of the loss", "Look at the loss mask of these rollouts, turn by turn."),
+    Signature(("flags template_drift", "flags retokenized", "flags prefix_broken", "flags bos_anomaly"), "up", "", "", DATA, "what is trained is not what was sampled, token for token", "Compare the chat template and tokenizer of trainer and sampler."),
+    Signature(("flags nonfinite",), "up", "", "", DATA, "values are not finite", "Open these rollouts and look at the log-probabilities."),
+    Signature(("group/prompts several",), "up", "", "", DATA, "groups hold several prompts", "Look at how rollouts are put into groups: advantages compare answers to different prompts."),
+    Signature(("group/prompts again",), "up", "", "", DATA, "prompts repeat within a step", "Look at the data loader: is the data short, or drawn with replacement?"),
+    Signature(("source",), "", "", "", DATA, "the mix of sources changed", "Compare the data loader's settings before and after."),
+    Signature(("ground_truth", "prompt", "system", "tools"), "", "", "", DATA, "the data changed", "Compare the data files of before and after."),
+    Signature(("n_prompt",), "", "", "", DATA, "prompts have another length", "Compare prompts, system prompts and tool schemas of before and after."),
+    Signature(("reward_status",), "up", "", "", ENVIRONMENT, "the reward function fails", "Look at its logs and its timeouts."),
+    Signature(("error_signatures", "n_tool_errors", "flags tool_error"), "up", "", "", ENVIRONMENT, "tools fail", "Read the tool results of these rollouts."),
+    Signature(("tool_names",), "", "went", "", ENVIRONMENT, "a tool is no longer called", "Look at the tool schemas of the prompts."),
+    Signature(("tool_names", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
+    Signature(("flags tool_call_unparsed",), "up", "", "", ENVIRONMENT, "tool calls cannot be parsed", "Compare the parser with the template."),
+    Signature(("discard_reason",), "", "", "", ENVIRONMENT, "rollouts are discarded otherwise", "Compare the filter's settings."),
+    Signature(("timing/",), "up", "", "", ENVIRONMENT, "it takes longer", "Look at the load of the environment and the engines."),
+    Signature(("engine",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
+    Signature(("engine",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
+    Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "engine", SAMPLER, "an engine samples with other probabilities than the trainer computes", "Compare this engine's weights, temperature and precision with the others'."),
+    Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "", SAMPLER, "trainer and sampler compute other probabilities", "Compare weights, temperature, precision and template of trainer and sampler."),
+    Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
+    Signature(("entropy", "*entropy"), "down", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
+    Signature(("entropy", "*entropy"), "up", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
+    Signature(("mean_logprob",), "up", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
+    Signature(("mean_logprob",), "down", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
+    Signature(("*loss",), "", "spike", "", UPDATE, "the loss jumped", "Look at the rollouts that carry the update of this step."),
+    Signature(("*grad_norm",), "", "spike", "", UPDATE, "the gradient jumped", "Look at the rollouts that carry the update of this step."),
+    Signature(("*kl",), "up", "", "", UPDATE, "the policy moves away from its reference", "Compare the KL term's settings."),
+    Signature(("update_share", "advantage", "clip_share", "group/update_top3", "flags dominates_update"), "", "", "", UPDATE, "the update is distributed otherwise", "Look at the rollouts with the largest share of the update."),
+    Signature(("eval-rollout/",), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
+    Signature(("eval-rollout/",), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
+    Signature(("group/tie_share", "flags tied_group"), "up", "", "", OUTCOME, "more groups teach nothing", "Look at what their rewards have in common."),
+    Signature(("group/tied",), "up", "", "", OUTCOME, "a component of the reward teaches nothing in more groups", "Look at what this component gives: is it earned always, or never?"),
+    Signature(("component/",), "", "", "", ENVIRONMENT, "a component of the reward changed", "Open rollouts of before and after and compare what this component gave."),
+    Signature(("n_sampled", "stop_reason", "flags truncated"), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
+    Signature(("n_sampled", "stop_reason", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),
+    Signature(("reward", "success"), "down", "", "", OUTCOME, "the reward falls", "Open rollouts of before and after and compare."),
+    Signature(("reward", "success"), "up", "", "", OUTCOME, "the reward rises", "Open rollouts of before and after and compare: better, or only better paid?"),
+)  # fmt: skip
+"""The table, in the order in which it is read."""

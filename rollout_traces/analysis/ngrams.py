@@ -1,0 +1,238 @@
+"""Word n-grams of texts, each counted once a text, and those that one side has more often.
+
+Log-odds with an informative Dirichlet prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", equations 16
+and 22). The background of the prior is all texts that are given; its mass is `PRIOR_MASS` texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.compare import DISCOVERY
+
+PRIOR_MASS = 10.0
+"""Texts that the prior weighs."""
+LEAST_REST = 1e-3
+"""Least mass of the prior that is left for texts without an n-gram that nearly all hold."""
+LONGEST = 4
+"""Words of an n-gram."""
+FEWEST_TEXTS, FEWEST_GROUPS = 5, 3
+"""An n-gram counts where so many rollouts, of so many groups, hold it."""
+MOST_CHARACTERS = 4_000_000
+"""Characters of all texts together that are read; of longer ones as much of each text, from both of its ends ..."""
+LEAST_OF_EACH = 1_000
+"""... but never less of a text than this."""
+ONE = 0.8
+"""Two n-grams are told as one where this part of the texts of either hold both."""
+EXAMPLES = 5
+WORDS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_MIXED = np.uint64(0x9E3779B97F4A7C15)
+"""Knuth's multiplicative constant, by which the codes of words are mixed to those of n-grams."""
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """An n-gram that one side has more often.
+
+    Attributes:
+        phrase: its words in lower case, one space between.
+        n_a: rollouts of A that hold it.
+        n_b: rollouts of B that hold it.
+        share_a: their share of A.
+        share_b: their share of B.
+        log_odds: log-odds ratio under the prior.
+        z: log-odds over its standard error.
+        p: two-sided, normal, not yet for the number of n-grams.
+        examples: ids of rollouts of A that hold it.
+    """
+
+    phrase: str
+    n_a: int
+    n_b: int
+    share_a: float
+    share_b: float
+    log_odds: float
+    z: float
+    p: float
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Ngrams:
+    """The n-grams of some texts, each once a text; those in fewer than `FEWEST_TEXTS` left out.
+
+    Attributes:
+        n_texts: how many texts.
+        text: int [K], the text of each occurrence.
+        ngram: int [K], the n-gram of each, ascending.
+        length: int [G], words of each n-gram.
+        place: int [G], where one occurrence of it begins among all words.
+        words: all words of all texts.
+    """
+
+    n_texts: int
+    text: np.ndarray
+    ngram: np.ndarray
+    length: np.ndarray
+    place: np.ndarray
+    words: list[str]
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def name(self, i: int) -> str:
+        """The words of an n-gram."""
+        return " ".join(self.words[self.place[i] : self.place[i] + self.length[i]])
+
+    def texts(self, i: int) -> np.ndarray:
+        """int: the texts that hold an n-gram."""
+        first, last = np.searchsorted(self.ngram, [i, i + 1])
+        return self.text[first:last]
+
+    def counts(self, chosen: np.ndarray) -> np.ndarray:
+        """float [G]: how many of some texts hold each n-gram; bool or weights [n_texts]."""
+        return np.bincount(self.ngram, chosen[self.text].astype(float), len(self))
+
+    def spread(self, groups: np.ndarray) -> np.ndarray:
+        """int [G]: in how many groups, int [n_texts], texts hold each n-gram."""
+        pairs = np.unique(self.ngram * (int(groups.max(initial=0)) + 1) + groups[self.text])
+        return np.bincount(pairs // (int(groups.max(initial=0)) + 1), minlength=len(self))
+
+
+def words_of(text: str, most: int = MOST_CHARACTERS) -> list[str]:
+    """The words of a text in lower case; of a long one those of both ends."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} {text[-(most // 2) :]}"
+    return [word.lower() for word in WORDS.findall(text)]
+
+
+def ngrams_of(texts: Sequence[str]) -> Ngrams:
+    """The n-grams of 1 to `LONGEST` words of some texts."""
+    total = sum(map(len, texts))
+    most = (
+        MOST_CHARACTERS
+        if total <= MOST_CHARACTERS
+        else max(MOST_CHARACTERS // max(len(texts), 1), LEAST_OF_EACH)
+    )
+    found = [words_of(text, most) for text in texts]
+    words = [word for each in found for word in each]
+    index: dict[str, int] = {}
+    code = np.asarray([index.setdefault(word, len(index)) for word in words], np.uint64)
+    owner = np.repeat(np.arange(len(texts)), [len(each) for each in found])
+    names, owners, places, lengths = [], [], [], []
+    mixed = np.zeros(len(code), np.uint64)
+    for n in range(1, LONGEST + 1):
+        if len(code) < n:
+            break
+        end = len(code) - n + 1
+        mixed = (mixed[:end] + code[n - 1 :] + np.uint64(n)) * _MIXED
+        mixed ^= mixed >> np.uint64(2 * len(index).bit_length() % 64 or 1)
+        inside = owner[:end] == owner[n - 1 :]
+        names.append(mixed[inside])
+        owners.append(owner[:end][inside])
+        places.append(np.flatnonzero(inside))
+        lengths.append(np.full(int(inside.sum()), n))
+    if not names:
+        empty = np.empty(0, np.int64)
+        return Ngrams(len(texts), empty, empty, empty, empty, words)
+    name, who, place, length = (np.concatenate(each) for each in (names, owners, places, lengths))
+    _, first, which = np.unique(name, return_index=True, return_inverse=True)
+    pairs = np.unique(which * len(texts) + who)
+    ngram, text = pairs // len(texts), pairs % len(texts)
+    often = np.bincount(ngram, minlength=len(first)) >= FEWEST_TEXTS
+    kept = often[ngram]
+    renamed = np.cumsum(often) - 1
+    return Ngrams(
+        len(texts), text[kept], renamed[ngram[kept]], length[first][often], place[first][often], words
+    )
+
+
+def enriched(
+    texts: Sequence[str], in_a: np.ndarray, groups: Sequence[object], ids: Sequence[str] = (), most: int = 20
+) -> list[Phrase]:
+    """n-grams that A has more often than B, surest first, contained ones left out.
+
+    Args:
+        texts: of A and B together, one a rollout.
+        in_a: bool [N]; which are A's.
+        groups: [N]; what is independent: the groups of the rollouts.
+        ids: [N]; ids for the examples.
+        most: how many at most.
+    """
+    from scipy.stats import false_discovery_control, norm
+
+    n_a, n_b = int(in_a.sum()), int((~in_a).sum())
+    if min(n_a, n_b) < FEWEST_TEXTS:
+        return []
+    found = ngrams_of(texts)
+    if not len(found):
+        return []
+    y_a, y_b = found.counts(in_a), found.counts(~in_a)
+    log_odds, z = fighting_words(y_a, n_a, y_b, n_b)
+    p = 2 * norm.sf(np.abs(z))
+    index: dict[object, int] = {}
+    of_group = np.asarray([index.setdefault(group, len(index)) for group in groups])
+    sure = (false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY) & (z > 0)
+    held = [i for i in np.argsort(-z, kind="stable") if sure[i]]
+    phrases: list[Phrase] = []
+    for i in told_once(found, held, y_a, most):
+        mine = found.texts(i)
+        mine = mine[in_a[mine]]
+        if len(np.unique(of_group[mine])) >= FEWEST_GROUPS:
+            phrases.append(
+                Phrase(
+                    found.name(i), int(y_a[i]), int(y_b[i]), y_a[i] / n_a, y_b[i] / n_b, float(log_odds[i]), float(z[i]),
+                    float(p[i]), tuple(ids[at] for at in mine[:EXAMPLES]) if len(ids) else (),
+                )
+            )  # fmt: skip
+    return phrases
+
+
+def fighting_words(y_a: np.ndarray, n_a: int, y_b: np.ndarray, n_b: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds ratio under the prior and its z.
+
+    Args:
+        y_a: float [G], texts of A that hold each n-gram.
+        n_a: texts of A.
+        y_b: float [G], of B.
+        n_b: texts of B.
+    """
+    prior = PRIOR_MASS * (y_a + y_b) / (n_a + n_b)
+    rest = np.maximum(PRIOR_MASS - prior, LEAST_REST)
+    cells = [(y_a + prior, n_a - y_a + rest), (y_b + prior, n_b - y_b + rest)]
+    odds = [np.log(with_it) - np.log(without) for with_it, without in cells]
+    error = np.sqrt(sum(1 / with_it + 1 / without for with_it, without in cells))
+    return odds[0] - odds[1], (odds[0] - odds[1]) / error
+
+
+def told_once(found: Ngrams, held: Sequence[int], weight: np.ndarray, most: int) -> list[int]:
+    """The first of some n-grams, each told by the longest that holds it in nearly all of its texts.
+
+    Args:
+        found: the n-grams.
+        held: in order of importance.
+        weight: float [G], in how many texts each matters.
+        most: how many at most.
+    """
+    chosen: list[tuple[int, set[int]]] = []
+    for i in held:
+        mine = set(found.texts(i).tolist())
+        beside = next((at for at, (_, other) in enumerate(chosen) if _one(mine, other)), None)
+        if beside is None:
+            if len(chosen) == most:
+                continue
+            chosen.append((i, mine))
+            continue
+        told = chosen[beside][0]
+        longer = f" {found.name(told)} " in f" {found.name(i)} " and weight[i] >= ONE * weight[told]
+        if longer and found.length[i] > found.length[told]:
+            chosen[beside] = (i, chosen[beside][1])
+    return [i for i, _ in chosen]
+
+
+def _one(mine: set[int], other: set[int]) -> bool:
+    return len(mine & other) >= ONE * min(len(mine), len(other))

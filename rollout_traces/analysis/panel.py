@@ -1,0 +1,269 @@
+"""Series side by side: the figure of every measure at every step, over everything and over each part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rollout_traces.analysis.carriers import carried_by
+from rollout_traces.analysis.run_rows import RowMeasure, RunRows
+from rollout_traces.analysis.step_series import Part, Series, SeriesName
+
+SMOOTHED = 0.2
+"""Part of the run over which the spread between groups is pooled, to each side ..."""
+LEAST_SMOOTHED = 8
+"""... and at least so many steps."""
+LEAST_SPREAD = 0.3
+"""Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
+ALONE = 0.02
+"""A part of fewer of the rows than this has no series: it cannot be told from chance."""
+ROUNDING = 1e-9
+"""Part of the largest value below which two values are one."""
+WIDE = 10.0
+"""A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
+VISITS = 1.5
+"""Groups a prompt from which on prompts come again often enough to compare each with itself."""
+ROUNDS = 12
+"""Alternations between prompts and steps; what is left after them is a hundredth."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """S series over the same T steps.
+
+    Attributes:
+        steps: int [T].
+        names: S names.
+        parts: S parts.
+        values: float [S, T], NaN where there is none; the mix of sources and prompts is taken out.
+        errors: float [S, T], variance of each value from its groups; 0 where it is not known.
+        rows: float [S, T], rows behind each.
+        parents: S columns, each what the series is computed from.
+        source: the rows that it was made of; None for logged scalars.
+        measure: the measure, where all series are of one.
+        levels: float [S, T], as a person reads them.
+        carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
+    """
+
+    steps: np.ndarray
+    names: tuple[SeriesName, ...]
+    parts: tuple[Part, ...]
+    values: np.ndarray
+    errors: np.ndarray
+    rows: np.ndarray
+    parents: tuple[str, ...]
+    levels: np.ndarray
+    source: RunRows | None = None
+    measure: RowMeasure | None = None
+    carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+
+
+class StepCells:
+    """Sums over the cells of a way to part the rows: a cell is a step and a value.
+
+    Args:
+        rows: the rows.
+        column: the column that parts them; "" for none.
+    """
+
+    def __init__(self, rows: RunRows, column: str = "") -> None:
+        codes, values = rows.parts[column] if column else (np.zeros(len(rows.at), np.int64), [""])
+        self.n_steps, self.n_values = len(rows.steps), len(values)
+        self.parts: list[Part] = [((column, value),) for value in values] if column else [()]
+        self.known = np.flatnonzero(codes >= 0) if (codes < 0).any() else None
+        at, unit, codes = (
+            part if self.known is None else part[self.known] for part in (rows.at, rows.unit, codes)
+        )
+        key = unit * self.n_values + codes
+        distinct, first, self.unit = np.unique(key, return_index=True, return_inverse=True)
+        self.n_units = len(distinct)
+        self.cell = codes[first] * self.n_steps + at[first]
+
+    def sums(
+        self, values: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, variance of it with groups as units, and rows, float [V, T] each.
+
+        Args:
+            values: float [N], NaN where unknown.
+            weight: float [N]; None where all rows count alike.
+        """
+        values = values if self.known is None else values[self.known]
+        there = np.isfinite(values)
+        if weight is not None:
+            w = np.where(there, weight if self.known is None else weight[self.known], 0.0)
+        else:
+            w = there.astype(float)
+        whole = there.all() and weight is None
+        plain = values if whole else np.where(there, values, 0.0) * w
+        n_u = np.bincount(self.unit, None if whole else w, self.n_units).astype(float)
+        s_u = np.bincount(self.unit, plain, self.n_units)
+        size = self.n_values * self.n_steps
+        n, s = np.bincount(self.cell, n_u, size), np.bincount(self.cell, s_u, size)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = s / n
+        n_groups = np.bincount(self.cell, n_u > 0, size)
+        apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
+        squares = np.bincount(self.cell, apart**2, size)
+        many = n_groups > 1
+        squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
+        mass = np.bincount(self.cell, n_u**2, size)
+        shape = (self.n_values, self.n_steps)
+        pooled = _pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variance = np.where(n > 0, pooled * (mass / n**2).reshape(shape).ravel(), np.nan)
+        if weight is not None:
+            n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
+        return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape)
+
+
+def _pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """float [V * T]: the spread between groups around each step: a policy that learns has more of it at times than at others."""
+    n_steps = squares.shape[1]
+    half = max(LEAST_SMOOTHED, int(SMOOTHED * n_steps))
+    place = np.arange(n_steps)
+    low, high = np.maximum(place - half, 0), np.minimum(place + half + 1, n_steps)
+
+    def near(values: np.ndarray) -> np.ndarray:
+        total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+        return total[:, high] - total[:, low]
+
+    top, bottom = near(squares), near(mass)
+    whole = squares.sum(axis=1, keepdims=True) / np.maximum(mass.sum(axis=1, keepdims=True), 1e-300)
+    local = np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), whole)
+    return np.maximum(local, LEAST_SPREAD * whole).ravel()
+
+
+class Parting:
+    """The ways in which rows are parted, each prepared once.
+
+    Args:
+        rows: the rows.
+    """
+
+    def __init__(self, rows: RunRows) -> None:
+        self.rows = rows
+        self._cells: dict[str, StepCells] = {}
+        self.sources = rows.parts["source"][0] if "source" in rows.parts else None
+
+    def cells(self, column: str = "") -> StepCells:
+        """The cells of a way to part the rows."""
+        if column not in self._cells:
+            self._cells[column] = StepCells(self.rows, column)
+        return self._cells[column]
+
+    def panel(self, measure: RowMeasure) -> Panel | None:
+        """The series of a measure over everything and over each part; None where no row knows it.
+
+        Rows that carry a step are set aside: what a handful of them do is said of them, and of no part.
+
+        Args:
+            measure: the measure.
+        """
+        rows = self.rows
+        values = measure.read()
+        without = carried_by(rows, measure).rows
+        carried = {}
+        if len(without):
+            whole = self.cells().sums(values, rows.weight if measure.drawn else None)[0][0]
+            n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
+            carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
+            values = values.copy()
+            values[without] = np.nan
+        weight = rows.weight if measure.drawn else None
+        plain = values
+        if measure.name.column.rsplit("/", 1)[-1] != "source":
+            values = self._less_mix(values, weight)
+        found = []
+        for column in ("", *rows.parts):
+            if column == measure.name.column.rsplit("/", 1)[-1]:
+                continue
+            cells = self.cells(column)
+            mean, variance, n = cells.sums(values, weight)
+            level = mean if plain is values else cells.sums(plain, weight)[0]
+            total = n.sum(axis=1)
+            keep = total > (ALONE * total.sum() if column else 0)
+            found += [
+                (cells.parts[i], mean[i], variance[i], n[i], level[i]) for i in np.flatnonzero(keep).tolist()
+            ]
+        largest = float(np.max(np.abs(plain), where=np.isfinite(plain), initial=0.0))
+        moving = [_moves(each[1], largest) for each in found]
+        if not any(moving):
+            return None
+        found = [
+            each if moves else (each[0], _still(each[1]), *each[2:])
+            for each, moves in zip(found, moving, strict=True)
+        ]
+        size = len(found)
+        parts = tuple(part for part, *_ in found)
+        mean, variance, n, level = (np.stack([each[i] for each in found]) for i in (1, 2, 3, 4))
+        return Panel(
+            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, rows, measure, carried
+        )  # fmt: skip
+
+    def _less_mix(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        """float [N]: values less the usual level of their source and of their prompt, so that a mix is no movement."""
+        there = np.isfinite(values) if weight is None else np.isfinite(values) & (weight > 0)
+        if self.sources is not None and (self.sources >= 0).all() and there.any():
+            n = np.bincount(self.sources, there)
+            usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
+            values = values - (usual - np.average(usual, weights=n))[self.sources]
+        return values
+
+
+def _moves(values: np.ndarray, largest: float) -> bool:
+    """Whether a series is more than one value and rounding."""
+    known = values[np.isfinite(values)]
+    return len(known) > 1 and bool(np.ptp(known) > ROUNDING * largest)
+
+
+def _still(values: np.ndarray) -> np.ndarray:
+    """A series that is one value and rounding, without the rounding."""
+    known = np.isfinite(values)
+    return np.where(known, np.median(values[known]) if known.any() else 0.0, np.nan)
+
+
+def logged_panels(series: Iterable[Series]) -> list[Panel]:
+    """Panels of series that are there already, those over the same steps together."""
+    by_steps: dict[bytes, list[Series]] = {}
+    for each in series:
+        by_steps.setdefault(each.steps.tobytes(), []).append(each)
+    return [_panel_of(same) for same in by_steps.values()]
+
+
+def _panel_of(same: Sequence[Series]) -> Panel:
+    values = np.stack([each.values for each in same]).astype(float)
+    values = levels = np.where(np.isfinite(values), values, np.nan)
+    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+    wide = (low > 0) & (high > WIDE * low)
+    values = np.where(wide[:, None], np.log(np.where(wide[:, None], values, 1.0)), values)
+    errors = np.stack(
+        [np.nan_to_num(each.errors) ** 2 if len(each.errors) else np.zeros(len(each.steps)) for each in same]
+    )
+    rows = np.stack([each.rows if len(each.rows) else np.ones(len(each.steps)) for each in same])
+    return Panel(
+        same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows,
+        tuple(s.parent for s in same), levels,
+    )  # fmt: skip
+
+
+def one_of(panel: Panel, at: Sequence[int]) -> Panel:
+    """Some of the series of a panel."""
+    rows = np.asarray(at, np.int64)
+    return replace(
+        panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
+        values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows],
+        parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows],
+    )  # fmt: skip
+
+
+def rows_of(rows: RunRows, part: Part) -> np.ndarray:
+    """bool [N]: the rows of a part; values of one column are alternatives, columns go together."""
+    held = np.ones(len(rows.at), bool)
+    for column in dict.fromkeys(name for name, _ in part):
+        codes, values = rows.parts[column]
+        wanted = [values.index(value) for name, value in part if name == column]
+        held &= np.isin(codes, wanted)
+    return held

@@ -1,0 +1,166 @@
+"""What moved in a run, since when, for whom: the report of a run and split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rollout_traces.analysis.carrier_rows import carriers_of
+from rollout_traces.analysis.compete import Told, entries
+from rollout_traces.analysis.contained import Contained
+from rollout_traces.analysis.detect import (
+    FEWEST_STEPS,
+    Moved,
+    all_noise,
+    all_screened,
+    limits,
+    movements,
+    spikes_of_rows,
+)
+from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.flips_link import with_flips
+from rollout_traces.analysis.group_shapes import group_rows, update_series
+from rollout_traces.analysis.in_words import series_text
+from rollout_traces.analysis.level_of_entry import level_queries
+from rollout_traces.analysis.logged import logged_series
+from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of
+from rollout_traces.analysis.prompt_changes import prompt_entries
+from rollout_traces.analysis.relations import Relations
+from rollout_traces.analysis.run_rows import RunRows, read_rows
+from rollout_traces.analysis.runs import setting_entries
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.text_measures import text_rows
+from rollout_traces.analysis.unobserved import Unobserved, unobserved
+from rollout_traces.quoting import quoted
+
+ORDER = ("error", "warn", "info")
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """What is to be said of a run.
+
+    Attributes:
+        run: its name.
+        split: the split.
+        diagnoses: in the order shown, consequences nested.
+        unobserved: what cannot be known.
+        remarks: what limits the answer, in words.
+        problems: what raised, a line each; the rest was computed all the same.
+        n_steps: steps.
+        n_rows: rollouts.
+    """
+
+    run: str
+    split: str
+    diagnoses: tuple[Diagnosis, ...] = ()
+    unobserved: tuple[Unobserved, ...] = ()
+    remarks: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    n_steps: int = 0
+    n_rows: int = 0
+
+    def in_force(self, first: int | None, last: int | None) -> list[Diagnosis]:
+        """The diagnoses whose steps are among some; None at an end is open."""
+        return [each for each in self.diagnoses if each.touches(first, last)]
+
+
+def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunReport:
+    """What moved in a run, since when and for whom.
+
+    Args:
+        relations: where to read.
+        run: the run as `rollouts` names it.
+        split: the split.
+    """
+    contained = Contained()
+    scope = contained("columns", RunScope, relations, run, split)
+    rows = None if scope is None else contained("rollouts", read_rows, scope)
+    n_rows = 0 if rows is None else len(rows.at)
+    if scope is None or rows is None or not n_rows:
+        nothing = f"No rollouts of split {quoted(split)} in run {quoted(run)}."
+        return RunReport(run, split, remarks=(nothing,), problems=tuple(contained.problems))
+    n_steps = len(rows.steps)
+    remarks = []
+    if n_steps < FEWEST_STEPS:
+        remarks.append(f"{n_steps} steps are too few to look for changes; {FEWEST_STEPS} are needed.")
+    panels = collected(scope, rows, contained)
+    made, n_series = contained("movements", _made, panels, contained) or ([], 0)
+    said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
+    found = [
+        replace(each, queries=contained("queries", level_queries, scope, each) or ())
+        for each in said
+        if each is not None
+    ]
+    found += contained("prompts that changed", prompt_entries, scope) or []
+    found = contained("links to flips", with_flips, relations, run, found) or found
+    settings = contained("settings", setting_entries, relations, run, split) or []
+    missing = contained("unobserved", unobserved, scope) or []
+    return RunReport(
+        run, split, (*settings, *ordered(found)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows
+    )  # fmt: skip
+
+
+def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
+    """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
+    groups = contained("groups", group_rows, rows)
+    panels = _of_measures(rows, contained) + (_of_measures(groups, contained) if groups is not None else [])
+    update = contained("share of the update", update_series, rows)
+    panels += logged_panels([update]) if update is not None and np.isfinite(update.values).any() else []
+    for split in contained("evaluations", _evaluations, scope) or []:
+        other = RunScope(scope.relations, scope.run, split, scope.columns)
+        read = contained(split, read_rows, other, f"{split}/")
+        panels += _of_measures(read, contained) if read is not None and len(read.at) else []
+    written = contained("what was written", text_rows, scope)
+    panels += _of_measures(written, contained) if written is not None else []
+    logged = contained("logged scalars", _logged, scope) or []
+    panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
+    return [panel for panel in panels if len(panel.steps) >= FEWEST_STEPS]
+
+
+def _logged(scope: RunScope) -> list[Panel]:
+    """What the trainer logged; our own scalars repeat columns of the ledger."""
+    return logged_panels(logged_series(scope.relations, scope.run, (f"{scope.split}/", "eval-rollout/")))
+
+
+def _of_measures(rows: RunRows, contained: Contained) -> list[Panel]:
+    parting = Parting(rows)
+    found = [contained(series_text(measure.name), parting.panel, measure) for measure in rows.measures]
+    return [panel for panel in found if panel is not None]
+
+
+def _evaluations(scope: RunScope) -> Sequence[str]:
+    """The run's evaluation splits."""
+    if not scope.columns.has("split") or scope.split != "rollout":
+        return []
+    query = "select distinct split from rollouts where run = ? and split like 'eval%' order by 1"
+    return [row["split"] for row in scope.relations.sql(query, [scope.run]).to_pylist()]
+
+
+def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[Told], int]:
+    if not panels:
+        return [], 0
+    noises = all_noise(panels)
+    screens = all_screened(panels, noises)
+    n_series = sum(len(log_p) for log_p, _ in screens)
+    allowed = limits([log_p for log_p, _ in screens])
+    found: list[Moved] = []
+    for panel, noise, (log_p, slow), limit in zip(panels, noises, screens, allowed, strict=True):
+        found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
+        if (log_p <= limit).any() or slow[[part == () for part in panel.parts]].any():
+            found += contained(str(panel.names[0]), movements, panel, noise, limit) or []
+    return entries(found), n_series
+
+
+def _said(scope: RunScope, entry: Told, n_series: int, n_rows: float) -> Diagnosis:
+    return diagnosis_of(
+        entry, n_series, n_rows, carriers_of(scope, entry.head) if entry.head.n_carriers else ()
+    )
+
+
+def ordered(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Errors first, then by what they cost."""
+    return sorted(found, key=lambda each: (ORDER.index(each.severity), -each.cost, each.step))

@@ -1,0 +1,213 @@
+"""The rollouts of a run as arrays: the step, group and parts of every row, and the measures whose series are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from rollout_traces.analysis.relations import known_number, known_reward, quoted, unit_over_steps
+from rollout_traces.analysis.scope import OUTCOMES, RunScope
+from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.flags import needs_text
+
+MOST_PARTS = 16
+"""Values of a text column by which rollouts are parted, and whose shares are series; a column of more names things."""
+MOST_SHARES = 24
+"""Tags whose share is a series, the most frequent first."""
+FEWEST_HITS = 3
+"""Rollouts that have a value in the whole run, below which its share is no series."""
+NULL_BY_DEFINITION = ("update_share", "advantage")
+"""Numbers that a row of a step without any advantage does not have: that they are unknown is no loss."""
+UNKNOWN = "unknown"
+"""The value of a number that a row does not have, as the name of a share."""
+OF_TRACES = ("tool_names", "error_signatures")
+"""Tags that only a decoded rollout has."""
+DERIVED = {
+    "update_share": "advantage", "mismatch_k3": "mismatch_abs_max", "mismatch_k1": "mismatch_abs_max",
+    "log_ratio_sum": "mismatch_abs_max", "clip_share": "mismatch_abs_max", "raw_reward": "reward",
+    "n_tokens": "n_sampled", "flags truncated": "stop_reason", "flags stale": "staleness_max",
+    "flags logprob_mismatch": "mismatch_abs_max", "flags tied_group": "reward", "flags tool_error": "n_tool_errors",
+    "flags dominates_update": "advantage", "flags noise_amplified_group": "reward", "flags reward_outlier": "reward",
+    "flags mixed_versions": "staleness_max", "group/tie_share": "reward", "group/wasted_tokens": "reward",
+    "advantage": "reward", "group/reward_std_mean": "reward",
+}  # fmt: skip
+"""Column that is computed from another -> its parent."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowMeasure:
+    """A figure of a rollout whose mean over the rows of a step is a series.
+
+    Attributes:
+        name: the series that it makes.
+        read: gives float [N], NaN where unknown.
+        drawn: whether only rows that were traced at random count, weighted by 1 / probability.
+        parent: the column that it is computed from.
+    """
+
+    name: SeriesName
+    read: Callable[[], np.ndarray]
+    drawn: bool = False
+
+    @property
+    def parent(self) -> str:
+        """The column that it is computed from; "" for none."""
+        if self.name.column == "group/tied":
+            return f"component/{self.name.value}"
+        return DERIVED.get(str(self.name), "")
+
+
+@dataclass(eq=False)
+class RunRows:
+    """Rows that belong to steps: rollouts, or groups.
+
+    Attributes:
+        steps: int [T], ascending.
+        at: int [N], the position of each row's step.
+        unit: int [N], what is independent: the group, numbered over all steps.
+        parts: text column -> (int [N], -1 where unknown, the values that the codes stand for).
+        measures: what is known of each row.
+        weight: float [N], 1 / probability of the rows traced at random, 0 for the others.
+        prompt: int [N], the prompt, -1 where unknown; empty without prompt keys.
+    """
+
+    steps: np.ndarray
+    at: np.ndarray
+    unit: np.ndarray
+    parts: dict[str, tuple[np.ndarray, list[str]]]
+    measures: list[RowMeasure] = field(default_factory=list)
+    weight: np.ndarray = field(default_factory=lambda: np.empty(0))
+    prompt: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @cached_property
+    def per_step(self) -> np.ndarray:
+        """float [T]: rows of each step."""
+        return np.bincount(self.at, minlength=len(self.steps)).astype(float)
+
+
+def read_rows(run: RunScope, prefix: str = "") -> RunRows:
+    """Reads the rollouts of a run and split.
+
+    Args:
+        run: which.
+        prefix: stands before every column's name: `eval-rollout/` for an evaluation.
+    """
+    c = run.columns
+    numbers = [name for name in c.numbers if name != "trained"]
+    texts = _texts(run)
+    drawn = "traced and selected_by = 'random'" if c.has("traced", "selected_by") else "true"
+    weight = "1.0 / selected_probability" if c.has("selected_probability") else "1.0"
+    what = ["step", f"{unit_over_steps(c, one_run=True)} as unit"]
+    what += [f"case when {drawn} then coalesce({weight}, 1.0) else 0.0 end as weight"]
+    what += [f"{'traced' if c.has('traced') else 'true'} as kept"]
+    what += [f"hash({quoted('prompt_key')}) as prompt"] if c.has("prompt_key") else []
+    what += [
+        f"{known_reward(c) if name == 'reward' else known_number(name)} as n{i}"
+        for i, name in enumerate(numbers)
+    ]
+    what += [f"{quoted(name)} as t{i}" for i, name in enumerate(texts)]
+    what += [f"{quoted(name)} as l{i}" for i, name in enumerate(c.tags)]
+    found = run.relations.sql(f"select {', '.join(what)} from rollouts where {run.scope}", run.params)
+    steps, at = np.unique(found.column("step").to_numpy().astype(np.int64), return_inverse=True)
+    unit = np.unique(found.column("unit").to_numpy(), return_inverse=True)[1]
+    rows = RunRows(steps, at, unit, {}, weight=found.column("weight").to_numpy().astype(float))
+    if c.has("prompt_key"):
+        rows.prompt = np.unique(found.column("prompt").to_numpy(), return_inverse=True)[1]
+    kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
+    for i, name in enumerate(numbers):
+        values = found.column(f"n{i}").to_numpy(zero_copy_only=False).astype(float)
+        known = np.isfinite(values)
+        of_traces = not kept.all() and not known[~kept].any()
+        if not of_traces and name not in NULL_BY_DEFINITION and known.any() and not known.all():
+            rows.measures.append(RowMeasure(SeriesName(prefix + name, UNKNOWN, "share"), _unknown(known)))
+        if known.any() and np.ptp(values[known]) > 0:
+            rows.measures.append(RowMeasure(SeriesName(prefix + name), _constant(values), of_traces))
+    for i, name in enumerate(texts):
+        codes, values = _coded(found.column(f"t{i}"))
+        if name not in OUTCOMES and 2 <= len(values) <= MOST_PARTS:
+            rows.parts[name] = codes, values
+        if 1 <= len(values) <= MOST_PARTS:
+            rows.measures += _shares(prefix + name, codes, values)
+    for i, name in enumerate(c.tags):
+        rows.measures += _tags(prefix + name, found.column(f"l{i}"), kept)
+    return rows
+
+
+def _texts(run: RunScope) -> list[str]:
+    """The text columns of few values: those that can part rollouts or whose shares can move."""
+    names = list(run.columns.texts)
+    if not names:
+        return []
+    counts = ", ".join(f"approx_count_distinct({quoted(name)}) as d{i}" for i, name in enumerate(names))
+    query = f"select {counts} from rollouts where {run.scope}"
+    row = run.relations.sql(query, run.params).to_pylist()[0]
+    return [name for i, name in enumerate(names) if 1 <= (row[f"d{i}"] or 0) <= 2 * MOST_PARTS]
+
+
+def _constant(values: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: values
+
+
+def _unknown(known: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: (~known).astype(float)
+
+
+def _coded(column: object) -> tuple[np.ndarray, list[str]]:
+    """A text column as numbers, -1 for unknown, and what they stand for."""
+    coded = column.combine_chunks().dictionary_encode()  # type: ignore[attr-defined]
+    if hasattr(coded, "combine_chunks"):
+        coded = coded.combine_chunks()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [str(v) for v in coded.dictionary.to_pylist()]
+
+
+def _shares(name: str, codes: np.ndarray, values: list[str]) -> Iterator[RowMeasure]:
+    """The share of each value of a text column among the rows that know it; of two values that always add up, one."""
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))
+    order = np.argsort(-counts, kind="stable")[:MOST_SHARES]
+    if len(values) <= 2:
+        order = order[-1:] if len(values) == 2 else order[:0]
+
+    def indicator(code: int) -> Callable[[], np.ndarray]:
+        return lambda: np.where(codes < 0, np.nan, (codes == code).astype(float))
+
+    for code in order.tolist():
+        if counts[code] >= FEWEST_HITS:
+            yield RowMeasure(SeriesName(name, values[code], "share"), indicator(code))
+
+
+def _tags(name: str, column: object, kept: np.ndarray) -> Iterator[RowMeasure]:
+    """The share of the rows that carry a flag, tool or error."""
+    import pyarrow.compute as pc
+
+    lists = column.combine_chunks()  # type: ignore[attr-defined]
+    lists = lists.chunk(0) if hasattr(lists, "num_chunks") else lists
+    unknown = lists.is_null().to_numpy(zero_copy_only=False)
+    rows = pc.list_parent_indices(lists).to_numpy()
+    codes, values = _coded(_chunked(pc.list_flatten(lists)))
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))
+    column_name = name.rsplit("/", 1)[-1]
+
+    def indicator(code: int) -> Callable[[], np.ndarray]:
+        def read() -> np.ndarray:
+            values = np.where(unknown, np.nan, 0.0)
+            values[rows[codes == code]] = 1.0
+            return values
+
+        return read
+
+    for code in np.argsort(-counts, kind="stable")[:MOST_SHARES].tolist():
+        if counts[code] >= FEWEST_HITS:
+            of_text = column_name in OF_TRACES or (column_name == "flags" and needs_text(values[code]))
+            yield RowMeasure(
+                SeriesName(name, values[code], "share"), indicator(code), of_text and not kept.all()
+            )
+
+
+def _chunked(array: object) -> object:
+    import pyarrow as pa
+
+    return pa.chunked_array([array])

@@ -1,0 +1,183 @@
+"""The scan: every level, window and ramp, of any length at any step, against the noise of each of many series at once.
+
+A template h has onset a and end b: a window is 1 from a to b - 1, a level a window to the last step, a ramp rises from
+a to b - 1 and stays. The size of a template is its generalised least squares coefficient over its error, where noise
+is autoregressive of first order: z = <Lh, Lr> / |Lh - its projection on the basis|, with L the whitening of `Whitened`.
+Sums over a template are differences of cumulative sums, so that all places cost one pass a length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rollout_traces.analysis.noise import Noise
+
+GROWTH = 1.35
+"""From one length to the next: a template that is a sixth too long or short keeps 0.96 of its size."""
+SHORTEST_RAMP = 4
+"""Steps of a ramp; a shorter one is a level."""
+LEAST_OWN = 0.03
+"""Part of a template that its basis may leave: what is nearly a drift cannot be told from one."""
+TESTS = 8.0
+"""Independent tests a step, from the largest size in 3,000 white series: 4 to 12 for 12 to 640 steps."""
+
+
+def lengths(n_steps: int) -> np.ndarray:
+    """int [K]: the lengths that are looked at."""
+    found, length = [], 1.0
+    while length < n_steps:
+        found.append(int(length))
+        length = max(length + 1, length * GROWTH)
+    return np.asarray(found, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Whitened:
+    """S series with noise that is white and of size 1.
+
+    Attributes:
+        weight: float [S, T], 1 / variance of each innovation, 0 where there is no value.
+        memory: float [S, T], how much of the value before is taken off, 0 where there is none.
+        basis: float [S, K, T], orthonormal: what a series may do without a movement.
+        residual: float [S, T], what the basis leaves.
+    """
+
+    weight: np.ndarray
+    memory: np.ndarray
+    basis: np.ndarray
+    residual: np.ndarray
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """float [S, ..., T] of values of such a shape, whitened."""
+        return _whiten(values, self.weight, self.memory)
+
+    @cached_property
+    def loss(self) -> np.ndarray:
+        """float [S]: the sum of squares that the basis leaves."""
+        return (self.residual**2).sum(axis=1)
+
+    @cached_property
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """Cumulative sums F [S, 1 + K, T + 1]: a window's product is F[b] - F[a], with the residual and each of the basis."""
+        root = np.sqrt(self.weight)
+        weighted = root[:, None] * np.concatenate([self.residual[:, None], self.basis], axis=1)
+        taken = weighted * self.memory[:, None]
+        total = _cumulated(weighted - taken)
+        total[..., :-1] -= taken
+        return total, _cumulated(total[..., -1:] - total[..., :-1])
+
+    @cached_property
+    def squares(self) -> tuple[np.ndarray, ...]:
+        """Cumulative sums [S, T + 1] behind the size of a template."""
+        w, m = self.weight, self.memory
+        t = np.arange(w.shape[1], dtype=float)
+        own, cross = w * (1 - m) ** 2, w * (1 - m) * m
+        return tuple(_cumulated(part) for part in (own, own * t, own * t * t, cross, cross * t, w * m * m))
+
+    def windows(self, length: int) -> np.ndarray:
+        """float [S, T - length + 1]: the size of each window of a length; the last is a level, by its other name."""
+        total, _ = self.sums
+        n = self.weight.shape[1]
+        own = self.squares[0]
+        product = total[..., length:] - total[..., :-length]
+        after = np.zeros_like(own)
+        after[:, :-1] = self.weight * self.memory**2
+        norm = (
+            own[:, length:]
+            - own[:, 1 : n - length + 2]
+            + self.weight[:, : n - length + 1]
+            + after[:, length:]
+        )
+        return _sizes(product, norm)
+
+    def levels(self) -> np.ndarray:
+        """float [S, T]: the size of a level from each step on."""
+        total, _ = self.sums
+        own = self.squares[0]
+        product = total[..., -1:] - total[..., :-1]
+        return _sizes(product, own[:, -1:] - own[:, 1:] + self.weight)
+
+    def ramps(self, length: int) -> np.ndarray:
+        """float [S, T - length + 1]: the size of a ramp over a length from each step on."""
+        _, levels = self.sums
+        product = (levels[..., length:] - levels[..., :-length]) / length
+        own, by_t, by_t2, cross, cross_t, square = self.squares
+        first = np.arange(self.weight.shape[1] - length + 1, dtype=float) - 1
+
+        def over(part: np.ndarray) -> np.ndarray:
+            return part[:, length:] - part[:, :-length]
+
+        rise = over(by_t2) - 2 * first * over(by_t) + first**2 * over(own)
+        mixed = 2 * (over(cross_t) - first * over(cross))
+        # at its first step, the value before is 0, so that nothing is taken off: the step's own weight is whole
+        norm = (rise + mixed + over(square)) / length**2 + own[:, -1:] - own[:, length:]
+        return _sizes(product, norm)
+
+
+def whitened(values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
+    """Prepares series for the scan.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+        noise: of the series.
+        basis: float [S, K, T], what a series may do without a movement.
+    """
+    there = np.isfinite(values) & np.isfinite(noise.variance)
+    both = there.copy()
+    both[:, 0] = False
+    both[:, 1:] &= there[:, :-1]
+    memory = np.where(both, noise.memory[:, None], 0.0)
+    with np.errstate(divide="ignore"):
+        weight = np.where(there, 1 / (noise.variance * (1 - memory**2)), 0.0)
+    plain = _whiten(basis, weight, memory)
+    found, triangle = np.linalg.qr(np.swapaxes(plain, 1, 2))
+    size = np.abs(np.diagonal(triangle, axis1=1, axis2=2))
+    usable = size > np.sqrt(np.finfo(float).eps) * np.maximum(size.max(axis=1, keepdims=True), 1e-300)
+    orthonormal = np.swapaxes(found * usable[:, None, :], 1, 2)
+    y = _whiten(np.where(there, values, 0.0), weight, memory)
+    residual = y - np.einsum("skt,sk->st", orthonormal, np.einsum("skt,st->sk", orthonormal, y))
+    return Whitened(weight, memory, orthonormal, residual)
+
+
+def _whiten(values: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    if values.ndim == weight.ndim + 1:
+        weight, memory = weight[:, None], memory[:, None]
+    before = np.zeros_like(values)
+    before[..., 1:] = values[..., :-1]
+    return np.sqrt(weight) * (values - memory * before)
+
+
+def _cumulated(values: np.ndarray) -> np.ndarray:
+    total = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=total[..., 1:])
+    return total
+
+
+def _sizes(product: np.ndarray, norm: np.ndarray) -> np.ndarray:
+    left = norm - (product[:, 1:] ** 2).sum(axis=1)
+    usable = left > LEAST_OWN * np.maximum(norm, np.finfo(float).tiny)
+    return np.where(usable, product[:, 0] / np.sqrt(np.where(usable, left, 1.0)), 0.0)
+
+
+def n_tests(n_steps: int) -> float:
+    """How many independent tests a scan of a series is worth."""
+    return TESTS * n_steps
+
+
+def polynomials(n_steps: int, degree: int) -> np.ndarray:
+    """float [degree + 1, T]: orthogonal polynomials over the steps, the constant first."""
+    x = np.linspace(-1, 1, max(n_steps, 2))[:n_steps]
+    return np.polynomial.legendre.legvander(x, degree).T
+
+
+def coefficients(w: Whitened, template: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float [S], [S]: the size of a template in each series, and the error of its coefficient (infinite: unknown)."""
+    h = w.apply(np.broadcast_to(template, w.weight.shape))
+    left = h - np.einsum("skt,sk->st", w.basis, np.einsum("skt,st->sk", w.basis, h))
+    norm = np.sqrt((left**2).sum(axis=1))
+    usable = norm > np.sqrt(np.finfo(float).eps)
+    size = np.where(usable, (left * w.residual).sum(axis=1) / np.where(usable, norm, 1.0), 0.0)
+    return size, np.where(usable, 1 / np.where(usable, norm, 1.0), np.inf)

@@ -1,0 +1,158 @@
+"""Secrets in a run's config: texts whose name or shape says key, token or password are stored as `***`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+log = logging.getLogger("rollout_traces")
+
+MASK = "***"
+SHORTEST = 8
+"""Characters below which what a `token` holds is no secret."""
+SECRET_WORDS = frozenset(
+    [
+        "password",
+        "passwords",
+        "passwd",
+        "passphrase",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "webhook",
+        "authorization",
+        "bearer",
+    ]
+)
+"""A name that ends in one of these names a secret."""
+KEY_OWNERS = frozenset(
+    [
+        "access",
+        "account",
+        "anthropic",
+        "api",
+        "app",
+        "auth",
+        "aws",
+        "azure",
+        "client",
+        "cohere",
+        "comet",
+        "deepseek",
+        "encryption",
+        "gemini",
+        "google",
+        "groq",
+        "hf",
+        "hub",
+        "huggingface",
+        "langfuse",
+        "license",
+        "mistral",
+        "neptune",
+        "openai",
+        "openrouter",
+        "personal",
+        "private",
+        "secret",
+        "service",
+        "session",
+        "signing",
+        "ssh",
+        "storage",
+        "swanlab",
+        "together",
+        "wandb",
+        "write",
+    ]
+)
+"""`<one of these>_key` names a secret; `prompt_key` and `reward_fn_key` name columns."""
+TOKEN_OWNERS = KEY_OWNERS | frozenset(
+    ["bot", "csrf", "github", "gitlab", "id", "jwt", "login", "oauth", "read", "refresh", "slack", "user"]
+)
+"""`<one of these>_token` names a secret; `pad_token` and `eos_token` are of a vocabulary."""
+SHAPES = re.compile(
+    r"""
+    \bhf_[A-Za-z0-9]{24,}\b | \bsk-[A-Za-z0-9_\-]{20,} | \bgh[opsu]_[A-Za-z0-9]{30,}\b | \bgithub_pat_\w{30,}
+    | \bglpat-[\w\-]{20,} | \bxox[abprs]-[\w\-]{10,} | \bAKIA[0-9A-Z]{16}\b | \bAIza[\w\-]{35}
+    | \beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]{8,} | \bwandb_v1_\w{20,} | (?<=Bearer\ )[\w\-.~+/=]{8,}
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----[\s\S]*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    | (?<=://)[^/\s:@]*:[^/\s@]+(?=@) | (?<=[?&])(?<!\\)(?:access_token|write_token|token|api_key|apikey|key|password)=[^&\s\#]+
+    """,
+    re.VERBOSE,
+)
+"""Keys as their makers shape them, and the user, password and token of an address, wherever they stand in a text."""
+HEX_KEY = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""A key of Weights & Biases, and of others; under a name that says neither key nor token it is a commit."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_JOINED = re.compile(r"^(\w*?(?:api|access|auth|private|secret|hf|write|refresh))(keys?|tokens?)$")
+_VOCABULARY = re.compile(r"\s|<|\[")
+
+
+def without_secrets(
+    config: Mapping[str, Any], allowed: Collection[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """A config with its secrets as `***`.
+
+    Args:
+        config: plain values, mappings and lists of them.
+        allowed: names whose values are kept as they are: `token`, or `data.token` for one place alone.
+
+    Returns:
+        The config, and the names of what was masked, each with those above it.
+    """
+    masked: list[str] = []
+    return {
+        str(key): _kept(value, (str(key),), frozenset(allowed), masked) for key, value in config.items()
+    }, masked
+
+
+def stored_config(config: Mapping[str, Any], allowed: Collection[str] = ()) -> dict[str, Any]:
+    """A config as it is stored; what was masked is said in a warning. Arguments as of `without_secrets`."""
+    stored, masked = without_secrets(config, allowed)
+    if masked:
+        log.warning(
+            "config: %s looks like a secret and is stored as %s; not_secret=[%r] stores one as it is.",
+            ", ".join(masked),
+            MASK,
+            masked[0],
+        )
+    return stored
+
+
+def names_a_secret(name: str, text: str) -> bool:
+    """Whether a text under a name is a secret by that name.
+
+    Args:
+        name: the innermost name: `api_key`, `hfToken`, `WANDB_API_KEY`.
+        text: what it holds.
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if words and (joined := _JOINED.match(words[-1])):
+        words[-1:] = [joined[1], joined[2]]
+    last, before = (words or [""])[-1], (words[-2] if len(words) > 1 else "")
+    if last in SECRET_WORDS:
+        return bool(text)
+    if last in ("key", "keys"):
+        return (before in KEY_OWNERS and bool(text)) or bool(HEX_KEY.fullmatch(text))
+    if last in ("token", "tokens"):
+        known = before in TOKEN_OWNERS or len(words) == 1
+        return known and len(text) >= SHORTEST and not _VOCABULARY.search(text)
+    return False
+
+
+def _kept(value: Any, names: tuple[str, ...], allowed: frozenset[str], masked: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _kept(item, (*names, str(key)), allowed, masked) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_kept(item, names, allowed, masked) for item in value]
+    path = ".".join(names)
+    if not isinstance(value, str) or value == MASK or names[-1] in allowed or path in allowed:
+        return value
+    shown = MASK if names_a_secret(names[-1], value) else SHAPES.sub(MASK, value)
+    if shown != value and path not in masked:
+        masked.append(path)
+    return shown

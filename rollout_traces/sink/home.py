@@ -1,0 +1,62 @@
+"""Trackio's folder, made for this user alone where it is missing.
+
+What Trackio writes into it is readable by all by the process's umask, which is the trainer's and stays as it is. A
+folder that others may not enter closes all of it.
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import stat
+from pathlib import Path
+
+from rollout_traces.private_files import FOLDER_MODE, make_folder
+
+GROUP = "ROLLOUT_TRACES_GROUP"
+"""The environment variable that names a group whose members may read Trackio's folder."""
+GROUP_MODE = 0o2750
+log = logging.getLogger("rollout_traces")
+
+
+def make_trackio_folder(folder: Path) -> None:
+    """Makes Trackio's folder with mode 0700, or 2750 for `ROLLOUT_TRACES_GROUP`; one that is there stays as it is.
+
+    Where it cannot be made, Trackio says so itself when it writes. A group that is none, or not this user's, is named
+    in a warning, and the folder is for this user alone.
+    """
+    if folder.exists():
+        return
+    try:
+        make_folder(folder)
+    except OSError as error:
+        log.warning("%s cannot be made: %s.", folder, error.strerror)
+        return
+    group = shared_group()
+    if group is not None:
+        try:
+            os.chown(folder, -1, group)
+            folder.chmod(GROUP_MODE)
+        except OSError as error:
+            folder.chmod(FOLDER_MODE)
+            log.warning(
+                "%s=%s: %s; %s is for this user alone.", GROUP, os.environ[GROUP], error.strerror, folder
+            )
+
+
+def shared_group() -> int | None:
+    """The id of the group that may read, by `ROLLOUT_TRACES_GROUP`; None for none."""
+    name = os.environ.get(GROUP, "")
+    if not name:
+        return None
+    try:
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        log.warning("%s=%s: there is no such group; files are for this user alone.", GROUP, name)
+        return None
+
+
+def allowed_mode() -> int:
+    """The bits of a file's mode that may be set: those of the owner, with a group also its own for reading."""
+    return stat.S_IRWXU if shared_group() is None else 0o7750

@@ -1,0 +1,137 @@
+"""What kept rollouts hold in full: written text, prompt, system prompt, tools, ground truth; from the traces themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.source import Source
+
+MOST_CHARACTERS = 64_000_000
+"""Characters of texts that are remembered; those that were asked for longest ago go first."""
+AT_ONCE = 500
+"""Traces that are read together."""
+MOST_TOOLS = 200
+"""Rollouts of one question whose tool schemas are read, evenly spread: they lie packed with the tokens."""
+
+
+class FullText(NamedTuple):
+    """The texts of one rollout; None where unknown.
+
+    Attributes:
+        written: everything the policy sampled, thinking included, an assistant turn after the other.
+        prompt: the last user message before it.
+        system: the system prompt.
+        tools: the tool schemas as JSON with sorted keys.
+        ground_truth: the expected answer.
+    """
+
+    written: str | None
+    prompt: str | None
+    system: str | None
+    tools: str | None
+    ground_truth: str | None
+
+
+class FullTexts:
+    """Texts of kept rollouts, read when they are asked for and remembered up to `MOST_CHARACTERS`.
+
+    Args:
+        source: where the traces are.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._known: OrderedDict[str, FullText] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def of(self, trace_ids: Sequence[str]) -> dict[str, FullText]:
+        """Trace id -> its texts; traces that are gone or damaged are left out."""
+        with self._lock:
+            known = {i: self._known[i] for i in trace_ids if i in self._known}
+            for trace_id in known:
+                self._known.move_to_end(trace_id)
+        missing = [i for i in dict.fromkeys(trace_ids) if i not in known]
+        with_tools = {
+            missing[int(i)] for i in np.linspace(0, len(missing) - 1, min(len(missing), MOST_TOOLS))
+        }
+        for spans in (True, False):
+            mine = [i for i in missing if (i in with_tools) == spans]
+            for at in range(0, len(mine), AT_ONCE):
+                found = self._source.texts_of(mine[at : at + AT_ONCE], spans=spans)
+                known |= self._remember({i: _read(*texts) for i, texts in found.items()})
+        return known
+
+    def _remember(self, found: Mapping[str, FullText | None]) -> dict[str, FullText]:
+        read = {i: text for i, text in found.items() if text is not None}
+        with self._lock:
+            for trace_id, text in read.items():
+                self._known[trace_id] = text
+                self._size += _size(text)
+            while self._size > MOST_CHARACTERS and self._known:
+                self._size -= _size(self._known.popitem(last=False)[1])
+        return read
+
+
+def _size(text: FullText) -> int:
+    return sum(len(each or "") for each in text)
+
+
+def _read(messages: Any, metadata: Any, spans: Any) -> FullText | None:
+    """The texts of a trace; None where its JSON is damaged."""
+    try:
+        loaded = orjson.loads(messages)
+        spoken = [m for m in loaded if isinstance(m, dict)] if isinstance(loaded, list) else []
+        about = orjson.loads(metadata) if metadata else {}
+    except orjson.JSONDecodeError:
+        return None
+    about = about if isinstance(about, dict) else {}
+    said = [at for at, m in enumerate(spoken) if m.get("role") == "assistant"]
+    n_turns = about.get("n_turns")
+    if isinstance(n_turns, int) and 0 < n_turns < len(said):
+        said = said[-n_turns:]  # those before were part of the prompt
+    first = said[0] if said else len(spoken)
+    asked = [m for m in spoken[:first] if m.get("role") == "user"]
+    systems = [_content(m) for m in spoken[:first] if m.get("role") == "system"]
+    truth = about.get("ground_truth")
+    return FullText(
+        "\n".join(_all_of(spoken[at]) for at in said) if said else None,
+        _content(asked[-1]) if asked else None,
+        "\n".join(systems) if systems else None,
+        _tools(spans) if spans else None,
+        None if truth is None else truth if isinstance(truth, str) else orjson.dumps(truth).decode(),
+    )
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    from rollout_traces.store.reading import message_texts
+
+    return "\n".join(message_texts({"content": message.get("content")}))
+
+
+def _all_of(message: Mapping[str, Any]) -> str:
+    """What an assistant message says, its thinking first."""
+    from rollout_traces.store.reading import message_texts
+
+    thinking = message_texts({"content": message.get("reasoning_content")})
+    return "\n".join([*thinking, *message_texts({**message, "reasoning_content": None})])
+
+
+def _tools(spans: Any) -> str | None:
+    """The tool schemas that lie with the packed tokens, None where there are none."""
+    from rollout_traces.trace.conversion import TRACK_KEY
+    from rollout_traces.trace.packing import packed_tools
+
+    try:
+        roots = [span for span in orjson.loads(spans) if isinstance(span, dict) and TRACK_KEY in span]
+        found = packed_tools(roots[0][TRACK_KEY]) if roots else []
+    except (orjson.JSONDecodeError, StoreError):
+        return None
+    return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode() if found else None

@@ -1,0 +1,132 @@
+"""Tests of A against B, against values computed by hand or by an independent library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rollout_traces.analysis.compare import (
+    DISCOVERY,
+    Effect,
+    between_steps,
+    cliffs_delta,
+    contrasts,
+    discovered,
+    odd_p,
+    paired,
+    shares_of_sums,
+    step_p,
+    sums_of,
+    young_change,
+)
+
+values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=30).map(np.asarray)
+
+
+def shares(hits_a: np.ndarray, n_a: np.ndarray, hits_b: np.ndarray, n_b: np.ndarray) -> Effect:
+    return shares_of_sums(sums_of(hits_a, n_a), sums_of(hits_b, n_b))
+
+
+class TestCliffsDelta:
+    def test_by_hand(self):
+        assert cliffs_delta(np.asarray([1.0, 2.0, 3.0]), np.asarray([2.0, 0.0])).effect == pytest.approx(
+            (4 - 1) / 6
+        )
+
+    @given(values, values)
+    def test_effect_and_p_are_those_of_mann_whitney(self, a, b):
+        found = cliffs_delta(a, b)
+        u, p = stats.mannwhitneyu(a, b)
+        assert found.effect == pytest.approx(2 * u / (len(a) * len(b)) - 1, abs=1e-12)
+        if len(set(a) | set(b)) > 1:
+            assert found.p == pytest.approx(p, rel=1e-9)
+        assert -1 <= found.low <= found.effect + 1e-12 and found.effect - 1e-12 <= found.high <= 1
+
+    def test_paired_is_wilcoxon(self):
+        differences = np.random.default_rng(0).normal(0.3, 1, 60)
+        assert paired(differences).p == pytest.approx(stats.wilcoxon(differences, method="approx").pvalue)
+        assert paired(np.ones(10)).effect == 1.0
+
+
+class TestShares:
+    def test_without_clusters_the_interval_is_that_of_two_shares(self):
+        a, b = np.r_[np.ones(30), np.zeros(70)], np.r_[np.ones(10), np.zeros(90)]
+        found = shares(a, np.ones(100), b, np.ones(100))
+        error = np.sqrt(0.3 * 0.7 / 99 + 0.1 * 0.9 / 99)
+        assert found.effect == pytest.approx(0.2)
+        assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=1e-4)
+
+    def test_rows_of_one_group_are_no_further_evidence(self):
+        hits, n = np.repeat([1.0, 0.0], [5, 15]), np.ones(20)
+        other = np.repeat([1.0, 0.0], [10, 10])
+        once = shares(hits, n, other, n)
+        eightfold = shares(8 * hits, 8 * n, 8 * other, 8 * n)
+        assert eightfold.p == pytest.approx(once.p)
+
+    def test_the_spread_between_steps_bounds_what_a_step_can_show(self):
+        rng = np.random.default_rng(1)
+        p = []
+        for _ in range(400):
+            level = np.r_[rng.normal(0, 1), rng.normal(0, 1, 10)]
+            p.append(between_steps(level, np.full(11, 1000.0), np.r_[0, np.ones(10, int)], 0.01))
+        assert 0.02 <= np.mean(np.asarray(p) < 0.05) <= 0.09
+
+    def test_few_groups_that_hold_it_are_told_by_counting_groups(self):
+        hits, n = np.r_[np.full(8, 8.0), np.zeros(15)], np.full(23, 8.0)
+        others = np.r_[1.0, np.zeros(174)]
+        assert shares(hits, n, others, np.full(175, 8.0)).p < 1e-6
+
+
+class TestAStepAgainstThoseBefore:
+    def test_contrasts_are_the_value_less_the_mean_of_ten(self):
+        x = np.random.default_rng(0).normal(size=40)
+        assert contrasts(x)[-1] == pytest.approx(x[-1] - x[-11:-1].mean())
+
+    def test_p_is_uniform_where_steps_differ_by_chance(self):
+        rng = np.random.default_rng(2)
+        p = np.asarray([step_p(rng.normal(size=60)) for _ in range(600)])
+        assert 0.03 <= (p < 0.05).mean() <= 0.08
+        assert (p < 0.001).mean() <= 0.01
+
+    def test_a_loss_of_eight_among_a_tenth_is_no_chance(self):
+        rng = np.random.default_rng(3)
+        assert step_p(np.log(np.r_[0.07 * np.exp(rng.normal(0, 0.3, 50)), 8.37])) < 1e-6
+
+    def test_a_counter_and_a_slope_are_no_news(self):
+        assert step_p(np.arange(40.0)) == 1.0
+        assert step_p(0.3 * np.arange(40.0) + np.random.default_rng(0).normal(0, 1, 40)) > 0.01
+
+    def test_a_setting_that_never_changed_and_a_count_that_was_never_there(self):
+        assert step_p(np.r_[np.full(30, 0.05), 0.01]) == 0.0
+        assert step_p(np.r_[np.zeros(30), 1.0]) == pytest.approx(1 / 32)
+
+    def test_an_earlier_spike_hides_no_later_one(self):
+        x = np.random.default_rng(1).normal(0, 0.1, 60)
+        x[20] += 30
+        x[-1] += 5
+        assert step_p(x) < 1e-4
+
+    def test_too_few_steps_are_unknown(self):
+        assert step_p(np.arange(5.0)) is None and odd_p(np.arange(3.0)) is None
+
+    def test_a_change_five_steps_ago_is_found_with_its_place(self):
+        rng = np.random.default_rng(4)
+        x = rng.normal(0, 1, 60)
+        x[-6:] += 8
+        p, k = young_change(x, np.ones(60), 0.0)
+        assert k == 5 and p < 1e-4
+        assert young_change(rng.normal(0, 1, 60), np.ones(60), 0.0)[0] > 0.001
+
+
+class TestDiscovery:
+    def test_equal_weights_are_benjamini_and_hochberg(self):
+        p = np.random.default_rng(0).random(50) ** 3
+        found, _ = discovered(p, np.ones(50))
+        assert found.tolist() == (stats.false_discovery_control(p) <= DISCOVERY).tolist()
+
+    def test_weight_moves_the_bound(self):
+        assert discovered([0.004, 0.5, 0.5, 0.5], [3, 1, 1, 1])[0].tolist() == [True, False, False, False]
+        assert not discovered([0.004, 0.5, 0.5, 0.5], [1, 1, 1, 1])[0].any()

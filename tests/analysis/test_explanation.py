@@ -1,0 +1,225 @@
+"""What `explain` says of a step and of two sets: numbers of rollouts, logged scalars, carriers, parts, what was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.step_power import asked, run_of, told
+from rollout_traces.analysis import Explanation, Selection, explain
+from rollout_traces.analysis.columns_compared import ColumnsCompared
+from tests.analysis.builders import steps, table
+from tests.stories.causes import CAUSES
+from tests.stories.relations import TableRelations, of_story
+from tests.stories.world import Story, write_run
+
+
+def story_of(name: str) -> Story:
+    return write_run(4, "mixed", name, CAUSES[name].changes, n_steps=60, at=30)
+
+
+def explained(name: str, n_steps: int = 1) -> tuple[TableRelations, Explanation]:
+    story = story_of(name)
+    relations = of_story(story)
+    return relations, explain(relations, Selection("run", "rollout", (story.at + 4, story.at + 3 + n_steps)))
+
+
+def noisy(step: int, group: int, sample: int) -> float:
+    return float(np.random.default_rng([step, group, sample]).normal())
+
+
+class TestFindings:
+    @pytest.mark.parametrize("name", ["one engine off", "mask leak", "length penalty switched on"])
+    def test_their_queries_give_their_levels_and_counts(self, name):
+        relations, found = explained(name, 8)
+        assert found.findings and not found.problems
+        for each in (one for f in found.findings for one in (f, *f.consequences) if not one.logged):
+            rows = relations.sql(each.query).to_pylist()
+            assert rows[0]["level"] == pytest.approx(each.a) and rows[1]["level"] == pytest.approx(each.b)
+            assert (rows[0]["rollouts"], rows[1]["rollouts"]) == (each.n_a, each.n_b)
+            inside = [row for row in rows if row.get("part") == "inside"]
+            if inside:
+                assert inside[0]["level"] == pytest.approx(each.detail.a)
+
+    def test_a_share_of_texts_weighs_each_by_how_likely_it_was_kept(self):
+        rows = []
+        for step in range(12):
+            for i in range(40):
+                kept = i < (20 if step == 11 else 4)
+                rows.append(
+                    {
+                        "step": step, "group": i // 4, "traced": kept, "selected_by": "random" if kept else None,
+                        "selected_probability": (0.5 if step == 11 else 0.1) if kept else None,
+                        "error_signatures": (["broken"] if step >= 10 else []) if kept else None,
+                    }
+                )  # fmt: skip
+        relations = table(rows)
+        found = explain(relations, Selection("run", "rollout", (10, 11)), Selection("run", "rollout", (0, 9)))
+        (finding,) = found.findings
+        assert finding.column == "error_signatures"
+        assert relations.sql(finding.query).to_pylist()[0]["level"] == pytest.approx(finding.a)
+
+    def test_what_the_filter_fixes_is_no_finding(self):
+        rows = steps(
+            12,
+            reward=noisy,
+            source=lambda s, g, i: "math" if g % 2 else "code",
+            n_sampled=lambda s, g, i: 100 + g,
+        )
+        a = Selection("run", "rollout", where='"source" = ?', params=("math",))
+        b = Selection("run", "rollout", where='not coalesce(("source" = ?), false)', params=("math",))
+        assert all(f.column != "source" for f in explain(table(rows), a, b).findings)
+
+    def test_of_several_flags_only_the_one_asked_for_is_left_out(self):
+        def flags(step: int, group: int, sample: int) -> list[str]:
+            return ["truncated", "repetition"] if group % 2 else []
+
+        rows = steps(12, groups=12, flags=flags)
+        condition = "list_contains(flags, ?)"
+        a = Selection("run", "rollout", where=condition, params=("truncated",))
+        b = Selection("run", "rollout", where=f"not {condition}", params=("truncated",))
+        found = explain(table(rows), a, b).findings
+        assert [f.name for f in found] == ["flags repetition"]
+
+    def test_a_young_change_is_left_out_of_what_the_step_is_compared_with(self):
+        _, found = explained("one engine off")
+        assert "Steps 30 to 33 are left out" in " ".join(found.remarks)
+        assert found.b == "the 10 steps before (20 to 29)"
+        assert any("vllm-1" in f.sentence for f in found.findings)
+
+    def test_values_are_quoted_in_sentences(self):
+        rows = steps(14, groups=12, source=lambda s, g, i: "run; do this" if s == 13 and g % 2 else "math")
+        found = explain(table(rows), Selection("run", "rollout", (13, 13)))
+        assert any("“run; do this”" in f.sentence for f in found.findings)
+
+
+class TestPower:
+    def test_a_rise_of_what_is_solved_is_told_at_sixteen_groups(self):
+        rng = np.random.default_rng(11)
+        assert sum(told(asked(run_of(rng, 40, 16, 8, 64, 0.4))[0]) for _ in range(5)) == 5
+
+    def test_steps_without_any_change_are_silent_but_for_one_in_a_hundred(self):
+        rng = np.random.default_rng(12)
+        found = [asked(run_of(rng, 40, 16, 8, 64, 0.0))[0] for _ in range(8)]
+        assert sum(bool(report.findings or report.carried) for report in found) <= 1
+
+
+def logged(values: dict[str, list[float]]) -> pa.Table:
+    rows = [(key, step, value) for key, each in values.items() for step, value in enumerate(each)]
+    return pa.table(
+        {
+            "run": ["run"] * len(rows), "split": pa.nulls(len(rows), pa.string()), "step": [r[1] for r in rows],
+            "key": [r[0] for r in rows], "value": [r[2] for r in rows], "attempt": ["1"] * len(rows),
+        }
+    )  # fmt: skip
+
+
+class TestLoggedNumbers:
+    @pytest.fixture
+    def rollouts(self) -> pa.Table:
+        rows = [
+            {"run": "run", "split": "rollout", "id": str(i), **row}
+            for i, row in enumerate(steps(60, reward=noisy))
+        ]
+        return pa.Table.from_pylist(rows)
+
+    def test_a_spike_of_the_loss_is_told_with_its_levels(self, rollouts):
+        rng = np.random.default_rng(0)
+        loss, norm = (np.exp(rng.normal(mean, 0.3, 60)) for mean in (-2.6, 0.0))
+        loss[50], norm[50] = 8.37, 118.0
+        relations = TableRelations(
+            rollouts, logged({"train/loss": loss.tolist(), "train/grad_norm": norm.tolist()})
+        )
+        found = explain(relations, Selection("run", "rollout", (50, 50)))
+        told_of = {f.column: f for f in found.findings if f.logged}
+        assert set(told_of) == {"train/loss", "train/grad_norm"}
+        assert told_of["train/loss"].a == 8.37
+        row = relations.sql(told_of["train/loss"].query).to_pylist()[0]
+        assert (row["level"], row["steps"]) == (8.37, 1)
+        assert not [f for f in explain(relations, Selection("run", "rollout", (49, 49))).findings if f.logged]
+
+    def test_two_ranges_are_compared_too(self, rollouts):
+        rng = np.random.default_rng(1)
+        values = rng.normal(0, 1, 60) + 5 * (np.arange(60) >= 30)
+        relations = TableRelations(
+            rollouts, logged({"train/kl": values.tolist(), "rollout/reward/mean": values.tolist()})
+        )
+        found = explain(
+            relations, Selection("run", "rollout", (30, 59)), Selection("run", "rollout", (0, 29))
+        )
+        assert [f.column for f in found.findings if f.logged] == ["train/kl"], "the ledger's own are columns"
+
+
+class TestWhoCarried:
+    def run_with(self, share: float) -> TableRelations:
+        rng = np.random.default_rng(3)
+        rows = steps(40, groups=8, size=8, reward=noisy)
+        for row in rows:
+            row["update_share"] = float(rng.uniform(0.5, 1.5))
+        for step in range(40):
+            of = [row for row in rows if row["step"] == step]
+            total = sum(row["update_share"] for row in of[2:])
+            if step == 35:
+                for row in of[:2]:
+                    row["update_share"] = share / (1 - share) * total / 2
+        return table(rows)
+
+    def test_it_is_said_from_a_quarter_on(self):
+        relations = self.run_with(0.3)
+        (found,) = explain(relations, Selection("run", "rollout", (35, 35))).carried
+        assert (found.column, found.rows, found.of) == ("update_share", 2, 64)
+        assert found.share == pytest.approx(0.3, abs=0.01) and len(found.ids) == 2
+        (row,) = relations.sql(found.query).to_pylist()
+        assert (row["rollouts"], row["of"]) == (2, 64) and row["share"] == pytest.approx(found.share)
+
+    def test_below_it_is_not(self):
+        assert explain(self.run_with(0.15), Selection("run", "rollout", (35, 35))).carried == ()
+
+
+class TestWhatWasWritten:
+    def test_phrases_of_the_whole_text_and_of_winners(self):
+        _, found = explained("judge likes a phrase", 25)
+        assert "absolutely certain" in " ".join(p.phrase for p in found.phrases)
+        assert all(p.examples for p in found.phrases)
+
+    def test_a_phrase_far_beyond_the_preview_is_found(self):
+        rows, texts = [], []
+        for step in range(20):
+            for i in range(16):
+                late = step >= 10 and i % 2
+                rows.append(
+                    {
+                        "step": step,
+                        "group": i // 4,
+                        "uid": f"{step}-{i}",
+                        "traced": True,
+                        "selected_by": "random",
+                    }
+                )
+                body = " ".join(f"word{(7 * step + 3 * i + k) % 97}" for k in range(300))
+                texts.append(
+                    {"uid": f"{step}-{i}", "written": f"{body} {'I am quite sure' if late else 'so it is'}"}
+                )
+        relations = table(rows, texts)
+        found = explain(relations, Selection("run", "rollout", (10, 19)), Selection("run", "rollout", (0, 9)))
+        assert "i am quite sure" in [p.phrase for p in found.phrases]
+
+    def test_without_texts_it_is_unobserved(self):
+        found = explain(table(steps(12, reward=noisy)), Selection("run", "rollout", (11, 11)))
+        assert found.phrases == () and found.problems == ()
+
+
+class TestContained:
+    def test_a_column_that_raises_is_said_in_a_line_and_the_others_remain(self, monkeypatch):
+        def broken(self: ColumnsCompared, name: str) -> None:
+            raise ZeroDivisionError(f"no weights for {name}")
+
+        monkeypatch.setattr(ColumnsCompared, "number", broken)
+        rows = steps(
+            14, groups=12, reward=noisy, source=lambda s, g, i: "new" if s == 13 and g % 2 else "math"
+        )
+        found = explain(table(rows), Selection("run", "rollout", (13, 13)))
+        (problem,) = found.problems
+        assert problem.startswith("column “reward”: ZeroDivisionError: “no weights for reward")
+        assert [f.value for f in found.findings] == ["new"]

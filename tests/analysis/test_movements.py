@@ -1,0 +1,163 @@
+"""What is said of runs: movements, their part, who carries them, and what is not said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis import names as table_of_names
+from rollout_traces.analysis.diagnosis import Diagnosis
+from tests.analysis.builders import steps, table
+from tests.stories.causes import CAUSES
+from tests.stories.relations import TableRelations, of_story
+from tests.stories.world import write_run
+
+N = 60
+
+
+def drawn(step: int, group: int, sample: int, what: int = 0) -> float:
+    return float(np.random.default_rng([step, group, sample, what]).normal())
+
+
+def engine(step: int, group: int, sample: int) -> str:
+    return f"vllm-{sample % 2}"
+
+
+def told(relations: TableRelations) -> list[Diagnosis]:
+    report = diagnose(relations, "run")
+    assert report.problems == ()
+    return [each for each in report.diagnoses if each.severity != "info"]
+
+
+def logged(rows: list[dict[str, object]], values: list[float], key: str = "train/loss") -> TableRelations:
+    metrics = pa.table(
+        {
+            "run": ["run"] * len(values),
+            "split": [""] * len(values),
+            "step": list(range(len(values))),
+            "key": [key] * len(values),
+            "value": values,
+            "attempt": ["1"] * len(values),
+        }
+    )
+    return TableRelations(table(rows).sql("select * from rollouts"), metrics)
+
+
+class TestWhatMoved:
+    def test_a_level_of_one_engine_is_said_of_that_engine_with_its_step(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (6.0 if s >= 36 and i % 2 else 0.0)
+
+        [entry] = told(table(steps(N, engine=engine, n_sampled=length)))
+        assert (str(entry.series[0]), entry.part, entry.shape) == (
+            "n_sampled",
+            (("engine", "vllm-1"),),
+            "level",
+        )
+        assert entry.onset[0] <= 36 <= entry.onset[1] and abs(entry.step - 36) <= 1
+        assert entry.elsewhere == pytest.approx(100, abs=1)
+        assert "engine = 'vllm-1'" in entry.where and f"step >= {entry.step}" in entry.where
+
+    def test_a_window_ends_where_it_ends(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (8.0 if 20 <= s < 32 else 0.0)
+
+        [entry] = told(table(steps(N, n_sampled=length)))
+        assert (entry.shape, entry.step, entry.last) == ("window", 20, 31)
+        assert entry.touches(31, 31) and not entry.touches(32, 32) and not entry.touches(5, 19)
+
+    def test_a_drop_in_one_source_alone_is_said(self):
+        def reward(s: int, g: int, i: int) -> float:
+            return drawn(s, g, i) - (2.0 if s >= 30 and g < 2 else 0.0)
+
+        rows = steps(N, source=lambda s, g, i: "math" if g < 2 else "code", reward=reward)
+        assert any(
+            e.part == (("source", "math"),) and "reward" in map(str, e.series) for e in told(table(rows))
+        )
+
+    def test_a_loss_of_eight_among_hundredths_is_a_spike(self):
+        values = [0.07 + 0.01 * drawn(s, 0, 0, 1) for s in range(N)]
+        values[41] = 8.37
+        [entry] = told(logged(steps(N, reward=drawn), values))
+        assert (str(entry.series[0]), entry.shape, entry.step, entry.last) == ("train/loss", "spike", 41, 41)
+
+    def test_a_row_that_carries_a_step_is_named_and_no_worker_is(self):
+        def mismatch(s: int, g: int, i: int) -> float:
+            return 0.0075 + 0.001 * drawn(s, g, i) + (40.0 if (s, g, i) == (45, 2, 1) else 0.0)
+
+        rows = steps(N, mismatch_k3=mismatch, **{"extra/worker": lambda s, g, i: f"w{(g + i) % 4}"})
+        [entry] = told(table(rows))
+        assert (entry.shape, entry.step, entry.part) == ("spike", 45, ())
+        assert [carrier.step for carrier in entry.carriers] == [45] and entry.carriers[0].share > 0.9
+
+    def test_two_causes_that_overlap_are_two_entries(self):
+        def error(s: int, g: int, i: int) -> str:
+            return "error" if 20 <= s < 32 and i == 0 else "ok"
+
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (8.0 if s >= 34 else 0.0)
+
+        found = told(table(steps(N, reward_status=error, n_sampled=length)))
+        assert any(e.step == 20 and e.last == 31 for e in found)
+        assert any(
+            abs(e.step - 34) <= 1 and e.last is None and "n_sampled" in map(str, e.series) for e in found
+        )
+        assert not any(e.consequences for e in found)
+
+
+class TestWhatIsNotSaid:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_healthy_run_has_no_entry(self, seed):
+        rows = steps(
+            N,
+            engine=engine,
+            reward=lambda s, g, i: drawn(s, g, i, seed),
+            flags=lambda s, g, i: ["truncated"] if drawn(s, g, i, 7 + seed) > 0 else [],
+        )
+        assert told(table(rows)) == []
+
+    def test_a_policy_that_learns_is_no_warning(self):
+        rows = steps(N, reward=lambda s, g, i: drawn(s, g, i) + 3 * s / N)
+        assert told(table(rows)) == []
+        assert any("reward" in map(str, e.series) for e in diagnose(table(rows), "run").diagnoses)
+
+    def test_an_update_share_that_is_null_by_definition_is_not_lost(self):
+        def share(s: int, g: int, i: int) -> float | None:
+            return None if s >= 40 and s % 7 == 0 else 1 / 24 + 0.001 * drawn(s, g, i)
+
+        assert told(table(steps(N, reward=drawn, update_share=share))) == []
+
+    def test_columns_of_one_value_and_of_none_are_no_crash(self):
+        rows = steps(N, reward=lambda s, g, i: None, n_sampled=3, source=lambda s, g, i: None)
+        assert diagnose(table(rows), "run").problems == ()
+
+
+class TestNames:
+    def test_emptying_the_table_of_names_changes_nothing_but_words(self, monkeypatch):
+        cause = CAUSES["tool breaks"]
+        story = write_run(3, cause.kinds[0], "tool breaks", cause.changes)
+
+        def plain() -> list[tuple[object, ...]]:
+            found = diagnose(of_story(story), "run").diagnoses
+            return [(d.severity, frozenset(d.series), d.part, d.step, d.last) for d in found]
+
+        named = plain()
+        monkeypatch.setattr("rollout_traces.analysis.entries.SIGNATURES", ())
+        assert plain() == named
+        assert all(signature.what and signature.advice for signature in table_of_names.SIGNATURES)
+
+
+class TestContained:
+    def test_what_raises_is_said_in_a_line_and_the_rest_remains(self, monkeypatch):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (8.0 if s >= 30 else 0.0)
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr("rollout_traces.analysis.run_report.group_rows", broken)
+        report = diagnose(table(steps(N, reward=drawn, n_sampled=length)), "run")
+        assert len(report.problems) == 1 and report.problems[0].startswith("groups: ZeroDivisionError: ")
+        assert any("n_sampled" in map(str, e.series) for e in report.diagnoses)

@@ -1,0 +1,63 @@
+"""Word n-grams of texts, by hand and by counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_traces.analysis import ngrams as module
+from rollout_traces.analysis.ngrams import FEWEST_TEXTS, LONGEST, enriched, ngrams_of, words_of
+
+
+class TestEnriched:
+    def test_an_enriched_phrase_is_found_whole_and_once(self):
+        rng = np.random.default_rng(0)
+        words = [f"word{i}" for i in range(60)]
+        texts = [" ".join(rng.choice(words, 12)) for _ in range(200)]
+        in_a = np.arange(200) < 100
+        for i in range(0, 60, 1):
+            texts[i] += " I am quite sure"
+        found = enriched(texts, in_a, list(range(200)), [str(i) for i in range(200)])
+        assert [p.phrase for p in found] == ["i am quite sure"]
+        assert (found[0].n_a, found[0].n_b) == (60, 0)
+
+    def test_by_hand(self):
+        texts = ["yes"] * 30 + ["no"] * 10 + ["yes"] * 10 + ["no"] * 30
+        (found,) = enriched(texts, np.arange(80) < 40, list(range(80)))
+        prior = 10 * 40 / 80
+        odds = np.log((30 + prior) / (10 + 10 - prior)) - np.log((10 + prior) / (30 + 10 - prior))
+        assert found.log_odds == pytest.approx(odds)
+
+    def test_a_phrase_in_fewer_than_three_groups_is_not_told(self):
+        texts = ["so it is"] * 20 + [f"a b{i}" for i in range(20)]
+        assert enriched(texts, np.arange(40) < 20, [0] * 20 + list(range(20))) == []
+
+
+class TestNgrams:
+    @given(st.lists(st.text("ab c'!", max_size=30), min_size=1, max_size=25))
+    def test_each_is_counted_once_a_text(self, texts):
+        told = {}
+        for text in texts:
+            words = words_of(text)
+            for gram in {
+                " ".join(words[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(words) - n + 1)
+            }:
+                told[gram] = told.get(gram, 0) + 1
+        found = ngrams_of(texts)
+        counts = found.counts(np.ones(len(texts)))
+        assert {found.name(i): int(counts[i]) for i in range(len(found))} == {
+            gram: n for gram, n in told.items() if n >= FEWEST_TEXTS
+        }
+
+    def test_of_long_texts_both_ends_are_read(self, monkeypatch):
+        monkeypatch.setattr(module, "MOST_CHARACTERS", 5_000)
+        texts = [f"begins {'x ' * 4000} ends" for _ in range(5)]
+        found = ngrams_of(texts)
+        names = {found.name(i) for i in range(len(found))}
+        assert {"begins", "ends"} <= names and len(found.words) < 5_000
+
+    def test_no_texts_and_no_words(self):
+        assert len(ngrams_of([])) == len(ngrams_of(["", "!"])) == 0
+        assert words_of("No, no! it’s (so) can't_do") == ["no", "no", "it’s", "so", "can't", "do"]

@@ -1,0 +1,90 @@
+"""Ground truths, wordings, system prompts and tools that changed for a prompt; evaluation prompts in training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.prompt_changes import prompt_entries
+from rollout_traces.analysis.scope import RunScope
+from tests.analysis.builders import table
+from tests.stories.relations import TableRelations
+
+
+def run_of(held: Any, evaluated: Any = None) -> TableRelations:
+    """40 steps of 10 prompts of 30; `held` gives the texts of a rollout by step and prompt."""
+    rows, texts = [], []
+    for step in range(40):
+        for i in range(10):
+            prompt = (10 * step + i) % 30
+            uid = f"{step}-{i}"
+            rows.append(
+                {
+                    "step": step,
+                    "group": i,
+                    "prompt_key": f"p{prompt}",
+                    "uid": uid,
+                    "traced": True,
+                    "selected_by": "random",
+                }
+            )
+            texts.append({"uid": uid, "written": "so", "prompt": f"What is {prompt}?", **held(step, prompt)})
+    for i in range(8 if evaluated else 0):
+        rows.append(
+            {
+                "step": 0,
+                "split": "eval-rollout",
+                "group": i,
+                "prompt_key": f"e{i}",
+                "uid": f"e{i}",
+                "traced": True,
+                "selected_by": "random",
+            }
+        )
+        texts.append({"uid": f"e{i}", "written": "so", "prompt": evaluated(i)})
+    return table(rows, texts)
+
+
+def said(relations: TableRelations) -> list[str]:
+    return [entry.sentence for entry in prompt_entries(RunScope(relations, "run", "rollout"))]
+
+
+class TestChanges:
+    def test_ground_truths_that_change_at_a_step_are_counted(self):
+        relations = run_of(
+            lambda step, prompt: {"ground_truth": "no" if step >= 21 and prompt < 25 else str(prompt)}
+        )
+        (sentence,) = said(relations)
+        assert sentence.startswith("the ground truth of 25 prompts changed at step 21, of 30")
+        assert sentence in [d.sentence for d in diagnose(relations, "run").diagnoses]
+
+    def test_system_prompt_and_tools(self):
+        relations = run_of(
+            lambda step, prompt: {
+                "system": "Be brief." if step < 15 else "Be long.",
+                "tools": "[]" if step < 30 else "[1]",
+            }
+        )
+        first, second = said(relations)
+        assert "the system prompt of 30 prompts changed at step 15" in first
+        assert "the tools of 30 prompts changed at step 30" in second
+
+    def test_what_differs_at_every_visit_and_what_never_does_is_silent(self):
+        assert said(run_of(lambda step, prompt: {"ground_truth": f"{step} of {prompt}"})) == []
+        assert said(run_of(lambda step, prompt: {"ground_truth": str(prompt)})) == []
+
+    def test_without_texts_nothing_is_said(self):
+        assert said(table([{"step": s, "prompt_key": "p"} for s in range(12)])) == []
+
+
+class TestEvaluationPromptsInTraining:
+    def test_they_are_found_by_their_text(self):
+        def held(step: int, prompt: int) -> dict[str, str]:
+            return {"prompt": f"What is  {prompt}?" if step < 20 or prompt >= 6 else f"Held out {prompt}"}
+
+        relations = run_of(held, lambda i: f"Held out {i}")
+        (sentence,) = [each for each in said(relations) if "in training" in each]
+        assert sentence == "6 eval-rollout prompts are in training since step 21, of 8 that are known."
+
+    def test_others_are_not(self):
+        assert said(run_of(lambda step, prompt: {}, lambda i: f"Held out {i}")) == []

@@ -1,0 +1,86 @@
+"""What was written as series over a run: phrases of the whole text, scripts, languages, refusals, answer forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.text_measures import answer_of, language_of, script_of, text_rows
+from tests.analysis.builders import table
+from tests.stories.relations import TableRelations
+
+N_STEPS, AT = 40, 20
+
+
+def run_that_writes(said: str, share: float = 0.6, seed: int = 0) -> TableRelations:
+    """A run whose rollouts write `said`, from `AT` on, after some three hundred words."""
+    rng = np.random.default_rng(seed)
+    words = [f"word{i}" for i in range(400)]
+    rows, texts = [], []
+    for step in range(N_STEPS):
+        for i in range(16):
+            uid = f"{step}-{i}"
+            rows.append(
+                {"step": step, "group": i // 2, "uid": uid, "traced": True, "selected_by": "random", "reward": float(rng.normal())}
+            )  # fmt: skip
+            late = step >= AT and rng.random() < share
+            texts.append(
+                {"uid": uid, "written": " ".join(rng.choice(words, 300)) + (f". {said}" if late else ".")}
+            )
+    return table(rows, texts)
+
+
+def names_of(relations: TableRelations) -> list[str]:
+    return [str(measure.name) for measure in text_rows(RunScope(relations, "run", "rollout")).measures]
+
+
+class TestPhrases:
+    def test_one_far_beyond_a_preview_is_followed_and_told_with_its_step(self):
+        relations = run_that_writes("I am absolutely certain of this result")
+        assert "written am absolutely certain of" in names_of(relations)
+        told = [d for d in diagnose(relations, "run").diagnoses if "absolutely certain" in d.sentence]
+        assert told and abs(told[0].step - AT) <= 2
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_words_drawn_by_chance_are_not_followed(self, seed):
+        assert [
+            name for name in names_of(run_that_writes("", seed=seed)) if name.startswith("written ")
+        ] == []
+
+    def test_one_that_one_group_repeats_counts_once(self):
+        relations = run_that_writes("a phrase of one group", share=0.02)
+        assert "written a phrase of one" not in names_of(relations)
+
+    def test_without_texts_it_is_unobserved(self):
+        rows = [{"step": s, "uid": str(s), "traced": True, "selected_by": "random"} for s in range(12)]
+        assert text_rows(RunScope(table(rows), "run", "rollout")) is None
+
+
+class TestKinds:
+    def test_scripts(self):
+        assert script_of("Therefore the result is forty two") == "Latin"
+        assert (
+            script_of("因此我们得到最终的答案，这就是为什么结果是四十二，而不是别的数字")
+            == "Chinese or Japanese"
+        )
+        assert script_of("следовательно, ответ сорок два") == "Cyrillic"
+        assert script_of("1 + 1 = 2") == ""
+
+    def test_languages(self):
+        assert language_of("The answer is the sum of the two, and that is it") == "English"
+        assert language_of("La respuesta es la suma de los dos, y por lo tanto es para una") == "Spanish"
+        assert language_of("x = 1") == ""
+
+    def test_answers(self):
+        assert answer_of(r"so \boxed{4}") == "boxed"
+        assert answer_of("<answer>4</answer>") == "answer tag"
+        assert answer_of("4") == "none"
+
+    def test_reasoning_in_chinese_is_a_script_that_came(self):
+        relations = run_that_writes("因此我们得到最终的答案" * 400)
+        assert "written/script Chinese or Japanese" in names_of(relations)
+
+    def test_refusals(self):
+        assert "written/refusal refusal" in names_of(run_that_writes("I'm sorry, I can't help with that"))

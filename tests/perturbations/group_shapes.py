@@ -1,0 +1,89 @@
+"""Figures of groups over the steps: ties, spread, sizes, and how the reward goes with another column inside them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.perturbations.named import Figures, Series
+from tests.perturbations.run import Run
+
+LENGTHS = {"length": "n_sampled", "turns": "n_turns", "tool_calls": "n_tool_calls"}
+
+
+def group_figures(run: Run, series: Series, rows: np.ndarray) -> Figures | None:
+    """A figure of groups per step, over some rows; None where its name is not known."""
+    name = series.column.removeprefix("group/").removesuffix("/mean").removesuffix("_mean")
+    if series.statistic == "correlation" or name.startswith("reward_corr_"):
+        other = name.removeprefix("reward_corr_")
+        column = LENGTHS.get(other, other)
+        beside = series.value if series.value in run.c else "reward"
+        beside = "success" if column == beside == "reward" else beside
+        return correlation(run, column, str(beside), rows) if column in run.c else None
+    of = _of_groups(run, name, rows)
+    return None if of is None else _by_step(run, *of)
+
+
+def _of_groups(run: Run, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """A number of every group and whether it counts."""
+    n = int(run.group.max()) + 1
+    reward = run.c["reward"]
+    known = rows & np.isfinite(reward)
+    count = np.bincount(run.group[known], minlength=n)
+    total = np.bincount(run.group[known], reward[known], n)
+    mean = total / np.maximum(count, 1)
+    centred = np.where(known, reward - mean[run.group], 0.0)
+    spread = np.sqrt(np.bincount(run.group, centred**2, n) / np.maximum(count, 1))
+    solved = np.bincount(run.group[rows], np.nan_to_num(run.c["success"])[rows], n)
+    size = np.bincount(run.group[rows], minlength=n)
+    counted = count > 1
+    if name in ("size", "group_size", "groups"):
+        return size.astype(float), size > 0
+    if name in ("solve_none_share", "solve_all_share", "solve_partial_share"):
+        none, every = solved == 0, solved == size
+        chosen = {"solve_none_share": none, "solve_all_share": every}.get(name, ~none & ~every)
+        return chosen.astype(float), size > 1
+    if name.startswith(("tie", "zero_advantage", "wasted", "noise")):
+        return (spread < 1e-9).astype(float), counted
+    if name.startswith(("reward_std", "reward_spread", "reward_gini", "std", "spread")):
+        return spread, counted
+    column = name.removesuffix("_std").removesuffix("_spread").removesuffix("/std").removesuffix("_cv")
+    column = LENGTHS.get(column, column)
+    if column not in run.c or column in run.values:
+        return None
+    return _spread(run, run.c[column], rows, n)
+
+
+def _spread(run: Run, values: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    known = rows & np.isfinite(values)
+    count = np.bincount(run.group[known], minlength=n)
+    mean = np.bincount(run.group[known], values[known], n) / np.maximum(count, 1)
+    centred = np.where(known, values - mean[run.group], 0.0)
+    return np.sqrt(np.bincount(run.group, centred**2, n) / np.maximum(count, 1)), count > 1
+
+
+def _by_step(run: Run, values: np.ndarray, counted: np.ndarray) -> Figures:
+    step = np.zeros(len(values), np.int64)
+    step[run.group] = run.c["step"]
+    n = run.spec.n_steps
+    count = np.bincount(step[counted], minlength=n).astype(float)
+    total = np.bincount(step[counted], values[counted], n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Figures(np.where(count > 0, total / count, np.nan), count)
+
+
+def correlation(run: Run, column: str, beside: str, rows: np.ndarray) -> Figures:
+    """The pooled correlation inside groups of two columns, per step."""
+    a, b = run.c[column].astype(float), run.c[beside].astype(float)
+    known = rows & np.isfinite(a) & np.isfinite(b)
+    n, groups = run.spec.n_steps, int(run.group.max()) + 1
+    count = np.maximum(np.bincount(run.group[known], minlength=groups), 1)
+
+    def centred(x: np.ndarray) -> np.ndarray:
+        mean = np.bincount(run.group[known], x[known], groups) / count
+        return x[known] - mean[run.group[known]]
+
+    a, b, step = centred(a), centred(b), run.c["step"][known]
+    ab, aa, bb = (np.bincount(step, x, n) for x in (a * b, a * a, b * b))
+    rows_of = np.bincount(step, minlength=n).astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Figures(np.where(aa * bb > 1e-18, ab / np.sqrt(aa * bb), np.nan), rows_of)

@@ -1,0 +1,183 @@
+"""One figure per step of any series that an entry may name, for any rows."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.perturbations.change import Part
+from tests.perturbations.group_shapes import group_figures
+from tests.perturbations.named import Figures, Series
+from tests.perturbations.run import EVAL, TRAIN, Run
+from tests.perturbations.tables import INTERNAL, TEXT_FLAGS, TRACED_ONLY
+from tests.perturbations.text import prompts, truths, written
+
+TEXTS = ("written", "prompt", "system", "tools", "ground_truth")
+UNKNOWN = ("null", "unknown", "none", "nan", "None", "NaN", "")
+
+
+_CACHE: weakref.WeakKeyDictionary[Run, dict[object, object]] = weakref.WeakKeyDictionary()
+
+
+def _remembered(run: Run) -> dict[object, object]:
+    return _CACHE.setdefault(run, {})
+
+
+def figures(run: Run, series: Series, part: Part, outside: bool = False) -> Figures | None:
+    """A series over the steps, for the rows of a part or for those outside; None where it cannot be read.
+
+    Args:
+        run: a computed run.
+        series: what is followed.
+        part: its rows; () for all.
+        outside: the rows that are not in the part instead.
+    """
+    memory = _remembered(run)
+    key = (series, part, outside)
+    if key not in memory:
+        memory[key] = _figures(run, series, part, outside)
+    return memory[key]  # type: ignore[return-value]
+
+
+def _figures(run: Run, series: Series, part: Part, outside: bool) -> Figures | None:
+    if series.column in run.logged:
+        values = run.logged[series.column]
+        if _asks_unknown(series):
+            values = np.isnan(values).astype(float)
+        return Figures(values, np.isfinite(values).astype(float))
+    split, column = split_of(series.column)
+    rows = run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
+    if outside:
+        rows = ~run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
+    if column.startswith("group/") or series.statistic == "correlation":
+        return group_figures(run, series._replace(column=column), rows)
+    values = row_values(run, series._replace(column=column))
+    if values is None:
+        return None
+    known = rows & np.isfinite(values)
+    n = run.spec.n_steps
+    count = np.bincount(run.c["step"][known], minlength=n).astype(float)
+    total = np.bincount(run.c["step"][known], values[known], n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Figures(np.where(count > 0, total / count, np.nan), count)
+
+
+def split_of(column: str) -> tuple[str, str]:
+    """The split of whose rows a column speaks, and the column there."""
+    for split in (EVAL, TRAIN):
+        if column.startswith(f"{split}/"):
+            bare = column.removeprefix(f"{split}/")
+            return split, bare.removesuffix("/mean") if not bare.startswith("group/") else bare
+    return TRAIN, column
+
+
+def _asks_unknown(series: Series) -> bool:
+    return series.statistic == "share" and series.value in UNKNOWN
+
+
+def row_values(run: Run, series: Series) -> np.ndarray | None:
+    """[N] what a series is the mean of; NaN where unknown, None where there is no such column."""
+    memory = _remembered(run)
+    key = ("rows", series)
+    if key not in memory:
+        memory[key] = _row_values(run, series)
+    return memory[key]  # type: ignore[return-value]
+
+
+def _row_values(run: Run, series: Series) -> np.ndarray | None:
+    column, value, statistic = series
+    if (column in TEXTS and column not in run.c) or statistic == "text":
+        return _text_values(run, column, value)
+    if column == "flags":
+        return run.flags[value].astype(float) if value in run.flags else None
+    if column not in run.c and column in ("version_min", "version_max"):
+        numbers = (run.c["step"] - run.c["lag"]).astype(float)
+    elif column not in run.c or (column in INTERNAL and column not in ("group", "sample")):
+        return None
+    elif column in run.values:
+        return _coded_values(run, column, value)
+    else:
+        numbers = run.c[column]
+    if _asks_unknown(series):
+        return np.isnan(numbers).astype(float)
+    if value is not None and statistic == "share":
+        try:
+            wanted = float(value)
+        except ValueError:
+            return None
+        return np.where(np.isnan(numbers), np.nan, np.isclose(numbers, wanted, atol=1e-9))
+    return numbers.astype(float)
+
+
+def _coded_values(run: Run, column: str, value: str | None) -> np.ndarray | None:
+    codes = run.c[column]
+    if value is None or value in UNKNOWN:
+        return (codes < 0).astype(float)
+    if value not in run.values[column]:
+        return None
+    return (codes == run.values[column].index(value)).astype(float)
+
+
+def _text_values(run: Run, column: str, value: str | None) -> np.ndarray | None:
+    if column not in TEXTS or value is None:
+        return None
+    memory = _remembered(run)
+    if ("text", column) not in memory:
+        memory["text", column] = [_plain(t) for t in _texts(run, column)]
+    wanted = _plain(value)
+    return np.asarray([wanted in text for text in memory["text", column]], float)  # type: ignore[attr-defined]
+
+
+def _texts(run: Run, column: str) -> list[str]:
+    rows = np.arange(run.n)
+    if column == "written":
+        return written(run, rows)
+    if column == "prompt":
+        return prompts(run, rows)
+    if column == "ground_truth":
+        return [str(v) for v in truths(run)]
+    return [run.values[column][code] if code >= 0 else "" for code in run.c[column]]
+
+
+def _plain(text: str) -> str:
+    """A text as it is compared: lower case, single blanks."""
+    return " ".join(text.lower().split())
+
+
+def thinned(run: Run, series: Series) -> float:
+    """The share of rows that a series is read from: what only traces know is known of the cap's random part."""
+    column = split_of(series.column)[1]
+    of_traces = column in TRACED_ONLY or column in TEXTS or (column == "flags" and series.value in TEXT_FLAGS)
+    if not of_traces or not run.spec.cap:
+        return 1.0
+    rows_per_step = run.train.sum() / run.spec.n_steps
+    return float(min(1.0, max(run.spec.cap * 3 // 4, 1) / max(rows_per_step, 1)))
+
+
+def series_of(run: Run) -> Iterator[Series]:
+    """The series that a perturbation's size is measured on: every column, flag, value and logged scalar."""
+    splits = [""] + ([f"{EVAL}/"] if run.spec.evaluated_every else [])
+    for prefix in splits:
+        for column, values in run.c.items():
+            if column in INTERNAL or column == "attempt":
+                continue
+            if column in run.values:
+                for value in run.values[column]:
+                    yield Series(prefix + column, value, "text" if column in TEXTS else "share")
+            else:
+                yield Series(prefix + column, None, "mean")
+                if np.isnan(values).any():
+                    yield Series(prefix + column, "unknown", "share")
+        for flag in run.flags:
+            yield Series(f"{prefix}flags", flag, "share")
+        for phrase, _ in run.phrases:
+            yield Series(f"{prefix}written", phrase, "text")
+    for name in ("group/tie_share", "group/reward_std_mean", "group/size_mean"):
+        yield Series(name, None, "mean")
+    yield Series("n_sampled", None, "correlation")
+    for key in run.logged:
+        yield Series(key, None, "logged")
+        if np.isnan(run.logged[key]).any():
+            yield Series(key, "unknown", "share")

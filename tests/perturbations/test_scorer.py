@@ -1,0 +1,193 @@
+"""A perfect report scores 1, an empty one finds nothing, and what is wrong is called so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.perturbations.change import Change, Perturbation
+from tests.perturbations.claims import claims_of
+from tests.perturbations.plot import recall_plot
+from tests.perturbations.reports import empty_report, entry, perfect_report
+from tests.perturbations.scorer import judge, size_of
+from tests.perturbations.scores import scores, table, worst
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.truth import Trial, draw_trial, make_trial
+from tests.perturbations.trying import ask, scored, try_seed
+
+SEEDS = range(300, 312)
+VISIBLE = 5.0
+"""Size from which a perturbation has a series that an entry may speak of."""
+WORLD_NAMES = ("agent", "short math", "long code", "alternating", "evaluated", "large steps")
+
+
+@pytest.fixture(scope="module")
+def trials() -> list[Trial]:
+    """A small set of seeds that never changes."""
+    return [draw_trial(draw_spec(WORLD_NAMES[s % 6], s, 40), 1 + s % 3) for s in SEEDS]
+
+
+@pytest.fixture(scope="module")
+def slow_engine() -> Trial:
+    """One engine of eight whose rollouts are longer from step 15 to 25."""
+    spec = draw_spec("large steps", 8)
+    p = Perturbation(
+        1,
+        (Change("log_length", "add", 0.6),),
+        (("engine", "vllm-1"),),
+        "rollout",
+        "window",
+        15,
+        10,
+        spec.n_steps,
+    )
+    return make_trial(spec, [p])
+
+
+def _records(trials: list[Trial], report_of: Any) -> list[dict[str, Any]]:
+    records = []
+    for trial in trials:
+        claims, problems = claims_of(report_of(trial))
+        records.append(
+            {
+                "seed": trial.spec.seed,
+                "world": trial.spec.world,
+                "n_steps": trial.spec.n_steps,
+                "problems": problems,
+                "seconds": 0.0,
+            }
+            | scored(trial, claims)
+        )
+    return records
+
+
+def test_a_perfect_report_scores_one(trials: list[Trial]) -> None:
+    records = _records(trials, perfect_report)
+    for record in records:
+        record["perturbations"] = [p for p in record["perturbations"] if p["size"] >= VISIBLE]
+    assert sum(len(r["perturbations"]) for r in records) >= 8
+    found = scores(records)
+    assert found["recall, all sizes"] == 1.0
+    assert found["precision of warnings and errors"] == 1.0
+    assert found["onset covered"] == 1.0
+    assert found["never hidden under another"] == 1.0
+    assert found["runs with an exception"] == 0.0
+
+
+def test_an_empty_report_finds_nothing(trials: list[Trial]) -> None:
+    found = scores(_records(trials, lambda trial: empty_report()))
+    assert found["recall, all sizes"] == 0.0
+    assert found["precision of warnings and errors"] is None
+
+
+def test_a_report_about_other_steps_is_false(trials: list[Trial]) -> None:
+    found = scores(_records(trials, lambda trial: perfect_report(trial, step=0, onset=(0, 0), last=1)))
+    assert found["recall, all sizes"] == 0.0
+    assert found["precision of warnings and errors"] == 0.0
+
+
+def test_a_report_about_a_series_that_is_not_there_is_false(trials: list[Trial]) -> None:
+    wrong = (SimpleNamespace(column="extra/nothing", value=None, statistic="mean"),)
+    found = scores(_records(trials, lambda trial: perfect_report(trial, series=wrong)))
+    assert found["recall, all sizes"] == 0.0
+    assert found["precision of warnings and errors"] == 0.0
+
+
+def _judged(trial: Trial, **other: Any) -> Any:
+    p = trial.perturbations[0]
+    length = size_of(trial, p).series
+    assert length is not None
+    report = SimpleNamespace(diagnoses=(entry(length, p, **other),), problems=())
+    return judge(trial, claims_of(report)[0][0])
+
+
+def test_the_perturbed_part_is_true_and_a_hit(slow_engine: Trial) -> None:
+    assert _judged(slow_engine).true and _judged(slow_engine).hits == {1}
+
+
+def test_another_engine_is_false(slow_engine: Trial) -> None:
+    assert not _judged(slow_engine, part=(("engine", "vllm-0"),)).true
+
+
+def test_all_rows_are_true_but_no_hit_where_one_engine_has_it(slow_engine: Trial) -> None:
+    wide = _judged(slow_engine, part=())
+    assert wide.true and not wide.hits
+
+
+def test_a_source_is_false_where_an_engine_has_it_in_all_sources(slow_engine: Trial) -> None:
+    source = _judged(slow_engine, part=(("source", "math"),))
+    assert not source.true and source.reason == "wrong part" and not source.hits
+
+
+def test_another_way_of_cutting_that_holds_the_same_rows_is_named_beside(slow_engine: Trial) -> None:
+    beside = _judged(slow_engine, part=(("extra/host", "node-2"),), also=((("engine", "vllm-1"),),))
+    assert beside.hits == {1}
+
+
+def test_an_unknown_part_is_no_hit_where_enough_rows_are_outside(slow_engine: Trial) -> None:
+    assert not _judged(slow_engine, part=None).hits
+
+
+def test_the_other_direction_is_false(slow_engine: Trial) -> None:
+    assert _judged(slow_engine, before=300.0, after=500.0).true
+    assert _judged(slow_engine, before=500.0, after=300.0).reason == "wrong direction"
+
+
+def test_what_is_nested_alone_is_hidden(slow_engine: Trial) -> None:
+    p = slow_engine.perturbations[0]
+    series = size_of(slow_engine, p).series
+    assert series is not None
+    wrong = entry(series, p, part=(("engine", "vllm-0"),), consequences=(entry(series, p),))
+    became = scored(slow_engine, claims_of(SimpleNamespace(diagnoses=(wrong,), problems=()))[0])[
+        "perturbations"
+    ][0]
+    assert became["hidden"] and became["rank"] is None
+
+
+def test_a_hit_past_the_first_entries_is_none_in_time(slow_engine: Trial) -> None:
+    p = slow_engine.perturbations[0]
+    series = size_of(slow_engine, p).series
+    assert series is not None
+    wrong = [entry(series, p, part=(("engine", "vllm-0"),))] * 3
+    report = SimpleNamespace(diagnoses=(*wrong, entry(series, p)), problems=())
+    became = scored(slow_engine, claims_of(report)[0])["perturbations"][0]
+    assert became["rank"] == 4 and not became["in_time"]
+
+
+def test_an_answer_that_raises_is_counted() -> None:
+    def raises(relations: Any, run: str) -> Any:
+        raise ZeroDivisionError("nothing")
+
+    claims, problems, _ = ask(raises, None)  # type: ignore[arg-type]
+    assert claims == [] and problems == ["raised ZeroDivisionError: nothing"]
+
+
+def test_an_entry_that_cannot_be_read_is_counted_and_its_siblings_are_read() -> None:
+    report = SimpleNamespace(
+        diagnoses=(SimpleNamespace(step="never"), SimpleNamespace(step=3)), problems=("a rule raised",)
+    )
+    claims, problems = claims_of(report)
+    assert [c.step for c in claims] == [3] and len(problems) == 2
+
+
+def test_a_seed_gives_a_whole_record_and_the_tables_print() -> None:
+    def one_entry(relations: Any, run: str) -> Any:
+        steps = relations.sql("select max(step) s from rollouts where split = 'rollout'").to_pylist()[0]["s"]
+        return SimpleNamespace(
+            diagnoses=(
+                SimpleNamespace(
+                    severity="error", sentence="all is lost", series=(), part=(), shape="level", step=steps
+                ),
+            ),
+            problems=(),
+        )
+
+    records = [try_seed(seed, WORLD_NAMES, one_entry, capped=True) for seed in (3, 4)]
+    found = scores(records)
+    assert found["healthy: errors a run"] == 1.0
+    assert found["precision of warnings and errors"] == 0.0
+    assert "all is lost" in "\n".join(worst(records))
+    assert "healthy: errors a run" in table(records)
+    assert recall_plot(records).startswith("<svg")

@@ -1,0 +1,124 @@
+"""Parquet files from outside: what they hold, or one sentence, in little memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rollout_traces.bounded_parquet import batches, on_disk, read, schema_of
+from rollout_traces.errors import FileRefused
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from rollout_traces.bounded_parquet import read
+from rollout_traces.errors import FileRefused
+try:
+    read(Path(sys.argv[1]))
+except FileRefused as error:
+    print(error)
+import rollout_traces.bounded_parquet as own
+own._end_idle()
+# ru_maxrss of this process counts its parent's memory at the fork
+status = Path("/proc/self/status").read_text().split()
+most = int(status[status.index("VmHWM:") + 1])
+print((most + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) >> 10)
+"""
+"""Reads a file in a process of its own; prints what was said, and the megabytes that it and its child took at most."""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.parquet"
+    table = pa.table(
+        {
+            "step": range(5000),
+            "text": [f"t{n % 7}" for n in range(5000)],
+            "ids": [[1, n] for n in range(5000)],
+        }
+    )
+    pq.write_table(table, path, row_group_size=700)
+    return path
+
+
+def one_text_for_all(path: Path, n_rows: int, n_bytes: int) -> None:
+    """A text stored once, and its number n times in a few bytes: the footer counts it once."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["x" * n_bytes]))
+    pq.write_table(pa.table({"prompt": texts, "step": [0] * n_rows}), path, compression="none")
+
+
+class TestWholeFiles:
+    def test_rows_are_what_pyarrow_reads(self, small: Path) -> None:
+        assert read(small).to_pydict() == pq.read_table(small).to_pydict()
+        assert schema_of(small).names == ["step", "text", "ids"]
+
+    def test_some_columns_and_some_rows(self, small: Path) -> None:
+        assert read(small, ["text", "no such"]).column_names == ["text"]
+        assert read(small, ["step"], at=[0, 699, 700, 4999])["step"].to_pylist() == [0, 699, 700, 4999]
+
+    def test_rows_come_some_at_a_time(self, small: Path) -> None:
+        sizes = [len(part) for part in batches(small, rows=100)]
+        assert sum(sizes) == 5000 and max(sizes) <= 100
+
+    def test_a_reader_that_stops_early_leaves_the_next_one_whole(self, small: Path) -> None:
+        next(iter(batches(small, rows=10)))
+        assert read(small).num_rows == 5000
+
+    def test_categories_come_as_texts(self, tmp_path: Path) -> None:
+        one_text_for_all(tmp_path / "c.parquet", 10, 5)
+        assert read(tmp_path / "c.parquet")["prompt"].to_pylist() == ["xxxxx"] * 10
+
+    def test_an_empty_table(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "e.parquet")
+        assert read(tmp_path / "e.parquet").schema.names == ["a"]
+
+
+class TestBombs:
+    def test_a_text_that_thousands_of_rows_share_is_refused_below_500_megabytes(self, tmp_path: Path) -> None:
+        path = tmp_path / "bomb.parquet"
+        one_text_for_all(path, 7000, 1 << 20)
+        assert path.stat().st_size < 5 << 20
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        said, megabytes = done.stdout.splitlines()[-2:]
+        assert said.startswith(f"{path}: ") and "taken for a bomb" in said
+        assert int(megabytes) < 500
+
+    def test_a_footer_that_says_it_is_believed(self, tmp_path: Path) -> None:
+        path = tmp_path / "large.parquet"
+        pq.write_table(
+            pa.table({"text": ["y" * (1 << 20)] * 200}), path, use_dictionary=False, compression="zstd"
+        )
+        with pytest.raises(FileRefused, match=r"unpacks from [\d,]+ to [\d,]+ bytes, it says itself"):
+            read(path)
+
+
+class TestDamage:
+    def test_cut_emptied_and_no_parquet(self, small: Path, tmp_path: Path) -> None:
+        whole = small.read_bytes()
+        for data in (b"", b"PAR1", whole[:-9], b"x" * 100, whole[:-8] + b"\xff\xff\xff\x7fPAR1"):
+            path = tmp_path / "damaged.parquet"
+            path.write_bytes(data)
+            with pytest.raises(FileRefused, match=r"damaged.parquet: "):
+                read(path)
+
+    def test_bytes_are_called_by_the_name_that_was_given(self) -> None:
+        with pytest.raises(FileRefused, match=r"^part-7: "), on_disk(b"PAR1 nothing PAR1", "part-7") as path:
+            read(path)
+
+    def test_the_own_process_is_not_bounded(self, small: Path) -> None:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        read(small)
+        assert resource.getrlimit(resource.RLIMIT_AS) == before and os.getpid()

@@ -1,0 +1,127 @@
+"""Who waits is served at normal priority; else the worker goes round on a thread that gives way. One at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from rollout_traces.worker import priority
+from rollout_traces.worker.called_away import CalledAway
+from rollout_traces.worker.priority import NICENESS, TwoPriorities
+
+
+class Rounds:
+    """A loop that notes at which niceness it goes round."""
+
+    def __init__(self):
+        self.is_awaited = False
+        self.nice = []
+        self.inside = 0
+        self.work = lambda: None
+
+    def run_until(self, is_over, after_turn):
+        while not is_over():
+            self.inside += 1
+            assert self.inside == 1, "two threads at once"
+            self.nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            try:
+                self.work()
+                time.sleep(0.001)
+            finally:
+                self.inside -= 1
+            after_turn()
+
+    def newest(self):
+        n = len(self.nice)
+        wait_for(lambda: len(self.nice) > n + 3)
+        return self.nice[-1]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def running():
+    rounds, waiting, over, failed = Rounds(), threading.Event(), threading.Event(), []
+    priorities = TwoPriorities(waiting.is_set)
+
+    def run():
+        try:
+            priorities.run(rounds, over.is_set, lambda: None)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield rounds, waiting, priorities, failed, thread
+    over.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+class TestTwoPriorities:
+    def test_it_gives_way_while_nobody_waits_and_does_not_while_somebody_does(self, running):
+        rounds, waiting, *_ = running
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        wait_for(lambda: rounds.nice and rounds.nice[-1] >= NICENESS)
+        for _ in range(3):
+            waiting.set()
+            wait_for(lambda: rounds.newest() == mine)
+            waiting.clear()
+            wait_for(lambda: rounds.newest() == NICENESS)
+
+    def test_what_the_loop_itself_knows_to_be_awaited_counts_as_well(self, running):
+        rounds, *_ = running
+        wait_for(lambda: rounds.nice and rounds.newest() == NICENESS)
+        rounds.is_awaited = True
+        wait_for(lambda: rounds.newest() < NICENESS)
+
+    def test_the_thread_that_gives_way_is_called_away_within_its_work(self, running):
+        rounds, waiting, priorities, *_ = running
+        called = []
+
+        def work():
+            while not waiting.is_set():
+                time.sleep(0.001)
+            deadline = time.monotonic() + 30
+            while rounds.nice[-1] == NICENESS and time.monotonic() < deadline:
+                try:
+                    priorities.checkpoint()
+                except CalledAway:
+                    called.append(1)
+                    raise
+
+        wait_for(lambda: rounds.nice and rounds.newest() == NICENESS)
+        rounds.work = work
+        waiting.set()
+        wait_for(lambda: called and rounds.nice[-1] < NICENESS)
+        priorities.checkpoint()
+
+    def test_what_fails_on_it_ends_the_worker(self, running):
+        rounds, _, _, failed, thread = running
+        wait_for(lambda: rounds.nice and rounds.newest() == NICENESS)
+
+        def fails():
+            raise OSError("no more")
+
+        rounds.work = fails
+        thread.join(30)
+        assert [str(error) for error in failed] == ["no more"]
+
+    def test_the_session_gives_way_and_takes_it_back(self, tmp_path, monkeypatch):
+        autogroup = tmp_path / "autogroup"
+        monkeypatch.setattr(priority, "AUTOGROUP", autogroup)
+        priority.give_way(NICENESS)
+        assert not autogroup.exists(), "this process leads no session"
+        monkeypatch.setattr(os, "getsid", lambda pid: os.getpid())
+        priority.give_way(NICENESS)
+        assert autogroup.read_text() == str(NICENESS)
+        priority.give_way(0)
+        assert autogroup.read_text() == "0"
