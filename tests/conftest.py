@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +18,27 @@ hypothesis.settings.load_profile("any-machine")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where temporary files of this session lie, spools of the node among them: none that others left is found."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield _use_for_temporary_files(patch, tmp_path_factory.mktemp("tmp"))
+
+
+@pytest.fixture(autouse=True)
+def temporary_files_of_this_test(temporary_files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for a test's temporary files, removed with what killed processes left in it; its path is short, for sockets."""
+    folder = Path(tempfile.mkdtemp(dir=temporary_files))
+    yield _use_for_temporary_files(monkeypatch, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _use_for_temporary_files(patch: pytest.MonkeyPatch, folder: Path) -> Path:
+    patch.setenv("TMPDIR", str(folder))
+    patch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture
