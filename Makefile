@@ -63,23 +63,29 @@ clean: ## removes the environments and caches
 oldest: .venv-oldest/.done ## what the package stands on at the oldest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(OLDEST)
 
-ranges: .venv/bin/uv ## whether pyproject.toml resolves at its oldest and newest for every supported Python
-	@for python in 3.10 3.11 3.12 3.13; do for how in lowest-direct highest; do \
-	  $(BIN)/uv pip compile -q pyproject.toml --all-extras --python-version $$python --resolution $$how -o /dev/null \
-	  && echo "$$python $$how resolves" || exit 1; done; done
+EXTRAS := train reading inspector remote ray mcp plot
+
+ranges: .venv/bin/uv ## whether pyproject.toml resolves, each extra alone and all of them, at its oldest and newest for every supported Python
+	@for python in 3.10 3.11 3.12 3.13; do for how in lowest-direct highest; do for what in $(EXTRAS:%=--extra=%) --all-extras; do \
+	  $(BIN)/uv pip compile -q pyproject.toml $$what --python-version $$python --resolution $$how -o /dev/null \
+	  && echo "$$python $$how $$what resolves" || exit 1; done; done; done
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 .venv/bin/uv: .venv/bin/python constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt torch uv
+	$(BIN)/python -m pip install -q -c constraints.txt uv
 	@touch $@
 
-.venv/.demo: .venv/bin/uv pyproject.toml uv.lock
-	$(SYNC) --extra inspector
+.venv/.torch: .venv/bin/uv
+	$(BIN)/python -m pip install -q -c constraints.txt torch
 	@touch $@
 
-.venv/.test: .venv/bin/uv pyproject.toml uv.lock
+.venv/.demo: .venv/.torch pyproject.toml uv.lock
+	$(SYNC) --extra inspector --extra train
+	@touch $@
+
+.venv/.test: .venv/.torch pyproject.toml uv.lock
 	$(SYNC) --extra test
 	@touch $@ .venv/.demo
 

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
     ("errors", "terminal_text", "transcript", "encodable"),
+    ("extras",),
     ("private_files", "plain_values", "counted_warnings", "batch_checks", "bounded_parquet", "quoting"),
     ("settings", "batch", "packed_batch"),
     ("spool",),
@@ -62,6 +63,7 @@ READ_COMMANDS = (
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
+    "extras",
     "encodable",
     "plain_values",
     "bounded_parquet",

@@ -49,7 +49,7 @@ logger.close()
   rollouts given there are counted (`rollouts_left_to_rank_zero`) and said once. Where every data-parallel rank keeps
   rollouts of its own, hold a `RolloutLogger` on each instead: they share a run ([logging.md](logging.md)).
 - **Nothing raises** after construction: an error costs its own tracker alone, is counted, and is said once.
-- **Trackers** beside Trackio need `pip install 'rollout-traces[trackers]'`; one that is not installed is said and
+- **Trackers** beside Trackio bring their own package; one that is not installed is said, with how to install it, and
   left out.
 
 ## The config section

@@ -38,6 +38,7 @@ def check(
 
     Example: rollout-traces check batch.pt --tokenizer Qwen/Qwen3-0.6B --fail-on warn
     """
+    from rollout_traces.decode.tokenizer_by_name import load_tokenizer
     from rollout_traces.preflight import check as examine
     from rollout_traces.preflight.examine import LEVELS
     from rollout_traces.preflight.loading import load_batch
@@ -45,7 +46,7 @@ def check(
     level = next((known for known in LEVELS if known == fail_on), None)
     if level is None:
         raise typer.BadParameter(f"--fail-on: seen {fail_on!r}. Expected one of {', '.join(LEVELS)}.")
-    report = examine(load_batch(batch), None if tokenizer is None else _tokenizer(tokenizer))
+    report = examine(load_batch(batch), None if tokenizer is None else load_tokenizer(tokenizer))
     print_report(report, show=show)
     if report.failed(level):
         raise typer.Exit(1)
@@ -67,9 +68,3 @@ def print_report(report: CheckReport, *, show: bool) -> None:
         console.print()
         console.print(Text(f"row {row}", style="bold"))
         print_turns(console, turns_of(transcript, raw=False))
-
-
-def _tokenizer(name: str) -> object:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(name)

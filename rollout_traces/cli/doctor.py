@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rollout_traces.doctor.base import CheckFinding
 
 COLOURS = {"ok": "green", "note": "blue", "warn": "yellow", "fail": "red"}
 
@@ -48,7 +51,7 @@ def doctor(
     """
     import orjson
 
-    from rollout_traces.doctor import Examination, examine
+    from rollout_traces.doctor import Examination, each_check
     from rollout_traces.doctor.dumps import look_into
 
     try:
@@ -60,15 +63,17 @@ def doctor(
     asked = Examination(
         project=project, tokenizer=tokenizer, config=config, chat_template_kwargs=kwargs, fix=fix
     )
-    findings = look_into(paths) if paths else examine(asked)
+    checks = look_into(paths).items() if paths else each_check(asked)
+    findings: dict[str, list[CheckFinding]] = {}
+    for name, items in checks:
+        findings[name] = items
+        if not as_json:
+            _print(name, items)
     if as_json:
         plain = {name: [dataclasses.asdict(item) for item in items] for name, items in findings.items()}
         typer.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
-    else:
-        _print(findings)
-        checked = findings.get("Tokenizer", [])
-        if tokenizer is not None and not any(item.status == "fail" for item in checked):
-            _print_sample(tokenizer, kwargs)
+    elif tokenizer is not None and not any(item.status == "fail" for item in findings.get("Tokenizer", [])):
+        _print_sample(tokenizer, kwargs)
     if any(item.status == "fail" for items in findings.values() for item in items):
         raise typer.Exit(1)
 
@@ -78,23 +83,22 @@ def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     from rich.console import Console
 
     from rollout_traces.cli.conversation import print_turns, turns_of
-    from rollout_traces.doctor.decoding import load_tokenizer, sample_conversation
+    from rollout_traces.decode.tokenizer_by_name import load_tokenizer
+    from rollout_traces.doctor.decoding import sample_conversation
 
     sample = sample_conversation(load_tokenizer(path), kwargs)
     if sample is not None:
         print_turns(Console(highlight=False), turns_of(sample.transcript, raw=True))
 
 
-def _print(findings: dict) -> None:
+def _print(name: str, items: list[CheckFinding]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    for name, items in findings.items():
-        table = Table(title=name, title_justify="left", title_style="bold", show_header=False, box=None)
-        for item in items:
-            mark = Text(item.status, style=COLOURS[item.status])
-            seen = item.seen if not item.advice else f"{item.seen}\n→ {item.advice}"
-            table.add_row("  ", mark, Text(item.subject), Text(seen))
-        console.print(table)
+    table = Table(title=name, title_justify="left", title_style="bold", show_header=False, box=None)
+    for item in items:
+        mark = Text(item.status, style=COLOURS[item.status])
+        seen = item.seen if not item.advice else f"{item.seen}\n→ {item.advice}"
+        table.add_row("  ", mark, Text(item.subject), Text(seen))
+    Console().print(table)

@@ -66,13 +66,11 @@ def label(
 
 
 def _sync(store: Store, address: str) -> None:
-    from rollout_traces.errors import ConfigError
+    from rollout_traces.extras import extra
     from rollout_traces.inspector.access import VARIABLE
 
-    try:
+    with extra("inspector", "--sync"):
         from rollout_traces.inspector.api.label_sync import sync_labels
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--sync needs {error.name}: pip install 'rollout-traces[inspector]'.") from error
     done = sync_labels(store.labels, store.project, address, os.environ.get(VARIABLE))
     typer.echo(f"{address}: {done.taken} lines taken, {done.given} given.", err=True)
     if done.kept:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli.options import login
+from rollout_traces.extras import extra
 
 if TYPE_CHECKING:
     from rollout_traces.inspector.server import ServerOptions
@@ -149,14 +150,9 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
 def _need_the_extra() -> None:
     from rollout_traces.inspector.gradio_import import import_gradio
 
-    try:
+    with extra("inspector", "the inspector"):
         import_gradio()
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        typer.secho(
-            f"The inspector needs {error.name}: pip install 'rollout-traces[inspector]'", err=True, fg="red"
-        )
-        raise typer.Exit(1) from error
 
 
 def _write_token(no_trackio: bool) -> str:

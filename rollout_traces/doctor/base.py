@@ -5,7 +5,7 @@ A check is one function in a file of its own in this folder, registered by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -66,17 +66,26 @@ def check(name: str) -> Callable[[Check], Check]:
 
 
 def examine(examination: Examination) -> dict[str, list[CheckFinding]]:
-    """Runs every check; one that raises becomes a finding and does not stop the others.
+    """Runs every check.
 
     Returns:
         Heading -> findings, in the order of registration.
     """
-    findings: dict[str, list[CheckFinding]] = {}
+    return dict(each_check(examination))
+
+
+def each_check(examination: Examination) -> Iterator[tuple[str, list[CheckFinding]]]:
+    """Runs the checks one by one; one that raises becomes a finding and does not stop the others.
+
+    Yields:
+        Heading and findings of each check as it ends, in the order of registration.
+    """
     for name, function in CHECKS.items():
-        try:
-            findings[name] = list(function(examination))
-        except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
-            findings[name] = [
-                CheckFinding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")
-            ]
-    return findings
+        yield name, _findings_of(name, function, examination)
+
+
+def _findings_of(name: str, function: Check, examination: Examination) -> list[CheckFinding]:
+    try:
+        return list(function(examination))
+    except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
+        return [CheckFinding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")]

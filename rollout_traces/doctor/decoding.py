@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollout_traces.decode.tokenizer_by_name import load_tokenizer
 from rollout_traces.doctor.base import CheckFinding, Examination, check
+from rollout_traces.errors import ConfigError
+from rollout_traces.extras import MissingExtra
 
 if TYPE_CHECKING:
     from rollout_traces.transcript import Transcript
@@ -85,13 +88,6 @@ def sample_conversation(
     return None
 
 
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer of a folder or name."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path)
-
-
 @check("Tokenizer")
 def decoding(examination: Examination) -> Iterator[CheckFinding]:
     """Renders a sample conversation with the tokenizer's template, decodes it, and compares."""
@@ -102,11 +98,11 @@ def decoding(examination: Examination) -> Iterator[CheckFinding]:
         return
     try:
         tokenizer = load_tokenizer(examination.tokenizer)
-    except (OSError, ValueError) as error:
-        why = str(error).split("\n")[0]
-        yield CheckFinding(
-            "tokenizer", "fail", f"{examination.tokenizer}: {why}", "Expected a folder with a tokenizer.json."
-        )
+    except MissingExtra as error:
+        yield CheckFinding("tokenizer", "fail", "cannot be looked at", str(error))
+        return
+    except ConfigError as error:
+        yield CheckFinding("tokenizer", "fail", str(error), "Give a folder with a tokenizer.json.")
         return
     kwargs = examination.chat_template_kwargs
     sample = sample_conversation(tokenizer, kwargs) if tokenizer.chat_template else None

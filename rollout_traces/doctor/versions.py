@@ -10,12 +10,17 @@ from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 OLDEST = {"trackio": (0, 43), "transformers": (4, 51), "numpy": (1, 26), "torch": (2, 1), "gradio": (6, 0)}
 """Oldest versions that the project is tested with."""
-OPTIONAL = {"gradio": "pip install 'rollout-traces[inspector]' for `rollout-traces show`."}
+_TRAIN = "pip install 'rollout-traces[train]' where nothing else brings it; a trainer does."
+OPTIONAL = {
+    "gradio": "pip install 'rollout-traces[inspector]' for `rollout-traces show`.",
+    "torch": _TRAIN,
+    "transformers": _TRAIN,
+}
 
 
 @check("Installed")
 def versions(examination: Examination) -> Iterator[CheckFinding]:
-    """Python and the packages that logging and looking need."""
+    """Python, and the packages that logging, training and looking need."""
     yield CheckFinding("python", "ok", platform.python_version())
     yield CheckFinding("rollout-traces", "ok", metadata.version("rollout-traces"))
     for name, oldest in OLDEST.items():

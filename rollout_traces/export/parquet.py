@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import orjson
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.extras import extra
 from rollout_traces.plain_values import finite_or_text
 
 SUFFIX = ".parquet"
@@ -33,13 +33,11 @@ def write(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
         How many were written.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        MissingExtra: pyarrow is not installed.
     """
-    try:
+    with extra("reading", "parquet"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ConfigError("parquet needs pyarrow: pip install 'rollout-traces[export]'.") from error
     n = 0
     kinds: dict[str, set[str]] = {}
     with tempfile.TemporaryFile(dir=path.parent) as waiting:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.extras import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,14 +49,12 @@ def ray_dataset(
         A lazy data set with a row a traced rollout: the columns, `messages` (JSON text) and `text`.
 
     Raises:
-        ConfigError: Ray is not installed.
+        MissingExtra: Ray is not installed.
         QueryError: filter or a column cannot be understood.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with extra("ray", "ray_dataset"):
         import ray.data
-    except ImportError as error:
-        raise ConfigError("ray_dataset needs Ray: pip install 'rollout-traces[ray]'.") from error
     from rollout_traces.store.exports.source import ExportSource
 
     names = None if columns is None else list(dict.fromkeys(["id", *columns]))

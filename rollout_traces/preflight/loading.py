@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_traces.bounded_parquet import FREE, MOST_RATIO, read
 from rollout_traces.errors import BatchError, FileRefused
+from rollout_traces.extras import MissingExtra, extra
 
 
 def load_batch(path: Path) -> Any:
@@ -28,7 +29,7 @@ def load_batch(path: Path) -> Any:
         raise BatchError(f"{path}: seen {path.suffix or 'no ending'}. Expected one of {', '.join(LOADERS)}.")
     try:
         return load(path)
-    except BatchError:
+    except (BatchError, MissingExtra):
         raise
     except FileRefused as error:
         raise BatchError(str(error)) from error
@@ -37,7 +38,8 @@ def load_batch(path: Path) -> Any:
 
 
 def _torch(path: Path) -> Any:
-    import torch
+    with extra("train", f"reading {path.name}"):
+        import torch
 
     if zipfile.is_zipfile(path):
         _check_archive(path)

@@ -384,18 +384,3 @@ def _trackio_folder() -> Path:
     from trackio.utils import TRACKIO_DIR
 
     return Path(TRACKIO_DIR)
-
-
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer of a folder or a name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise ConfigError(f"tokenizer: {path}: {reason} Expected a folder with a tokenizer.json.") from error

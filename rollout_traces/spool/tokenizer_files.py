@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.extras import extra
 from rollout_traces.private_files import close_files, make_folder
 
 FINGERPRINT = "fingerprint.json"
@@ -62,15 +63,15 @@ def _load_plain(folder: Path) -> Any:
         from tokenizers import Tokenizer
 
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    from transformers import PreTrainedTokenizerFast
-
+    with extra("train", "this run's tokenizer"):
+        from transformers import PreTrainedTokenizerFast
     return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
 
 
 def _load_by_class(folder: Path) -> Any:
     """As the class that the tokenizer was saved from."""
-    from transformers import AutoTokenizer
-
+    with extra("train", "this run's tokenizer"):
+        from transformers import AutoTokenizer
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
 
 

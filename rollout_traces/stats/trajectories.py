@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.extras import extra
 
 TOKEN_KEYS = {
     "input_ids": "input_ids",
@@ -144,7 +145,8 @@ def _texts(trajectory: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:
     """Rows whose tokens were not fetched, or that an external agent gave as text alone."""
-    import torch
+    with extra("train", "log_rollout_traces"):
+        import torch
 
     if "interactions" in trajectory:
         interactions = trajectory["interactions"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.extras import extra
 from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.rows import Group, Histogram, RowPage, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.source import Source
@@ -32,14 +33,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "Store":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with extra("reading", "reading"):
         from rollout_traces.store.store import Store
-    except ImportError as error:
-        if error.name not in ("duckdb", "pyarrow"):
-            raise
-        raise ConfigError(
-            f"reading needs {error.name}: pip install 'rollout-traces[reading]' (Python 3.10 or newer)."
-        ) from error
     return Store
 
 

@@ -8,7 +8,7 @@ import orjson
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
-from rollout_traces.doctor import CHECKS, CheckFinding, Examination, examine
+from rollout_traces.doctor import CHECKS, CheckFinding, Examination, each_check, examine
 from rollout_traces.doctor.storage import file_system
 from tests.generator import tiny_tokenizer
 
@@ -28,6 +28,15 @@ class TestExamine:
         [finding] = examine(Examination())["Broken"]
         assert finding.status == "fail"
         assert "RuntimeError('no')" in finding.seen
+
+    def test_findings_come_as_each_check_ends(self, monkeypatch):
+        def ends_later(examination):
+            raise AssertionError("asked before the first finding was taken")
+
+        first = next(iter(CHECKS))
+        for name in list(CHECKS)[1:]:
+            monkeypatch.setitem(CHECKS, name, ends_later)
+        assert next(each_check(Examination()))[0] == first
 
 
 class TestCommand:

@@ -197,7 +197,7 @@ class TestNothingRaises:
         monkeypatch.setitem(__import__("sys").modules, "swanlab", None)
         logger = StatsLogger(quiet(swanlab={"mode": "local"}))
         logger.commit(0, 0, 0, {"a": 1})
-        assert "rollout-traces[trackers]" in caplog.text and logger.counters["trackers_missing"] == 1
+        assert "pip install swanlab" in caplog.text and logger.counters["trackers_missing"] == 1
 
     def test_scalars_are_kept_within_bounds_while_the_run_cannot_be_opened(
         self, trackio_dir, monkeypatch, recorder

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollout_traces.errors import ConfigError, RolloutTracesError
+from rollout_traces.errors import RolloutTracesError
+from rollout_traces.extras import extra
 from rollout_traces.inspector.api import answers, models
 from rollout_traces.inspector.api.http_open import open_elsewhere
 from rollout_traces.inspector.visitor import Visitor, asking
@@ -37,13 +38,11 @@ def build_tools(
         author: the name under which labels and notes are written; without it there is no tool that writes.
 
     Raises:
-        ConfigError: the package `mcp` is missing.
+        MissingExtra: the package `mcp` is missing.
     """
-    try:
+    with extra("mcp", "the server of tools"):
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
-    except ImportError as error:
-        raise ConfigError("the tools for agents need mcp: pip install 'rollout-traces[mcp]'.") from error
 
     server = MCPServer("rollout-traces", instructions=INSTRUCTIONS, log_level="WARNING")
 

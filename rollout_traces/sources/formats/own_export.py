@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.bounded_parquet import batches, read, schema_of
-from rollout_traces.errors import ConfigError, FileRefused
+from rollout_traces.errors import FileRefused
+from rollout_traces.extras import extra
 from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.lines import json_lines, loads
@@ -155,9 +156,8 @@ def _first_run(head: Head) -> str | None:
 def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file; what of it cannot be read is noted."""
     try:
-        for part in batches(found.path, rows=_PARTS):
-            yield from part.to_pylist()
-    except ImportError as error:
-        raise ConfigError("reading parquet needs pyarrow: pip install 'rollout-traces[reading]'.") from error
+        with extra("reading", "reading parquet"):
+            for part in batches(found.path, rows=_PARTS):
+                yield from part.to_pylist()
     except (FileRefused, OSError) as error:
         problems.add(found.path, "unreadable_files", said_of(found.path, error))

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.extras import extra
+
 
 class Batch(dict):
     """Name -> tensor; `metadata` is what SkyRL keeps of the whole batch."""
@@ -61,7 +63,8 @@ def _rebuilt(kind: type, state: Mapping[str, Any]) -> Batch:
 
 def _tensor(value: Mapping[str, Any]) -> Any:
     if value.get("format") == "torch":
-        import torch
+        with extra("train", "reading tensors of SkyRL"):
+            import torch
 
         return torch.load(io.BytesIO(value["data"]), weights_only=True)
     return np.frombuffer(value["data"], np.dtype(value["dtype"])).reshape(value["shape"])

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rollout_traces.extras import extra
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems
@@ -37,7 +38,8 @@ class Slime(Format):
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
-        import torch
+        with extra("train", "reading slime's dumps"):
+            import torch
 
         try:
             data = torch.load(found.path, map_location="cpu", weights_only=not options.trust_pickle)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.bounded_parquet import batches, schema_of
-from rollout_traces.errors import ConfigError, FileRefused
+from rollout_traces.errors import FileRefused
+from rollout_traces.extras import extra
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems, said_of
@@ -44,12 +45,8 @@ class TrlParquet(Format):
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
-        try:
+        with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(
-                "reading parquet needs pyarrow: pip install 'rollout-traces[reading]'."
-            ) from error
         try:
             numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
             n = 0

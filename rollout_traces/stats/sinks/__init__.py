@@ -1,6 +1,6 @@
 """Where scalars go beside Trackio: one small file a tracker, all behind `ScalarSink`.
 
-The trackers' packages are extras (`pip install 'rollout-traces[trackers]'`) and imported when a sink is made.
+The trackers' packages come with a trainer and are imported when a sink is made.
 """
 
 from rollout_traces.stats.sinks.base import MissingTracker, ScalarSink

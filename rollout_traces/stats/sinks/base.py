@@ -24,4 +24,4 @@ class MissingTracker(ImportError):
     """A tracker was configured whose package is not installed."""
 
     def __init__(self, package: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'rollout-traces[trackers]'")
+        super().__init__(f"{package} is not installed. Run: pip install {package}")

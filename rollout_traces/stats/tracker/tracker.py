@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any, TypeVar
 
+from rollout_traces.extras import extra
 from rollout_traces.stats.tracker.merge import Export, export_totals
 from rollout_traces.stats.tracker.record import StatRecord, Totals, mask_record, value_record
 from rollout_traces.stats.tracker.reduce_type import ReduceType
@@ -94,7 +95,8 @@ class StatsTracker:
         Raises:
             ValueError: not a bool tensor, or an empty one.
         """
-        import torch
+        with extra("train", "a denominator"):
+            import torch
 
         for key, mask in masks.items():
             if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
@@ -208,7 +210,8 @@ class StatsTracker:
 
 
 def _check_float(key: str, value: Any) -> None:
-    import torch
+    with extra("train", "a statistic"):
+        import torch
 
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         raise ValueError(f"`{key}`: seen {_seen(value)}. A statistic must be a float tensor.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.extras import extra
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """What an address may begin with; fsspec knows more, among them some that run or unpack what they find."""
@@ -62,10 +63,8 @@ class Folder:
             raise StoreError(f"{address}: seen {protocol}://, expected one of {', '.join(PROTOCOLS)}.")
         self.address = address if there else str(Path(address).expanduser().resolve())
         self._protocol = protocol
-        try:
+        with extra("reading", f"reading {address}"):
             import fsspec
-        except ImportError as error:
-            raise ConfigError(f"{address}: reading it needs fsspec: pip install fsspec.") from error
         try:
             self.fs, root = fsspec.core.url_to_fs(self.address, **dict(options or {}))
         except ImportError as error:
