@@ -69,7 +69,7 @@ Sort = Annotated[
 ]
 AllRows = Annotated[
     bool,
-    typer.Option("--all", "--ledger", help="Every rollout, traced or not.", rich_help_panel="Which"),
+    typer.Option("--all", help="Every rollout, traced or not.", rich_help_panel="Which"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Out = Annotated[Path, typer.Argument(help="File to write.")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +26,6 @@ __all__ = [
     "ray_dataset",
     "write_side_table",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Query":
-        warnings.warn(
-            "export.Query is now ExportQuery; the old name goes with the next release.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return ExportQuery
-    raise AttributeError(f"module 'rollout_traces.export' has no attribute {name!r}")
 
 
 FORMATS = ("jsonl", "parquet")

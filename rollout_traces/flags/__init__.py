@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rollout_traces.flags.registry import (
         FlagSpec,
         check_parameters,
-        current_parameters,
         make_flag,
         needs_text,
         parameters_of_run,
@@ -34,7 +33,6 @@ _HOMES = {
     "Population": "base",
     "TracedRow": "base",
     "check_parameters": "registry",
-    "current_parameters": "registry",
     "combine": "detect",
     "curves": "report",
     "describe_off": "report",
@@ -59,7 +57,6 @@ __all__ = [
     "TracedRow",
     "check_parameters",
     "combine",
-    "current_parameters",
     "curves",
     "describe_off",
     "flag_metrics",

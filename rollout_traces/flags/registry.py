@@ -258,19 +258,6 @@ def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def current_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Thresholds under today's names: `<flag>.least` is now `<flag>.min_tokens`, `.min_rollouts` or `.min_characters`."""
-    return {_current_name(str(key)): value for key, value in parameters.items()}
-
-
-def _current_name(key: str) -> str:
-    name, _, parameter = key.partition(".")
-    if parameter != "least" or name not in REGISTRY:
-        return key
-    renamed = [p.name for p in REGISTRY[name].parameters if p.name.startswith("min_")]
-    return f"{name}.{renamed[0]}" if len(renamed) == 1 else key
-
-
 def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The thresholds that a run was judged with, as its stored config has them.
 
@@ -278,17 +265,17 @@ def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
         config: the run's; what it holds under `rollout_traces.flag_parameters` is read.
 
     Returns:
-        Those that this version knows: what is of another one, or no threshold, is left out.
+        Those that are known here: what is no threshold is left out.
     """
     own = (config or {}).get(CONFIG_KEY)
     stored = own.get(FLAG_PARAMETERS) if isinstance(own, Mapping) else None
     known = {}
-    for key, value in current_parameters(stored).items() if isinstance(stored, Mapping) else ():
+    for key, value in stored.items() if isinstance(stored, Mapping) else ():
         try:
-            check_parameters({key: value})
+            check_parameters({str(key): value})
         except ConfigError:
             continue
-        known[key] = value
+        known[str(key)] = value
     return known
 
 

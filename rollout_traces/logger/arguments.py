@@ -14,7 +14,7 @@ from rollout_traces.capture.join import JOINABLE
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
-from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.flags import check_parameters
 from rollout_traces.metrics import check_keys
 from rollout_traces.selection import policy_named
 from rollout_traces.settings.names import check_project, check_run
@@ -74,8 +74,7 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
     check_choice("worker", options.worker, WORKERS)
     if not callable(options.selection):
         policy_named(options.selection)
-    flag_parameters = current_parameters(options.flag_parameters)
-    check_parameters(flag_parameters)
+    check_parameters(options.flag_parameters)
     check_keys(options.metric_keys)
     webhook = options.alert_webhook or os.environ.get(ENVIRONMENT)
     if webhook:
@@ -91,7 +90,6 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
                 "metric_ranges": options.metric_ranges or None,
             },
         ),
-        flag_parameters=flag_parameters,
         all_rows_folder=None if folder is None else str(Path(folder).absolute()),
         alert_webhook=webhook,
     )

@@ -9,7 +9,6 @@ import os
 import secrets
 import threading
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +71,6 @@ class RolloutLogger:
         redact: sees every message of a trace, a dict, and returns the pieces of its text to hide. The
             spool is then in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
-        drain: the former name of `worker`.
         **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default:
             `max_rollout_traces_per_step`, `selection`, `space_id`, `private`, `server_url`, `resume`,
             `ledger`, `run_settings`, `reward_range`, `metric_ranges`, `metric_keys`, `flag_parameters`,
@@ -96,16 +94,8 @@ class RolloutLogger:
         run: Any = None,
         redact: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
         dialect: Any = None,
-        drain: str | None = None,
         **options: Unpack[LoggerKeywords],
     ) -> None:
-        if drain is not None:
-            warnings.warn(
-                "drain= is now worker=; the old name goes with the next release.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            options["worker"] = drain
         check_cap(options.get("max_rollout_traces_per_step", 0))
         asked = checked_options(StepOptions.of(**options, project=project, name=name), config)
         if tokenizer is not None:

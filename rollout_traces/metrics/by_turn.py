@@ -66,7 +66,6 @@ def by_turn(view: StepView) -> dict[str, float]:
         Key(
             "turn/<index>/tool_errors_mean[_of_random]",
             "failed tool results after that assistant turn",
-            formerly="turn/<index>/tool_errors_mean[_random_share]",
         ),
     ),
 )

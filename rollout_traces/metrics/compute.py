@@ -17,9 +17,8 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import key_parts, under
-from rollout_traces.metrics.former_keys import with_former_keys
 from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off
+from rollout_traces.metrics.registry import FAMILIES, Family, families_off
 from rollout_traces.metrics.tool_use import ToolUse
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
@@ -111,7 +110,6 @@ def metrics_of(view: StepView, keys: str | Sequence[str], split: str | None = No
         result |= _by_source(view)
     if wanted.may_want_under("discarded"):
         result |= _of_discarded(view)
-    result = with_former_keys(result, tuple(FAMILIES.values()))
     return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
 
 
@@ -152,7 +150,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in _globs(key)]
+    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
@@ -244,13 +242,10 @@ def _without_split(pattern: str) -> str:
     return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
-def _globs(key: Key) -> tuple[str, ...]:
-    """A key's patterns, those of its former name among them."""
-    return (*as_globs(key.pattern), *as_globs(key.formerly)) if key.formerly else as_globs(key.pattern)
-
-
 def _default_globs(families: Sequence[Family]) -> tuple[str, ...]:
-    declared = (glob for spec in families for key in spec.keys if key.default for glob in _globs(key))
+    declared = (
+        glob for spec in families for key in spec.keys if key.default for glob in as_globs(key.pattern)
+    )
     return (*declared, *_PER_SOURCE_DEFAULT)
 
 

@@ -39,7 +39,6 @@ class Key:
     pattern: str
     meaning: str
     default: bool = False
-    formerly: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,6 @@ def identical_completions(view: StepView) -> np.ndarray:
         Key(
             "group/tie_cause/{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
             "groups tied for that cause, the first that holds; they add up to tie_share",
-            formerly="group/tie_{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
         ),
         Key("group/wasted_tokens", "sampled tokens in tied groups", default=True),
         Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens", default=True),

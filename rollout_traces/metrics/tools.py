@@ -29,18 +29,15 @@ RANDOM = "_of_random"
             "tools/{calls_mean,errors_per_call}[_of_random]",
             "tool calls of a rollout; failed results per call",
             True,
-            formerly="tools/{calls_mean,errors_per_call}[_random_share]",
         ),
         Key(
             "tools/{unparsed_per_attempt,unique}[_of_random]",
             "unparsed calls per attempt; different tools called",
-            formerly="tools/{unparsed_per_attempt,unique}[_random_share]",
         ),
-        Key("tools/of_random_n", "rollouts behind the `_of_random` keys", formerly="tools/random_share_n"),
+        Key("tools/of_random_n", "rollouts behind the `_of_random` keys"),
         Key(
             "tool/{<name>,unknown}_calls[_of_random]",
             "calls by declared tool; all other names are `unknown`",
-            formerly="tool/{<name>,unknown}_calls[_random_share]",
         ),
     ),
 )
@@ -78,12 +75,10 @@ def tools(view: StepView) -> dict[str, float]:
         Key(
             "tokens/thinking/{mean,std,min,max,p50,p95}[_of_random]",
             "sampled tokens inside thinking",
-            formerly="tokens/thinking/{mean,std,min,max,p50,p95}[_random_share]",
         ),
         Key(
             "tokens/thinking/of_random_n",
             "rollouts behind the `_of_random` keys",
-            formerly="tokens/thinking/random_share_n",
         ),
     ),
 )

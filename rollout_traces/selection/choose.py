@@ -24,8 +24,6 @@ POLICIES: Mapping[str, SelectionPolicy] = {
     "all": all_rows,
 }
 """The policies that `RolloutLogger(selection=...)` knows by name."""
-FORMER_NAMES = {"panel": "fixed_prompts"}
-"""Earlier names of policies, which are still taken."""
 
 
 def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> SelectionPolicy:
@@ -40,7 +38,6 @@ def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> Selectio
     """
     if not isinstance(selection, str):
         return cast(SelectionPolicy, selection)
-    selection = FORMER_NAMES.get(selection, selection)
     if selection not in POLICIES:
         raise ConfigError(
             f"selection: seen {selection!r}. Expected one of {', '.join(POLICIES)}, or a callable that takes "

@@ -20,7 +20,7 @@ from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags import check_parameters, current_parameters
+from rollout_traces.flags import check_parameters
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.metrics import check_keys
@@ -86,7 +86,7 @@ class StatsLogger:
         self.config = StatsLoggerConfig.create(config)
         if self.config.trackio.mode != "disabled":
             check_keys(self.config.trackio.metric_keys)
-            check_parameters(current_parameters(self.config.trackio.flag_parameters))
+            check_parameters(self.config.trackio.flag_parameters)
         self.counters: Counter[str] = Counter()
         self._warnings = Warnings(self.counters)
         self._stored_config = plain_config(config, self.config)

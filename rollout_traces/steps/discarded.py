@@ -19,8 +19,6 @@ from rollout_traces.transcript import Transcript
 PREVIEW = 120
 """Characters of a prompt that are shown."""
 LONGEST = 5
-FORMER_WORD = "filtered"
-"""What the running totals of `discarded` were called until the release before this one."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class RunningTotals:
             word, _, reason = name.partition("_")
             if name == "samples":
                 totals.rollouts[split] = int(value)
-            elif word in ("discarded", FORMER_WORD) and reason:
+            elif word == "discarded" and reason:
                 totals.discarded.setdefault(split, Counter())[reason] = int(value)
         return totals
 
@@ -165,18 +163,15 @@ class RunningTotals:
             split: `rollout` or `eval-rollout`.
 
         Returns:
-            `<split>/total/{samples,discarded}` and `<split>/total/discarded_<reason>` so far; for a release also
-            under `filtered`, as they were called before.
+            `<split>/total/{samples,discarded}` and `<split>/total/discarded_<reason>` so far.
         """
         reasons = [reason for reason in ledger.get("discard_reason").tolist() if reason is not None]
         self.rollouts[split] += ledger.n_rows
         discarded = self.discarded.setdefault(split, Counter())
         discarded.update(reasons)
         of_reason = bounded(discarded)
-        totals = {"samples": self.rollouts[split]}
-        for word in ("discarded", FORMER_WORD):
-            totals |= {word: sum(discarded.values())}
-            totals |= {f"{word}_{name}": n for name, n in of_reason.items()}
+        totals = {"samples": self.rollouts[split], "discarded": sum(discarded.values())}
+        totals |= {f"discarded_{name}": n for name, n in of_reason.items()}
         return {f"{split}/total/{name}": float(n) for name, n in totals.items()}
 
 

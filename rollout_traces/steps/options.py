@@ -10,9 +10,6 @@ from rollout_traces.selection import SelectionPolicy, default_policy, policy_nam
 from rollout_traces.settings.logger_options import LoggerOptions, for_worker
 from rollout_traces.settings.run_settings import RunSettings
 
-FORMER_NAMES = {"max_traces": "max_rollout_traces_per_step"}
-"""Names of options in manifests of older versions."""
-
 
 @dataclass
 class StepOptions(LoggerOptions):
@@ -43,7 +40,5 @@ class StepOptions(LoggerOptions):
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> StepOptions:
-        """The options that `as_plain` gave; keys of other versions are passed over."""
-        named = {FORMER_NAMES.get(key, key): value for key, value in values.items()}
-        known = {key: value for key, value in named.items() if key in cls.__dataclass_fields__}
-        return cls.of(**{**known, "settings": RunSettings.create(**known.get("settings", {}))})
+        """The options that `as_plain` gave."""
+        return cls.of(**{**values, "settings": RunSettings.create(**values.get("settings", {}))})

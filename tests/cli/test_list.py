@@ -27,7 +27,7 @@ class TestList:
             (("-w", "flags has 'tied_group'", "--steps", "1:2"), {"b1-4", "b2-4"}),
             (("--split", "eval-rollout"), {"e2-1"}),
             (("-t", "boxed{4", "--steps", "2"), {"b2-0"}),
-            (("--ledger", "-w", "n_sampled = 75", "--steps", ":1"), {"b0-7", "b1-7"}),
+            (("--all", "-w", "n_sampled = 75", "--steps", ":1"), {"b0-7", "b1-7"}),
         ],
     )
     def test_filters(self, command: Command, arguments: tuple[str, ...], uids: set[str]) -> None:

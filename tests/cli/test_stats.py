@@ -22,7 +22,7 @@ class TestStats:
         ]
 
     def test_a_column_as_bars(self, command: Command) -> None:
-        output = command("stats", "flags", "--ledger").output
+        output = command("stats", "flags", "--all").output
         assert "truncated" in output and "█" * 40 in output
 
     @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ class TestStats:
         [
             (("reward", "--bins", "2", "--steps", "0"), {"0 … 0.5": 2, "0.5 … 1": 1}),
             (("reward", "--steps", "0"), {"0": 1, "0.25": 1, "1": 1}),
-            (("flags", "--ledger", "--steps", "0"), {"truncated": 2, "repetition": 1, "tied_group": 1}),
-            (("reward", "--bins", "1", "--ledger", "--steps", "0"), {"0 … 1": 7, "unknown": 1}),
+            (("flags", "--all", "--steps", "0"), {"truncated": 2, "repetition": 1, "tied_group": 1}),
+            (("reward", "--bins", "1", "--all", "--steps", "0"), {"0 … 1": 7, "unknown": 1}),
         ],
     )
     def test_counts_of_a_column(self, command: Command, arguments: tuple[str, ...], expected: dict) -> None:

@@ -206,10 +206,3 @@ class TestUnfinished:
         seen: list[tuple[int, int]] = []
         export(store, tmp_path / "out.jsonl", progress=lambda done, total: seen.append((done, total)))
         assert seen == [(n, 10) for n in range(1, 11)]
-
-
-def test_the_former_name_of_a_query_is_taken_for_a_release():
-    import rollout_traces.export as module
-
-    with pytest.warns(DeprecationWarning, match="ExportQuery"):
-        assert module.Query is ExportQuery

@@ -50,7 +50,6 @@ class TestTies:
         found = of_ledger(make_ledger(group=PAIRS, **columns))
         causes = {key: value for key, value in found.items() if key.startswith("group/tie_cause/")}
         assert causes.pop(f"group/tie_cause/{cause}_share") == 0.5
-        assert found[f"group/tie_{cause}_share"] == 0.5  # its name until the release before this one
         assert set(causes.values()) == {0.0} and found["group/tie_share"] == 0.5
 
     def test_a_declared_range_says_what_best_is_where_the_step_cannot(self):

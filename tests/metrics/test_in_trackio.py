@@ -40,7 +40,7 @@ def logged(trackio_dir) -> tuple[dict, str]:
 def test_metrics_histograms_tools_and_totals_stand_at_the_step_and_the_digest_says_what_is_off(logged):
     values, digest = logged
     assert values["rollout/count/samples"] == 32 and values["rollout/total/samples"] == 32
-    assert values["rollout/total/filtered"] == 0
+    assert values["rollout/total/discarded"] == 0
     assert sum(values["rollout/reward/histogram"]["values"]) == 32
     assert sum(values["rollout/tokens/completion/histogram"]["values"]) == 32
     assert values["rollout/tools/calls_mean_of_random"] > 0

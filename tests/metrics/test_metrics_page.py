@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollout_traces.batch import SPLITS
-from rollout_traces.metrics import BUILT_IN, FAMILIES, Family, Key
+from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
 from rollout_traces.metrics.compute import PER_EPISODE
 from rollout_traces.metrics.histograms import HISTOGRAMS
 from rollout_traces.metrics.repetition import WINDOW
@@ -165,14 +165,10 @@ def _chapter(spec: Family) -> int:
 def _rows(spec: Family) -> list[str]:
     needs = ", ".join(f"`{name}`" for name in spec.needs)
     return [
-        f"| `{escaped(key.pattern)}` | {escaped(key.meaning)}{_formerly(key)} | {'default' if key.default else ''} | {spec.reads} "
+        f"| `{escaped(key.pattern)}` | {escaped(key.meaning)} | {'default' if key.default else ''} | {spec.reads} "
         f"| {needs} | {escaped(spec.source)} |"
         for key in spec.keys
     ]
-
-
-def _formerly(key: Key) -> str:
-    return f"; formerly `{escaped(key.formerly)}`" if key.formerly else ""
 
 
 def escaped(text: str) -> str:

@@ -128,7 +128,7 @@ class TestTools:
     def test_thinking_is_known_for_traced_rows_and_estimated_on_the_random_ones(self):
         ledger = make_ledger(n_thinking=[10, 90, None], selected_by=["random", "alarm", None])
         found = of_ledger(ledger)
-        assert found["tokens/thinking/mean_random_share"] == 10.0
+        assert found["tokens/thinking/mean_of_random"] == 10.0
         assert found["tokens/thinking/of_random_n"] == 1.0
         assert of_ledger(make_ledger(n_thinking=[10, 90]))["tokens/thinking/mean"] == 50.0
 

@@ -40,7 +40,7 @@ def metrics_of(rows: list[Row], step: GivenStep) -> Values:
     left_out = [row for row in rows if row.columns["discard_reason"] is not None]
     if left_out:
         found |= under("discarded", of_ledger(Part(left_out, step.settings, whole.span, there)))
-    return found | former_keys(found)
+    return found
 
 
 def part_of(rows: list[Row], step: GivenStep) -> Part:
@@ -885,12 +885,3 @@ def loops(row: Row) -> bool:
         if longest and covered >= 129 and covered >= 2 * period:
             return True
     return False
-
-
-def former_keys(values: Values) -> Values:
-    """The keys that were renamed, under the names of the release before."""
-    return {
-        key.replace("group/tie_cause/", "group/tie_"): value
-        for key, value in values.items()
-        if "group/tie_cause/" in key
-    }

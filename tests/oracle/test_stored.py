@@ -115,7 +115,7 @@ def _compare_stats(found: Comparison, expected: Any) -> None:
 def _compare_list(found: Comparison, steps: list[list[Row]]) -> None:
     columns = ("step", "group", "sample", "reward", "n_sampled", "stop_reason", "mismatch_k3", "engine")
     listed = run_command(
-        ["list", "-p", "oracle", "--ledger", "--json", "-n", "10000", "--columns", ",".join(columns)]
+        ["list", "-p", "oracle", "--all", "--json", "-n", "10000", "--columns", ",".join(columns)]
     )
     by_place = {(row["step"], row["group"], row["sample"]): row for row in listed["rows"]}
     for number, rows in enumerate(steps):

@@ -146,8 +146,3 @@ def test_an_unknown_option_is_refused_by_name_and_none_leaves_a_default():
     with pytest.raises(TypeError, match="'selction'"):
         HookSettings(selction="all")
     assert LoggerOptions.of(selection=None, max_disk_gb=None) == LoggerOptions()
-
-
-def test_a_manifest_of_an_older_version_is_read():
-    read = StepOptions.from_plain({"max_traces": 5, "selection": None, "metric_keys": ["default"], "gone": 1})
-    assert (read.max_rollout_traces_per_step, read.selection) == (5, "portfolio")

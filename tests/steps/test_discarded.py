@@ -68,20 +68,17 @@ def test_totals_run_over_steps_and_splits_apart():
         "rollout/total/discarded": 3.0,
         "rollout/total/discarded_too_long": 2.0,
         "rollout/total/discarded_canceled": 1.0,
-        "rollout/total/filtered": 3.0,
-        "rollout/total/filtered_too_long": 2.0,
-        "rollout/total/filtered_canceled": 1.0,
     }
 
 
-def test_totals_go_on_from_what_an_older_version_stored():
+def test_totals_go_on_from_what_was_stored():
     stored = {
         "rollout/total/samples": 5.0,
-        "rollout/total/filtered": 2.0,
-        "rollout/total/filtered_too_long": 2.0,
+        "rollout/total/discarded": 2.0,
+        "rollout/total/discarded_too_long": 2.0,
     }
     found = RunningTotals.resumed(stored).add(make_ledger(discard_reason=["too_long", None]), "rollout")
     assert found["rollout/total/samples"] == 7.0
-    assert found["rollout/total/discarded"] == found["rollout/total/filtered"] == 3.0
+    assert found["rollout/total/discarded"] == 3.0
     again = RunningTotals.resumed(found).add(make_ledger(discard_reason=[None]), "rollout")
     assert again["rollout/total/discarded_too_long"] == 3.0

@@ -237,7 +237,7 @@ class TestResuming:
         found = rows(
             trackio_dir,
             """select json_extract(metrics, '$."rollout/total/samples"'),
-            json_extract(metrics, '$."rollout/total/filtered_too_long"') from metrics
+            json_extract(metrics, '$."rollout/total/discarded_too_long"') from metrics
             where step = 2 and json_extract(metrics, '$."rollout/total/samples"') is not null""",
         )
         assert found == [(12, 2)]

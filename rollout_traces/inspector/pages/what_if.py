@@ -23,8 +23,8 @@ from rollout_traces.trace.conversion import read_details
 
 DECLARED = ("clip_low", "clip_high", "importance_cap", "importance_band")
 NO_HISTOGRAM = (
-    "The step has no histogram of its loss tokens: new or prox logprobs beside the engine's were not logged, or an "
-    "older version wrote it. A kept rollout can still be looked at."
+    "The step has no histogram of its loss tokens: new or prox logprobs beside the engine's were not logged. "
+    "A kept rollout can still be looked at."
 )
 
 
