@@ -21,6 +21,7 @@ from rollout_traces.analysis.scan import (
     whitened,
 )
 from rollout_traces.analysis.shares import share_sizes
+from rollout_traces.analysis.student import log_tail
 from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Kind, Located, Template, evidence, locate
 
 DISCOVERY = 0.01
@@ -203,10 +204,7 @@ FREEDOM_OF_GROUPS = 4.0
 
 
 def _log_chance(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    from scipy.stats import t as student
-
-    with np.errstate(divide="ignore"):
-        return np.log(2.0) + student.logsf(np.abs(z), freedom)
+    return np.log(2.0) + log_tail(np.abs(z), freedom)
 
 
 def _as_normal(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+
+from rollout_traces.analysis.student import log_tail, quartile
 
 LAGS = (1, 3, 5)
 """Steps between the values whose differences are looked at: neighbours, and two at which a short memory is over."""
@@ -28,8 +32,6 @@ REACH = 4.0
 """Errors that a value may lie from that median before it counts for a level; of a normal one in 16,000 does."""
 OUTERMOST = 4
 """Values that may be a movement, which says nothing of the tails: two steps and their neighbours."""
-HALF_AND_QUARTER = 0.75
-"""Where the median of the absolute value of a symmetric distribution stands."""
 SMALLEST_ERROR = 1e-6
 """Part of a series' own size below which an error is rounding."""
 CONSTANT = 0.02
@@ -98,8 +100,6 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
         values: float [S, T], NaN where there is none.
         variance: float [S, T], of each.
     """
-    from scipy.ndimage import median_filter
-
     there = np.isfinite(values)
     if not there.any() or values.shape[1] < NEIGHBOURS:
         return values
@@ -108,7 +108,9 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     filled = np.take_along_axis(values, places, axis=1)
     first = np.take_along_axis(values, np.argmax(there, axis=1)[:, None], axis=1)
     filled = np.where(np.isfinite(filled), filled, np.nan_to_num(first))
-    middle = median_filter(filled, size=(1, NEIGHBOURS), mode="nearest")
+    padded = np.pad(filled, ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)), mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
+    middle = np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2]
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
     return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
 
@@ -147,8 +149,6 @@ def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
     A value is compared with the mean of its neighbours, so that a level is none of the tails.
     """
-    from scipy.special import gammaln, stdtr, stdtrit
-
     if y.shape[1] <= 2 * OUTERMOST:
         return np.full(len(y), FREEDOMS[-1])
     middle = (y[:, :-2] + y[:, 2:]) / 2
@@ -158,9 +158,17 @@ def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
     scale = np.maximum(np.median(inner, axis=1), SMALLEST_ERROR)
     likelihoods = []
     for nu in FREEDOMS:
-        factor = stdtrit(nu, HALF_AND_QUARTER) / scale
-        constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - np.log(nu * np.pi) / 2 + np.log(factor)
+        quarter, constant = _shape(nu)
+        factor = quarter / scale
         squares = np.log1p((inner * factor[:, None]) ** 2 / nu).sum(axis=1)
-        beyond = np.log(np.maximum(stdtr(nu, -edge * factor), np.finfo(float).tiny))
-        likelihoods.append(inner.shape[1] * constant - (nu + 1) / 2 * squares + OUTERMOST * beyond)
+        beyond = log_tail(edge * factor, nu)
+        likelihoods.append(
+            inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * beyond
+        )
     return np.asarray(FREEDOMS)[np.argmax(likelihoods, axis=0)]
+
+
+@lru_cache(len(FREEDOMS))
+def _shape(nu: float) -> tuple[float, float]:
+    """Of Student's t: the median of its absolute value, and the log of the constant of its density."""
+    return quartile(nu), math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - math.log(nu * math.pi) / 2
