@@ -215,7 +215,15 @@ class WantedMetrics:
 
     def may_want(self, spec: Family) -> bool:
         """Whether a family can give a key that was asked for."""
-        return any(name != DEFAULT for name in self._asked) or any(key.default for key in spec.keys)
+        return any(self._may_name(name, spec) for name in self._asked)
+
+    @staticmethod
+    def _may_name(name: str, spec: Family) -> bool:
+        if name == DEFAULT:
+            return any(key.default for key in spec.keys)
+        return name == FULL or any(
+            may_overlap(name, glob) for key in spec.keys for glob in as_globs(key.pattern)
+        )
 
     def may_want_under(self, part: str) -> bool:
         """Whether a key of a part of the step can have been asked for.

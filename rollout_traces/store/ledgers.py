@@ -13,6 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.schema import INTERNAL
+from rollout_traces.store.columns.table import POSITION
 from rollout_traces.store.loading import shown_columns
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.scope import Scope
@@ -77,16 +78,16 @@ def _rows(asking: Asking, scope: Scope, which: str) -> Ledger:
     asked = asking.asked(scope)
     condition = asked.condition.and_(Sql(which))
     names = [name for name in shown_columns(asking.rows, None) if _is_ledgers(name)]
-    listed = ", ".join(f't."{name.replace(chr(34), chr(34) * 2)}"' for name in names)
     found = asking.run(
         asked,
-        f"SELECT {listed} FROM rollouts t WHERE {condition.text} ORDER BY t.run_no, t.step, t.split, t.row",
+        f"SELECT t.position FROM rollouts t WHERE {condition.text} ORDER BY t.run_no, t.step, t.split, t.row",
         condition.parameters,
-        [*names, "from_ledger", "superseded", "run_no", "step", "split", "row"],
+        [POSITION, "from_ledger", "superseded", "run_no", "step", "split", "row"],
     )
     if not found.num_rows:
         return Ledger({})
-    return Ledger({name: _numpy(found[name], _kind_of(name, found[name])) for name in names})
+    rows = asking.rows.take(found[POSITION].to_numpy(), names)
+    return Ledger({name: _numpy(rows[name], _kind_of(name, rows[name])) for name in names})
 
 
 def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
@@ -121,7 +122,20 @@ def _numpy(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
         return column.cast(pa.float64()).to_numpy()
     if kind == "int":
         return column.cast(pa.int64(), safe=False).fill_null(NULL_INT).to_numpy()
-    values = column.to_pylist()
-    found = np.empty(len(values), object)
-    found[:] = [tuple(v or ()) for v in values] if kind == "tags" else values
+    found = np.empty(len(column), object)
+    found[:] = _tuples(column) if kind == "tags" else column.to_pylist()
+    return found
+
+
+def _tuples(column: pa.ChunkedArray) -> list[tuple[str, ...]]:
+    """Lists of names as tuples, most of them empty."""
+    found: list[tuple[str, ...]] = []
+    for chunk in column.chunks:
+        names = chunk.flatten().to_pylist()
+        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
+        ends = np.cumsum(lengths)
+        tuples: list[tuple[str, ...]] = [()] * len(chunk)
+        for row in np.flatnonzero(lengths).tolist():
+            tuples[row] = tuple(names[ends[row] - lengths[row] : ends[row]])
+        found += tuples
     return found

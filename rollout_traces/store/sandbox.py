@@ -50,12 +50,13 @@ def run_apart(
     check_select(query)
     with tempfile.TemporaryDirectory(prefix="rollout-traces-sql-") as folder:
         relations = relations_of(query)
-        for name, table in relations.items():
+        for name, relation in relations.items():
+            table = _of_one_dictionary(relation)
             with (
                 pa.OSFile(str(Path(folder) / name), "wb") as file,
                 pa.ipc.new_file(file, table.schema) as writer,
             ):
-                writer.write_table(table.unify_dictionaries())
+                writer.write_table(table)
         asked = {"query": query, "parameters": list(parameters), "timeout": timeout, "names": list(relations)}
         (Path(folder) / "asked.json").write_bytes(orjson.dumps(asked))
         try:
@@ -68,6 +69,18 @@ def run_apart(
         except subprocess.TimeoutExpired:
             raise StoreError(f"sql: took longer than {timeout:g} seconds and was stopped.") from None
         return _answer(Path(folder), done)
+
+
+def _of_one_dictionary(table: pa.Table) -> pa.Table:
+    """A table whose dictionaries, as a file has them, are the same in all pieces of a column."""
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), chunk.dictionary)
+                for chunk in column.chunks
+            ]
+            table = table.set_column(at, table.column_names[at], pa.chunked_array(chunks))
+    return table.unify_dictionaries()
 
 
 def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:

@@ -45,9 +45,7 @@ def _rows(asking: Asking, scope: Scope) -> StepRows:
         asked.condition.parameters,
         [POSITION, "from_ledger", "superseded"],
     )
-    table = asking.rows.arrow(COLUMNS)
-    if found.num_rows < table.num_rows:
-        table = table.take(found[POSITION])
+    table = asking.rows.take(found[POSITION].to_numpy(), COLUMNS)
     step = table["step"].to_numpy()
     if (step[1:] < step[:-1]).any():
         table = table.take(pa.array(np.argsort(step, kind="stable")))

@@ -25,7 +25,10 @@ HIDDEN = frozenset({"row", "place", "run_no", "doc", "late_part"})
 
 TEXTS = pa.schema([(name, pa.string()) for name in ("uid", *FullText._fields)])
 
-_STAR = re.compile(r"(?:^|[\s,.(])\*(?!\s*\))|\bcolumns\s*\(", re.IGNORECASE)
+_STAR = re.compile(
+    r"(?:[,.(]|\b(?:select|distinct|all)|\bon\s*\([^()]*\)|\*/)\s*\*(?!\s*\))|\bcolumns\s*\(", re.IGNORECASE
+)
+"""What may mean all columns; a star between two values multiplies them."""
 _NO_ROWS = re.compile(r"\blimit\s+0\s*;?\s*$", re.IGNORECASE)
 _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 
@@ -171,7 +174,7 @@ def rollouts_for(asking: Asking, query: str) -> pa.Table:
     names = columns_in(query, asking.rows)
     if _NO_ROWS.search(query):
         return asking.rows.nothing(names)
-    return asking.rows.arrow(names)
+    return asking.rows.coded(names)
 
 
 def columns_in(query: str, rows: Rows) -> list[str]:

@@ -211,6 +211,18 @@ class TestRegistry:
         assert found["rollout/metrics_failed"] == 1.0 and "rollout/reward/mean" in found
         assert "broken" in caplog.text and "ZeroDivisionError" in caplog.text
 
+    def test_a_family_that_gives_no_key_that_was_asked_for_is_not_run(self, full_batch, monkeypatch):
+        monkeypatch.setattr(metrics.compute, "FAMILIES", dict(FAMILIES))
+        broken = FAMILIES["reward"].__class__(
+            "broken", "ledger", (), (Key("broken/<name>_share", "x"),), "", lambda view: 1 / 0
+        )
+        metrics.compute.FAMILIES["broken"] = broken
+        for keys in (["reward/mean"], ["reward/mean", "group/*"], "default"):
+            found = rollout_metrics(full_batch, keys=keys)
+            assert "rollout/reward/mean" in found and "rollout/metrics_failed" not in found
+        for keys in (["broken/mine_share"], ["*_share"], ["default", "broken/*"], "full"):
+            assert rollout_metrics(full_batch, keys=keys)["rollout/metrics_failed"] == 1.0
+
 
 class TestMissingInputs:
     def test_what_is_off_and_why(self):

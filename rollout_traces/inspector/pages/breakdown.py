@@ -51,8 +51,9 @@ def breakdown(workspace: Workspace, request: Request) -> dict[str, Any]:
 
 def flagged_share(ledger: Ledger) -> float:
     """Share of rows with a flag that is found without text."""
-    raised = [any(not needs_text(name) for name in names) for names in ledger.get("flags").tolist()]
-    return sum(raised) / max(len(raised), 1)
+    counts = Counter(ledger.get("flags").tolist())
+    raised = sum(n for names, n in counts.items() if any(not needs_text(name) for name in names))
+    return raised / max(ledger.n_rows, 1)
 
 
 def series_by(

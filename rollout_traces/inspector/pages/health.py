@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from rollout_traces.errors import StoreError
@@ -252,7 +253,7 @@ def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
     every kept row that carries it.
     """
     names = ledger.get("flags").tolist()
-    counts = Counter(name for row in names for name in row)
+    counts = Counter(chain.from_iterable(names))
     kept = [row for row, uid in enumerate(ledger.get("trace_uid").tolist()) if uid is not None]
     reasons = ledger.get("selected_by")
     sample = [row for row in kept if reasons[row] == "random"] or kept or range(ledger.n_rows)

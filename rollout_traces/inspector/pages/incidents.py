@@ -27,7 +27,7 @@ from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.step_signals import signals_by_step
 
-ROWS_AT_ONCE = 1 << 20
+ROWS_AT_ONCE = 1 << 17
 """Rows that are counted together."""
 WHERE = {
     REWARD_FAILURE: "reward_status in ('timeout', 'error')",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 
 from rollout_traces.ledger.columns import number_text
 
+BYTES_OF_A_VALUE = 8
+"""What a value takes in memory, at most where it is a number, and roughly where it is a text."""
 Kind = Literal["bool", "int", "float", "text", "tags", "mixed"]
 """`tags` are lists of names; `mixed` columns hold numbers and texts, all as text."""
 
@@ -52,6 +55,9 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
 def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.ChunkedArray:
     """A column as another kind that holds it; a dictionary of values of that kind stays one."""
     wanted = type_of(kind)
+    if pa.types.is_null(column.type):
+        found = unknown(len(column), kind)
+        return pa.chunked_array([found]) if isinstance(column, pa.ChunkedArray) else found
     if pa.types.is_dictionary(column.type) and column.type.value_type != wanted:
         column = column.cast(column.type.value_type)
     if column.type == wanted or pa.types.is_dictionary(column.type):
@@ -62,6 +68,22 @@ def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.Chunke
         signed = pc.if_else(pc.less(column, 0), "-Infinity", "Infinity")
         return pc.if_else(pc.is_inf(column), signed, pc.cast(column, wanted))
     return pc.cast(column, wanted, safe=False)
+
+
+def unknown(n: int, kind: Kind) -> pa.Array:
+    """A column without any value [n]; all of them share their zeros."""
+    wanted = type_of(kind)
+    zeros = _zeros(((n + 1) * BYTES_OF_A_VALUE - 1).bit_length())
+    if wanted == pa.string():
+        return pa.Array.from_buffers(wanted, n, [zeros, zeros, pa.py_buffer(b"")], n)
+    children = [pa.array([], pa.string())] if pa.types.is_list(wanted) else None
+    return pa.Array.from_buffers(wanted, n, [zeros, zeros], n, children=children)
+
+
+@cache
+def _zeros(bits: int) -> pa.Buffer:
+    """2 ** bits bytes of zeros."""
+    return pa.py_buffer(bytes(1 << bits))
 
 
 def _as_text(value: Any) -> str | None:

@@ -14,22 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.store.columns import attempts
-from rollout_traces.store.columns.kinds import Kind, cast, common_kind, type_of
+from rollout_traces.store.columns.kinds import BYTES_OF_A_VALUE, Kind, cast, common_kind, type_of
 from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, LABELLED, PLACE, TRACE
 from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, alive_rows, read_columns
 from rollout_traces.store.columns.side import SideColumns
 from rollout_traces.store.columns.values import ValuesOf
 from rollout_traces.store.labels.book import Labelled
 
-MOST_KEPT = 1 << 30
+MOST_KEPT = 256 << 20
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
 
 FEW_GROUPS = 8
 """Groups of neighbouring rows that are read by themselves, each time anew."""
 SMALL = 32 << 20
 """Bytes of columns that are read whole wherever rows are taken out of them: the next question finds them there."""
-BYTES_OF_A_VALUE = 8
-"""What a value takes in memory, roughly."""
 
 POSITION = "position"
 """A row's place among the rows of one state of the table, 0 ... N - 1."""
@@ -100,8 +98,8 @@ class Rows:
             for segment, alive in ((s, self._alive[s.number]) for s in state.segments)
         ]
         self.n_rows = sum(self._sizes)
-        self._columns: dict[str, pa.ChunkedArray] = {}
-        self._plain: dict[str, pa.ChunkedArray] = {}
+        self._columns: OrderedDict[str, pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()
         self.computed: dict[str, pa.ChunkedArray] = {}
         """Columns that whoever asks computed from all rows, [N] each, kept as long as this state."""
 
@@ -111,13 +109,13 @@ class Rows:
         Args:
             names: which; each must be in `kinds`.
         """
-        self._bring(names)
-        return pa.table({name: self._plain_column(name) for name in names})
+        columns = self._whole(names)
+        return pa.table({name: _undone(columns[name], self.kinds[name]) for name in names})
 
     def coded(self, names: Sequence[str]) -> pa.Table:
         """The same for statements: numbers, too, may be dictionaries, which take less memory and time."""
-        self._bring(names)
-        return pa.table({name: self._column(name) for name in names})
+        columns = self._whole(names)
+        return pa.table({name: columns[name] for name in names})
 
     @cached_property
     def in_order(self) -> bool:
@@ -158,10 +156,9 @@ class Rows:
         Args:
             place: its number.
         """
-        self._bring(["place"])
         found: list[np.ndarray] = []
         start = 0
-        for chunk in self._plain_column("place").chunks:
+        for chunk in self.arrow(["place"])["place"].chunks:
             found.append(np.flatnonzero(chunk.to_numpy() == place) + start)
             start += len(chunk)
         return np.concatenate(found) if found else np.empty(0, np.int64)
@@ -303,27 +300,28 @@ class Rows:
                 parts[name] += column.chunks
         return {name: _chunked(parts[name], self.kinds[name]) for name in names}
 
-    def _bring(self, names: Sequence[str]) -> None:
-        """Reads what some columns are computed from, unless it was read before."""
-        self._columns |= self._load([n for n in self._stored_for(names) if n not in self._columns])
+    def _whole(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Columns of all rows by name; those that were not asked for lately are let go where there are many."""
+        with self._lock:
+            found = {name: self._columns[name] for name in names if name in self._columns}
+        missing = [name for name in names if name not in found]
+        if missing:
+            stored = self._load([name for name in self._stored_for(missing) if name not in found]) | found
+            for name in missing:
+                found[name] = stored[name] if name in stored else self._computed_whole(name, stored)
+        with self._lock:
+            for name in names:
+                self._columns[name] = found[name]
+                self._columns.move_to_end(name)
+            size = sum(map(_size, self._columns.values()))
+            while size > MOST_KEPT and len(self._columns) > len(names):
+                size -= _size(self._columns.popitem(last=False)[1])
+        return found
 
-    def _column(self, name: str) -> pa.ChunkedArray:
-        if name not in self._columns:
-            needed = {source: self._plain_column(source) for source in self._stored_for([name])}
-            computed = _computed(name, needed, self.state, np.arange(self.n_rows))
-            self._columns[name] = (
-                computed if isinstance(computed, pa.ChunkedArray) else pa.chunked_array([computed])
-            )
-        return self._columns[name]
-
-    def _plain_column(self, name: str) -> pa.ChunkedArray:
-        column = self._column(name)
-        kind = type_of(self.kinds[name])
-        if column.type == kind or kind == pa.string():
-            return column
-        if name not in self._plain:
-            self._plain[name] = column.cast(kind)
-        return self._plain[name]
+    def _computed_whole(self, name: str, stored: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+        needed = {source: _undone(stored[source], self.kinds[source]) for source in self._stored_for([name])}
+        computed = _computed(name, needed, self.state, np.arange(self.n_rows))
+        return computed if isinstance(computed, pa.ChunkedArray) else pa.chunked_array([computed])
 
 
 _SOURCES: Mapping[str, tuple[str, ...]] = {
@@ -437,16 +435,21 @@ class Cache:
         kept = {(segment.path.name, segment.dead) for segment in segments}
         with self._lock:
             for key in [key for key in self._kept if key[:2] not in kept]:
-                self._bytes -= self._kept.pop(key).column.nbytes
+                self._bytes -= _size(self._kept.pop(key).column)
 
     def _keep(self, key: tuple[str, frozenset[int], str], column: pa.ChunkedArray) -> None:
         self._kept[key] = ValuesOf(column)
-        self._bytes += column.nbytes
+        self._bytes += _size(column)
 
     def _shrink(self, just_asked: int) -> None:
         while self._bytes > self._most and len(self._kept) > just_asked:
             _, kept = self._kept.popitem(last=False)
-            self._bytes -= kept.column.nbytes
+            self._bytes -= _size(kept.column)
+
+
+def _size(column: pa.ChunkedArray) -> int:
+    """Bytes that a column takes; one without any value takes none."""
+    return 0 if column.null_count == len(column) else int(column.nbytes)
 
 
 def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:
@@ -480,6 +483,12 @@ def _taken(columns: Mapping[str, Any], at: np.ndarray) -> dict[str, pa.Array]:
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> bool:
     return not isinstance(column, pa.ChunkedArray) or column.num_chunks == 1
+
+
+def _undone(column: pa.ChunkedArray, kind: Kind) -> pa.ChunkedArray:
+    """A column whose numbers are no dictionary of them; texts stay as they are."""
+    wanted = type_of(kind)
+    return column if column.type == wanted or wanted == pa.string() else column.cast(wanted)
 
 
 def _plain(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rollout_traces.store.columns import table as table_module
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import column_of
 from rollout_traces.store.columns.segments import (
@@ -97,6 +98,31 @@ def test_segments_of_few_and_of_many_values_are_one_column(tmp_path: Path) -> No
         texts = ["math", "code", None] * 100 + [f"source {b}" for b in range(300)] + [None] * 5
         assert table["source"].to_pylist() == texts
         assert table["run_no"].to_pylist() == [1] * 300 + [2] * 300 + [3] * 5
+
+
+def test_columns_beyond_the_bound_are_let_go_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "MOST_KEPT", N * 8 * 3)
+    names = [f"c{n}" for n in range(9)]
+    columns = {name: [float(b * (at + 1)) for b in range(N)] for at, name in enumerate(names)}
+    state = State((1,), [written(tmp_path, **columns)], {1: ("a", "run")})
+    rows = Rows(state, Cache(table_module.MOST_KEPT))
+    before = pa.total_allocated_bytes()
+    for name in names * 2:
+        assert rows.coded([name, "advantage"])[name].to_pylist() == columns[name]
+    assert pa.total_allocated_bytes() - before <= 2 * table_module.MOST_KEPT
+    assert rows.coded(names)["c8"].to_pylist() == columns["c8"]
+
+
+def test_columns_without_any_value_take_no_memory_of_their_own(tmp_path: Path) -> None:
+    rows = rows_of(written(tmp_path, reward=[1.0] * N))
+    missing = ["advantage", "n_sampled", "prompt", "flags"]
+    before = pa.total_allocated_bytes()
+    found = rows.coded(missing)
+    assert pa.total_allocated_bytes() - before < N
+    assert [found[name].null_count for name in missing] == [N] * 4
+    found.validate(full=True)
 
 
 def test_replaced_rows_of_a_segment_are_left_out(tmp_path: Path) -> None:
