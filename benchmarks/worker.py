@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextvars
+import itertools
 import os
 import tempfile
 import time
@@ -30,6 +31,8 @@ def main() -> None:
     """Prints a line for each shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", type=int, default=2000, help="steps of one rollout")
+    parser.add_argument("--lone", type=int, default=20, help="steps of one rollout, half a second apart")
+    parser.add_argument("--history", type=int, default=2000, help="such steps that were stored before")
     parser.add_argument("--long", type=int, default=10, help=f"steps of {TRACES} long traces")
     options = parser.parse_args()
     # an installed package is compiled once, not by each worker
@@ -37,6 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rollout-traces-benchmark-") as folder:
         os.environ |= {"TRACKIO_DIR": folder, "TRACKIO_TELEMETRY": "0", "HF_HUB_OFFLINE": "1"}
         small(options.small)
+        lone(options.lone, options.history)
         long(options.long)
 
 
@@ -47,6 +51,33 @@ def small(n_steps: int) -> None:
     described(
         "a step of one rollout", total, trackio_seconds("small", logged(None, batch, n_steps)) / n_steps
     )
+
+
+def lone(n_steps: int, history: int) -> None:
+    """Steps of one rollout that come one by one: the rounds that find nothing to do are part of what a step costs."""
+    batch = {key: value[:1, :64] for key, value in wide_batch(8, 64).items() if key in SMALL}
+    logger = make_logger(None, "worker-lone", announces_closes=True)
+    next_step = itertools.count()
+
+    def log_steps(n: int, apart: float) -> None:
+        for step in itertools.islice(next_step, n):
+            logger.log_rollouts(batch, step=step)
+            logger.close_step(step)
+            time.sleep(apart)
+
+    for stored, what in ((1, "at the start of a run"), (history, f"after {history:,} steps")):
+        log_steps(stored, 0)
+        logger.flush(600)
+        worker = psutil.Process(logger._pipeline._worker.pid)
+        before = worker.cpu_times()
+        log_steps(n_steps, 0.5)
+        time.sleep(1)
+        after = worker.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        print(
+            f"a lone step, one in half a second, {what}: {1e3 * used / n_steps:.1f} ms of the worker's processor"
+        )
+    logger.finish(600)
 
 
 def long(n_steps: int) -> None:

@@ -106,6 +106,10 @@ class SpoolConsumer:
         closes: where closes are written down.
         publish: called before a flush is answered, to publish the counters.
         checkpoint: called before a record; it may raise `CalledAway`.
+
+    Attributes:
+        is_awaited: somebody must be expected to wait: nothing is stored yet, the first rollouts are not, or a flush came.
+        is_idle: the last turn found nothing to do.
     """
 
     def __init__(
@@ -137,32 +141,29 @@ class SpoolConsumer:
         self._is_sending = False
         self._has_stored = False
         self._has_stored_rollouts = False
+        self.is_awaited = True
         self.is_idle = False
         self._failures = 0
         self._not_before = 0.0
         self._begin()
 
     @property
-    def is_awaited(self) -> bool:
-        """True while somebody must be expected to wait: nothing is stored yet, the first rollouts are not, or a flush came."""
-        if not self._has_stored:
-            return True
-        return any(
-            item.kind in CLOSING or (item.kind == ROLLOUTS and not self._has_stored_rollouts)
-            for item in self._consumed.values()
-        )
-
-    @property
     def n_waiting(self) -> int:
         """Records that are not seen in the store yet."""
         return sum(len(reader.names()) for reader in self._readers())
 
-    def run_until(self, is_over: Callable[[], bool], after_turn: Callable[[], None] = lambda: None) -> None:
+    def run_until(
+        self,
+        is_over: Callable[[], bool],
+        after_turn: Callable[[], None] = lambda: None,
+        rest: Callable[[float], object] = time.sleep,
+    ) -> None:
         """Processes records until it is told to stop.
 
         Args:
             is_over: asked after every turn.
             after_turn: called after every turn.
+            rest: called with seconds after a turn that found nothing to do.
         """
         pause = PAUSES[0]
         while not is_over():
@@ -170,7 +171,7 @@ class SpoolConsumer:
             if not self.is_idle:
                 pause = PAUSES[0]
             else:
-                time.sleep(pause)
+                rest(pause)
                 pause = min(pause * 1.5, SENDING_PAUSE if self._is_sending else PAUSES[1])
             after_turn()
 
@@ -250,6 +251,10 @@ class SpoolConsumer:
             moved = True
         return moved, False
 
+    def _awaits(self, item: Consumed) -> bool:
+        """True where somebody must be expected to wait until a record is stored."""
+        return item.kind in CLOSING or (item.kind == ROLLOUTS and not self._has_stored_rollouts)
+
     def _take_logged(self) -> set[Token]:
         tokens = self.sink.take_logged()
         self._n_logged += len(tokens)
@@ -280,6 +285,7 @@ class SpoolConsumer:
             tokens = self._take_logged()
         n_rows = len(record.arrays["lengths"]) if record.kind == ROLLOUTS else 0
         self._consumed[place] = Consumed(source, record.kind, step, n_rows, tokens)
+        self.is_awaited |= self._awaits(self._consumed[place])
         if step is not None:
             self._of_open_step.setdefault(step, []).append(place)
 
@@ -475,6 +481,7 @@ class SpoolConsumer:
         self._count_stored(list(items.values()))
         self._has_stored |= bool(items)
         self._has_stored_rollouts |= any(item.kind == ROLLOUTS for item in items.values())
+        self.is_awaited = not self._has_stored or any(map(self._awaits, self._consumed.values()))
         for place, item in items.items():
             self._replay.let_go(place)
             self.sink.stored.scalars.difference_update(t for t in item.tokens if isinstance(t, int))

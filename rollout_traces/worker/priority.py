@@ -26,8 +26,8 @@ from rollout_traces.worker.called_away import CalledAway
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
-LOOK_EVERY = 0.1
-"""Seconds between two looks whether somebody waits."""
+LOOK_EVERY = 0.25
+"""Seconds between two looks whether somebody waits, and between two rounds of the niced thread that find nothing to do."""
 
 
 class Rounds(Protocol):
@@ -36,14 +36,19 @@ class Rounds(Protocol):
     @property
     def is_awaited(self) -> bool: ...
 
-    def run_until(self, is_over: Callable[[], bool], after_turn: Callable[[], None]) -> None: ...
+    def run_until(
+        self,
+        is_over: Callable[[], bool],
+        after_turn: Callable[[], None],
+        rest: Callable[[float], object] = ...,
+    ) -> None: ...
 
 
 class TwoPriorities:
     """Runs a loop on the thread that suits who waits.
 
     Args:
-        somebody_waits: asked ten times a second.
+        somebody_waits: asked four times a second.
     """
 
     def __init__(self, somebody_waits: Callable[[], bool]) -> None:
@@ -101,6 +106,10 @@ class TwoPriorities:
             self._over.set()
         return self._over.is_set()
 
+    def _rest(self, seconds: float) -> None:
+        """Rests where nobody waits, and no longer than nobody does."""
+        self._in_front.wait(max(seconds, LOOK_EVERY))
+
     def _go_round_niced(
         self, loop: Rounds, is_over: Callable[[], bool], after_turn: Callable[[], None]
     ) -> None:
@@ -109,7 +118,9 @@ class TwoPriorities:
         try:
             while not self._over.is_set():
                 with self._turning, contextlib.suppress(CalledAway):
-                    loop.run_until(lambda: self._in_front.is_set() or self._is_over(is_over), after_turn)
+                    loop.run_until(
+                        lambda: self._in_front.is_set() or self._is_over(is_over), after_turn, self._rest
+                    )
                 while self._in_front.is_set() and not self._over.wait(LOOK_EVERY):
                     pass
         except BaseException as error:  # noqa: BLE001  raised again on the main thread

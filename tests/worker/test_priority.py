@@ -20,16 +20,17 @@ class Rounds:
         self.is_awaited = False
         self.nice = []
         self.inside = 0
+        self.pause = 0.001
         self.work = lambda: None
 
-    def run_until(self, is_over, after_turn):
+    def run_until(self, is_over, after_turn, rest=time.sleep):
         while not is_over():
             self.inside += 1
             assert self.inside == 1, "two threads at once"
             self.nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
             try:
                 self.work()
-                time.sleep(0.001)
+                rest(self.pause)
             finally:
                 self.inside -= 1
             after_turn()
@@ -85,9 +86,10 @@ class TestTwoPriorities:
 
     def test_the_thread_that_gives_way_is_called_away_within_its_work(self, running):
         rounds, waiting, priorities, *_ = running
-        called = []
+        begun, called = threading.Event(), []
 
         def work():
+            begun.set()
             while not waiting.is_set():
                 time.sleep(0.001)
             deadline = time.monotonic() + 30
@@ -100,9 +102,19 @@ class TestTwoPriorities:
 
         wait_for(lambda: rounds.nice and rounds.newest() == NICENESS)
         rounds.work = work
+        assert begun.wait(30)
         waiting.set()
         wait_for(lambda: called and rounds.nice[-1] < NICENESS)
         priorities.checkpoint()
+
+    def test_it_rests_no_longer_than_nobody_waits(self, running):
+        rounds, waiting, *_ = running
+        wait_for(lambda: rounds.nice and rounds.newest() == NICENESS)
+        rounds.pause = 3600.0
+        time.sleep(0.5)
+        rounds.pause = 0.001
+        waiting.set()
+        wait_for(lambda: rounds.nice[-1] < NICENESS)
 
     def test_what_fails_on_it_ends_the_worker(self, running):
         rounds, _, _, failed, thread = running
