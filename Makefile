@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo test lint types unit browser slow test-trainers faults contract oldest ranges benchmarks format clean
+.PHONY: help demo example test lint types unit browser slow test-trainers faults contract oldest ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -18,6 +18,9 @@ help: ## this list
 demo: .venv/.demo ## trains a tiny model with GRPO on this machine, then opens the inspector (SERVE=0: only trains)
 	$(BIN)/python examples/tiny_grpo.py $(DEMO_ARGS)
 	@if [ "$(SERVE)" != "0" ]; then exec $(BIN)/rollout-traces show --project tiny-grpo; fi
+
+example: .venv/.demo ## trains the run that `show --example` opens anew, and writes it into the package
+	$(BIN)/python examples/make_example.py
 
 test: lint types unit ## everything but the slow suites: lint, types, unit, Trackio, browser
 

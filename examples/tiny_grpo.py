@@ -18,7 +18,7 @@ from tiny_grpo.learner import (
 )
 from tiny_grpo.model import make_model, train_tokenizer
 from tiny_grpo.sampler import Sampler
-from tiny_grpo.task import REWARD_WEIGHTS, Problem, make_problem
+from tiny_grpo.task import REWARD_WEIGHTS, Problem, World, make_problem
 from tiny_grpo.warm_up import tokenizer_texts, warm_up
 
 import rollout_traces as rt
@@ -68,6 +68,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max-rollout-traces-per-step", type=int, default=32, help="0: none (default: %(default)s)"
     )
+    parser.add_argument(
+        "--trouble", action="store_true", help="a tool host fails, and a reward changes, half-way"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     return parser.parse_args(argv)
 
@@ -94,12 +97,15 @@ def draw_problems(args: argparse.Namespace) -> tuple[list[Problem], list[Problem
 def train(model, tokenizer, args: argparse.Namespace, logger: rt.RolloutLogger) -> History:
     """Run GRPO; after the update of step n the policy version is n + 1."""
     problems, held_out = draw_problems(args)
-    sampler = Sampler(tokenizer, args.group_size, args.seed)
+    world = World()
+    sampler = Sampler(tokenizer, args.group_size, args.seed, world)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0)
     history, started = History(), 0
     print("step  reward  success  tokens  seconds")
     for step in range(args.steps):
         begin = time.perf_counter()
+        if args.trouble:
+            world.go_wrong(step)
         if step % args.eval_every == 0:
             logger.log_rollouts(
                 evaluate(model, tokenizer, held_out, step, args), step=step, split="eval-rollout"

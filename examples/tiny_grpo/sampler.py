@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from .task import TOOLS, Episode, Problem
+from .task import TOOLS, Episode, Problem, World
 
 MAX_SAMPLED = 150  # tokens the model may write in one rollout, over all its turns
 
@@ -78,13 +78,20 @@ class Sampler:
     Args:
         tokenizer: With a chat template.
         group_size: Rollouts of each problem.
-        max_sampled: Tokens the model may write in one rollout.
         seed: Seeds the draws.
+        world: What the environment does.
+        max_sampled: Tokens the model may write in one rollout.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, group_size: int, seed: int, max_sampled: int = MAX_SAMPLED
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        group_size: int,
+        seed: int,
+        world: World | None = None,
+        max_sampled: int = MAX_SAMPLED,
     ) -> None:
+        self.world = world or World()
         self.tokenizer = tokenizer
         self.group_size = group_size
         self.max_sampled = max_sampled
@@ -96,7 +103,8 @@ class Sampler:
         """Put the group of one problem in flight."""
         prompt = self._render(Episode(problem).opening(), reply_next=True, tools=TOOLS)
         group_id = next(self.group_ids)
-        group = [Rollout(Episode(problem), group_id) for _ in range(self.group_size)]
+        hosts = itertools.islice(itertools.cycle(self.world.hosts), self.group_size)
+        group = [Rollout(Episode(problem, host, self.world.short), group_id) for host in hosts]
         for rollout in group:
             rollout.forced.extend(prompt)
             rollout.put_in(len(prompt))

@@ -7,7 +7,7 @@ import json
 import operator
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SYSTEM = "Solve the problem with the calculator, then give the result in \\boxed{}."
@@ -23,6 +23,9 @@ TOOLS = [
 ]
 MAX_TOOL_CALLS = 3
 REWARD_WEIGHTS = {"correct": 0.8, "format": 0.15, "brevity": 0.05}
+HOST_DOWN = range(18, 26)
+STRICTER_FROM = 22
+"""When a troubled run's second tool host is down, and since when short means shorter."""
 
 NAMES = ["Mia", "Leo", "Ana", "Tom", "Eva", "Sam", "Zoe", "Max", "Ida", "Ben"]
 THINGS = ["apples", "books", "coins", "stamps", "shells", "cards", "pens", "cakes"]
@@ -122,11 +125,43 @@ TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
+@dataclass
+class ToolHost:
+    """A machine that runs the calculator; every call to one that is down times out."""
+
+    name: str
+    down: bool = False
+
+    def run(self, text: str) -> str:
+        """Answer the call in an assistant turn."""
+        return f"error: {self.name} timed out" if self.down else run_tool(text)
+
+
+@dataclass
+class World:
+    """What the environment does now.
+
+    Attributes:
+        hosts: Where calls go; the rollouts of a group take turns.
+        short: Tokens a question up to which an answer is a short one.
+    """
+
+    hosts: tuple[ToolHost, ...] = field(default_factory=lambda: (ToolHost("calc-a"), ToolHost("calc-b")))
+    short: int = 60
+
+    def go_wrong(self, step: int) -> None:
+        """Be as a troubled run's environment is at a step: one host is down, and then the rules change."""
+        self.hosts[1].down = step in HOST_DOWN
+        self.short = 40 if step >= STRICTER_FROM else 60
+
+
 class Episode:
     """The environment of one rollout: answers tool calls, asks the follow-up, scores the end."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, host: ToolHost | None = None, short: int = 60) -> None:
         self.problem = problem
+        self.host = host or ToolHost("calc-a")
+        self.short = short
         self.boxed: list[str | None] = []
         self.tool_calls = 0
         self.tool_errors = 0
@@ -147,7 +182,7 @@ class Episode:
         """
         if "<tool_call>" in text:
             self.tool_calls += 1
-            result = run_tool(text)
+            result = self.host.run(text)
             self.tool_errors += result.startswith("error")
             self.well_formed &= (
                 not result.startswith("error") and text.startswith("<think>") and "</think>" in text
@@ -185,7 +220,7 @@ class Episode:
         correct = sum(box == answer for box, answer in zip(self.boxed, answers, strict=False)) / len(answers)
         finished = len(self.boxed) == len(answers)
         per_question = n_sampled / len(answers)
-        brevity = 1.0 if per_question <= 60 else 0.5 if per_question <= 90 else 0.0
+        brevity = 1.0 if per_question <= self.short else 0.5 if per_question <= 1.5 * self.short else 0.0
         return {
             "correct": correct,
             "format": float(finished and self.well_formed),

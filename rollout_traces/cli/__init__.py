@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import keyword
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-if TYPE_CHECKING:
-    import typer
+import typer
 
-HELPERS = frozenset({"conversation", "opening", "options", "progress", "tables"})
+HELPERS = frozenset({"conversation", "example", "lean", "opening", "options", "progress", "tables"})
 """Modules here that are no command."""
 
 
@@ -28,8 +28,6 @@ def build_app(names: Sequence[str] | None = None) -> typer.Typer:
     Args:
         names: load these commands only; all by default.
     """
-    import typer
-
     app = typer.Typer(
         name="rollout-traces",
         help="See what your policy wrote: rollouts of RL training as conversations, token for token.",
@@ -44,19 +42,48 @@ def build_app(names: Sequence[str] | None = None) -> typer.Typer:
 
 
 def main() -> None:
-    """Runs the command of this process's arguments; what went wrong is one message and exit code 1."""
+    """Runs the command of this process's arguments; what went wrong is one message and exit code 1.
+
+    A reader that has read enough (`| head`) ends it, with exit code 0; `NO_COLOR` in the environment leaves colours out.
+    """
+    from rollout_traces.cli.lean import leave_pandas_out
     from rollout_traces.errors import RolloutTracesError
 
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     app = build_app([wanted] if wanted in commands() else None)
+    leave_pandas_out(wanted)
+    colour = False if os.environ.get("NO_COLOR") else None
     try:
-        app()
+        app(color=colour)
+    except SystemExit as end:
+        if not _reader_left(end):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
     except RolloutTracesError as error:
-        import typer
-
-        typer.secho(str(error), err=True, fg="red")
+        typer.secho(str(error), err=True, fg="red", color=colour)
         raise SystemExit(1) from error
 
 
-def _group() -> None:
+def _reader_left(end: BaseException) -> bool:
+    """Whether what ended this process began with a pipe that its reader closed."""
+    cause: BaseException | None = end
+    while cause is not None and not isinstance(cause, BrokenPipeError):
+        cause = cause.__context__
+    return cause is not None
+
+
+def _print_version(asked: bool) -> None:
+    from rollout_traces import __version__
+
+    if asked:
+        typer.echo(f"rollout-traces {__version__}")
+        raise typer.Exit
+
+
+def _group(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
     pass

@@ -28,8 +28,8 @@ def register(app: typer.Typer) -> None:
 
 
 def delete(
-    project: options.Project = None,
     run: options.Run = None,
+    project: options.Project = None,
     split: options.Split = None,
     steps: options.StepRange = None,
     where: options.Where = "",
@@ -50,7 +50,7 @@ def delete(
     whole runs, the index and side tables. Copies on servers, on Spaces and in exports stay. Logged scalars and
     media go with whole runs alone.
 
-    Example: rollout-traces delete -p gsm8k --run run-001 --steps :100
+    Example: rollout-traces delete run-001 -p gsm8k --steps :100
     """
     from rollout_traces.cli.opening import open_for
 
@@ -58,7 +58,7 @@ def delete(
     retained = older_than is not None or keep_gb is not None
     if bool(selected) == retained:
         raise typer.BadParameter(
-            "name what goes: --run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
+            "name what goes: a run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
             " --keep-gb."
         )
     store = open_for(project, None, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json
+from rollout_traces.cli.tables import print_rows
 from rollout_traces.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def events(
     before, changed = settings_changed(store, name)
     found = timeline(store.table(), name, split, before=before, changed=changed)
     if as_json:
-        print_json([asdict(event) for event in found])
+        print_rows([asdict(event) for event in found])
     elif not found:
         typer.echo("nothing happened")
     for event in found if not as_json else ():

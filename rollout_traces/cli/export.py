@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    out: options.Out,
     *,
-    source: options.From,
     which: options.Which,
+    out: Annotated[Path | None, typer.Argument(help="File or folder to write.")] = None,
+    source: options.From,
     sort: options.Sort = None,
     file_format: Annotated[
         str | None,
@@ -72,7 +72,9 @@ def export(
 ) -> None:
     """Write rollouts to JSONL or parquet, or training data to a folder, with a manifest.
 
-    Example: rollout-traces export good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
+    The file comes last, after the run where one is meant.
+
+    Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
     from rollout_traces.export import ExportQuery, export_partitioned
@@ -80,6 +82,11 @@ def export(
     from rollout_traces.export.training import FORMATS as TRAINING_FORMATS
     from rollout_traces.export.training import TrainingOptions, export_training
 
+    if out is None:
+        which, name = options.word_alone(which, None)
+        if name is None:
+            raise typer.BadParameter("name the file or folder to write.")
+        out = Path(name)
     store = source.open()
     if partition_by is not None:
         rows = export_partitioned(

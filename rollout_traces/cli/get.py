@@ -47,6 +47,7 @@ def get(
         print_json(
             {
                 "id": trace_id,
+                "uid": store.uid(trace_id),
                 "metadata": record.metadata,
                 "messages": record.messages,
                 "details": store.details(trace_id),
@@ -58,11 +59,11 @@ def get(
         transcript = store.transcript(trace_id)
     except StoreError as error:
         transcript, damaged = None, str(error)
-    _print(trace_id, record, transcript, store.details(trace_id), damaged, raw)
+    _print(store.uid(trace_id), record, transcript, store.details(trace_id), damaged, raw)
 
 
 def _print(
-    trace_id: str,
+    uid: str,
     record: TraceRecord,
     transcript: Transcript | None,
     details: Mapping[str, Any],
@@ -76,7 +77,7 @@ def _print(
 
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal
-    console.print(Text(harmless(trace_id), style="bold"))
+    console.print(Text(harmless(uid), style="bold"))
     known = {k: v for k, v in record.metadata.items() if k not in HIDDEN and v is not None}
     console.print(Text("  ".join(f"{harmless(str(k))} {cell(v)}" for k, v in known.items()), style="dim"))
     for flag in details.get("flags", ()):

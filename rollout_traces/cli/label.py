@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.tables import print_rows, print_table
 from rollout_traces.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _print(store: Store, rollouts: list[str], as_json: bool) -> None:
     wanted = [store.uid(store.find(rollout)) for rollout in rollouts] or list(entries)
     found = [entry for uid in wanted for entry in entries.get(uid, ())]
     if as_json:
-        print_json([asdict(entry) for entry in found])
+        print_rows([asdict(entry) for entry in found])
     elif not rollouts:
         print_table(["label", "rollouts"], [[name, n] for name, n in store.labels.names().items()])
     else:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.tables import print_rows, print_table
 from rollout_traces.terminal_text import harmless
 
 
@@ -38,7 +38,7 @@ def last_rollouts(
         ]
     rows = sorted(rows, key=lambda row: -row["tokens"])[:limit]
     if as_json:
-        print_json(rows)
+        print_rows(rows)
         return
     hurt = not_all_stored(project)
     if rows:

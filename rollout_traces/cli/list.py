@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.tables import print_rows, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import RowPage, Store
 
+WHAT = ("rollouts", "steps", "columns", "runs", "projects")
 SHOWN = (
     "step",
     "group",
@@ -32,30 +33,38 @@ def register(app: typer.Typer) -> None:
 
 
 def list_rollouts(
-    what: Annotated[str, typer.Argument(help="projects, runs, steps, columns or rollouts.")] = "rollouts",
     *,
-    source: options.From,
     which: options.Which,
+    what: Annotated[
+        str | None, typer.Argument(help="rollouts (the default), steps, columns, runs or projects.")
+    ] = None,
+    source: options.From,
     sort: options.Sort = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma separated.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
     after: Annotated[str | None, typer.Option(help="Cursor of the page before, as it printed it.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List rollouts by any filter and sort, or projects, runs, steps and columns.
+    """List rollouts by any filter and sort, or steps, columns, runs and projects.
 
-    Example: rollout-traces list -p gsm8k -w "reward < 0.5 and flags has 'truncated'" -s -n_sampled
+    Example: rollout-traces list run-001 -p gsm8k -w "reward < 0.5 and flags has 'truncated'" -s -n_sampled
+    Example: rollout-traces list runs
     """
+    if what is None and which.run in WHAT:
+        which, what = options.word_alone(which, what)
+    what = what or "rollouts"
     if what == "projects":
         _projects(as_json)
         return
-    if what not in ("runs", "steps", "columns", "rollouts"):
-        raise typer.BadParameter(f"{what!r}; expected projects, runs, steps, columns or rollouts.")
+    if what not in WHAT:
+        raise typer.BadParameter(f"{what!r}; expected {', '.join(WHAT)}.")
     store = source.open()
+    if which.run is not None:
+        store.run(which.run)
     if what in ("steps", "rollouts"):
         options.check_split(store, which)
     if what == "runs":
-        _print([_plain(info) for info in store.runs()], as_json)
+        _runs(store, which, as_json)
     elif what == "columns":
         _print([_plain(info) for info in store.columns(which.rows)], as_json)
     elif what == "steps":
@@ -71,9 +80,31 @@ def _projects(as_json: bool) -> None:
 
     found = local_projects()
     if as_json:
-        print_json(found)
+        print_rows([{"project": name} for name in found])
     else:
         print_table(["project"], [[name] for name in found], title=f"in {trackio_dir()}")
+
+
+def _runs(store: Store, which: options.Which, as_json: bool) -> None:
+    found = store.runs() if which.run is None else [store.run(which.run)]
+    if as_json:
+        print_rows([_plain(info) for info in found])
+        return
+    rows = [
+        [
+            info.name,
+            info.id,
+            info.started[:19],
+            info.last_step,
+            info.n_traces,
+            info.n_rollouts,
+            info.splits,
+            tuple(str(step) for step in info.resumed_at),
+        ]
+        for info in found
+    ]
+    names = ["run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at"]
+    print_table(names, rows, title=f"in {store.source.label}")
 
 
 def _steps(store: Store, which: options.Which, as_json: bool) -> None:
@@ -108,7 +139,7 @@ def _rollouts(store: Store, page: RowPage, names: list[str], as_json: bool) -> N
         rows = [
             {name: _json_value(row[name]) for name in names} if names else row.as_dict() for row in page.rows
         ]
-        print_json({"total": page.total, "next": page.next, "rows": rows})
+        print_rows(rows, total=page.total, next=page.next)
         return
     if not names:
         several = [n for n in ("run", "split") if len({row[n] for row in page.rows}) > 1]
@@ -136,7 +167,7 @@ def _plain(info: Any) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print_json(rows)
+        print_rows(rows)
     else:
         names = list(rows[0]) if rows else ["nothing"]
         print_table(names, [[row[name] for name in names] for row in rows])

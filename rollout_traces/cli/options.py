@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -34,7 +33,7 @@ Space = Annotated[
 ]
 Run = Annotated[
     str | None,
-    typer.Option("--run", "-r", help="Name or id of a run; all by default.", rich_help_panel="Which"),
+    typer.Argument(help="A run: its name or id, or the beginning of either; all by default."),
 ]
 Split = Annotated[
     str | None, typer.Option(help="rollout or eval-rollout; all by default.", rich_help_panel="Which")
@@ -72,7 +71,6 @@ AllRows = Annotated[
     typer.Option("--all", help="Every rollout, traced or not.", rich_help_panel="Which"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Out = Annotated[Path, typer.Argument(help="File to write.")]
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class From:
 
 @dataclass(frozen=True)
 class Which:
-    """Which rollouts are meant, as `--run` to `--all` say it."""
+    """Which rollouts are meant, as the run, and `--split` to `--all`, say it."""
 
     run: Run = None
     split: Split = None
@@ -125,6 +123,11 @@ class Which:
             "text": self.text,
             "rows": self.rows,
         }
+
+
+def word_alone(which: Which, word: str | None) -> tuple[Which, str | None]:
+    """Of a command that takes `[RUN] WORD`: what stands alone is the word."""
+    return (which, word) if word is not None else (replace(which, run=None), which.run)
 
 
 def check_split(store: Store, which: Which) -> None:

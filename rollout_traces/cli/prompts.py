@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.tables import print_rows, print_table
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def prompts(
     if key is not None:
         visits = prompt_over_time(store.table(), key, runs=[name] if name else [])
         if as_json:
-            print_json([asdict(visit) for visit in visits])
+            print_rows([asdict(visit) for visit in visits])
             return
         names = ["run", "split", "step", "tried", "solved", "mean reward", "tokens", "stopped", "rollouts"]
         rows = [
@@ -53,7 +53,7 @@ def prompts(
     which = Selection(name, split, options.parse_steps(steps))
     found = list_prompts(store.table(), which, order=cast(Order, sort), limit=limit)
     if as_json:
-        print_json(asdict(found))
+        print_rows([asdict(p) for p in found.prompts], total=found.total, keyless=found.keyless)
         return
     names = [
         "prompt key",

@@ -32,7 +32,8 @@ def run(
         typer.Option(help="Rollouts kept per step and split; else what the trainer's config says."),
     ] = None,
     project: Annotated[
-        str | None, typer.Option(help="Trackio project, where the trainer opens none.")
+        str | None,
+        typer.Option("--project", "-p", help="Trackio project, where the trainer opens none."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Run name, where the trainer opens none.")] = None,
     selection: Annotated[

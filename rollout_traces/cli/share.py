@@ -17,7 +17,11 @@ def register(app: typer.Typer) -> None:
 
 def share(
     rollouts: Annotated[
-        list[str] | None, typer.Argument(help="Rollouts: uid or trace id, or the beginning of either.")
+        list[str] | None,
+        typer.Argument(
+            help="Rollouts: uid or trace id, or the beginning of either; the run, with --group or --explain.",
+            metavar="[ROLLOUTS]... | [RUN]",
+        ),
     ] = None,
     *,
     source: options.From,
@@ -30,7 +34,6 @@ def share(
         bool, typer.Option("--explain", help="The run's report; with --step, what changed there.")
     ] = False,
     step: Annotated[int | None, typer.Option(help="The step that --explain explains.")] = None,
-    run: options.Run = None,
     split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
     redact_pattern: Annotated[
         list[str] | None,
@@ -40,10 +43,15 @@ def share(
     """Write one HTML file that anybody can open from disk: no server, no network.
 
     Example: rollout-traces share -p gsm8k f015d31ca8e3-12 --redact-pattern 'sk-\\w+' -o page.html
+    Example: rollout-traces share run-001 -p gsm8k --explain --step 85
     """
     from rollout_traces.inspector.share import Shared, shared_contents, shared_page
     from rollout_traces.inspector.workspace import Workspace
 
+    of_run = group is not None or explain
+    if of_run and len(rollouts or ()) > 1:
+        raise typer.BadParameter(f"expected one run; seen {', '.join(rollouts or ())}.")
+    run, rollouts = (next(iter(rollouts or ()), None), None) if of_run else (None, rollouts)
     chosen = [bool(rollouts), compare is not None, group is not None, explain]
     if sum(chosen) != 1:
         raise typer.BadParameter(
@@ -51,10 +59,9 @@ def share(
         )
     store = source.open()
     try:
-        needs_run = group is not None or explain
         wanted = Shared(
             store.project,
-            run=options.run_name(store, run) if needs_run else "",
+            run=options.run_name(store, run) if of_run else "",
             split=split,
             compared=compare,
             group=None if group is None else parse_group(group),

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import webbrowser
+from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,12 @@ def show(
             help="Project to open, or where an export lies (a folder, s3://…, hf://…); all on this machine by default.",
         ),
     ] = None,
+    example: Annotated[
+        bool,
+        typer.Option(
+            "--example", help="Open a small run that comes with the package; nothing is kept of it."
+        ),
+    ] = False,
     server_url: Annotated[str | None, typer.Option(help="Read from this Trackio server instead.")] = None,
     space: Annotated[str | None, typer.Option(help="Read from this Hugging Face Space, user/name.")] = None,
     host: Annotated[
@@ -79,45 +86,58 @@ def show(
 
     The printed address holds a token; keep it to yourself. Trackio's own dashboard is at /trackio/.
 
+    Example: rollout-traces show --example
     Example: rollout-traces show --project gsm8k
     """
-    from rollout_traces.errors import RolloutTracesError
+    from rollout_traces.errors import ConfigError, RolloutTracesError
 
+    state: dict[str, str] = {}
     try:
-        _need_the_extra()
-        from rollout_traces.inspector.access import chosen_token, named_tokens
-        from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
-        from rollout_traces.inspector.workspace import Workspace
+        with ExitStack() as place:
+            if example:
+                from rollout_traces.cli.example import FIRST_PAGE, example_home
 
-        workspace = Workspace(
-            server_url=server_url,
-            space=space,
-            projects=(project,) if project else (),
-            query_seconds=query_seconds,
-            may_label=not no_labels,
-        )
-        owner = login()
-        options = ServerOptions(
-            host=host,
-            port=free_port(host) if port is None else checked_port(host, port),
-            token=chosen_token(host, no_token),
-            owner=owner,
-            named_tokens=named_tokens(os.environ, owner),
-            allow_hosts=tuple(allow_host or ()),
-            trusted_proxies=tuple(trusted_proxy or ()),
-            frame_ancestors=tuple(frame_ancestor or ()),
-            root_path=root_path,
-            mount_trackio=workspace.has_dashboard and not no_trackio,
-            trackio_sql=trackio_sql,
-            write_token=_write_token(no_trackio) if receive_logs else None,
-        )
-        _serve(workspace, options, project, no_browser)
+                if project or server_url or space:
+                    raise ConfigError(
+                        "--example is a project of its own. Leave --project, --server-url and --space out."
+                    )
+                project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
+            _need_the_extra()
+            from rollout_traces.inspector.access import chosen_token, named_tokens
+            from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+            from rollout_traces.inspector.workspace import Workspace
+
+            workspace = Workspace(
+                server_url=server_url,
+                space=space,
+                projects=(project,) if project else (),
+                query_seconds=query_seconds,
+                may_label=not no_labels,
+            )
+            owner = login()
+            options = ServerOptions(
+                host=host,
+                port=free_port(host) if port is None else checked_port(host, port),
+                token=chosen_token(host, no_token),
+                owner=owner,
+                named_tokens=named_tokens(os.environ, owner),
+                allow_hosts=tuple(allow_host or ()),
+                trusted_proxies=tuple(trusted_proxy or ()),
+                frame_ancestors=tuple(frame_ancestor or ()),
+                root_path=root_path,
+                mount_trackio=workspace.has_dashboard and not no_trackio,
+                trackio_sql=trackio_sql,
+                write_token=_write_token(no_trackio) if receive_logs else None,
+            )
+            _serve(workspace, options, project, page_address(options, project, **state), no_browser)
     except RolloutTracesError as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(1) from error
 
 
-def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no_browser: bool) -> None:
+def _serve(
+    workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
+) -> None:
     from rollout_traces.inspector.listening import serve
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
@@ -133,7 +153,6 @@ def _serve(workspace: Workspace, options: ServerOptions, project: str | None, no
             "travels unencrypted; put a proxy with https in front of it."
         )
     server = build_server(workspace, options)
-    address = page_address(options, project)
     typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
     if not server.no_dashboard:
         typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")
@@ -175,13 +194,19 @@ def _write_token(no_trackio: bool) -> str:
     return token
 
 
-def page_address(options: ServerOptions, project: str | None = None) -> str:
-    """The address to open in a browser, its token in the fragment, which a browser keeps to itself."""
+def page_address(options: ServerOptions, project: str | None = None, **state: str) -> str:
+    """The address to open in a browser, its token in the fragment, which a browser keeps to itself.
+
+    Args:
+        options: how it is served.
+        project: the project that is open.
+        **state: further names and values of a page's address, such as `page`.
+    """
     from urllib.parse import urlencode
 
     from rollout_traces.inspector.access import PARAMETER
 
-    query = f"?{urlencode({'project': project})}" if project else ""
+    query = f"?{urlencode({'project': project, **state})}" if project else ""
     token = f"#{urlencode({PARAMETER: options.token})}" if options.token else ""
     return f"{server_address(options)}/{query}{token}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import cell, print_json, print_table
+from rollout_traces.cli.tables import cell, print_rows, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -23,12 +23,12 @@ def register(app: typer.Typer) -> None:
 
 
 def stats(
+    *,
+    which: options.Which,
     column: Annotated[
         str | None, typer.Argument(help="A column to count; one line a step when none is named.")
     ] = None,
-    *,
     source: options.From,
-    which: options.Which,
     by: Annotated[
         list[str] | None, typer.Option("--by", help="Tell the values of this column apart; may be repeated.")
     ] = None,
@@ -48,6 +48,7 @@ def stats(
     Splits are never mixed. Figures with --by, --mean and the like speak of all rollouts; a column is counted
     over the kept ones, with --all over all.
 
+    Example: rollout-traces stats run-001 reward
     Example: rollout-traces stats -p gsm8k --by source --mean mismatch_k3 --p95 n_sampled
     """
     from rollout_traces.store.aggregate import Measure
@@ -56,11 +57,13 @@ def stats(
         "mean": mean, "std": std, "min": least, "max": most, "sum": total, "p50": p50, "p95": p95, "p99": p99
     }  # fmt: skip
     measures = [Measure(name, each) for name, columns in asked.items() for each in _listed(columns)]
+    store = source.open()
+    if column is None and which.run is not None and _is_column(store, which):
+        which, column = options.word_alone(which, column)
     if column is not None and (measures or by):
         raise typer.BadParameter(
             f"--by, --mean and the like take columns by themselves; leave {column!r} out."
         )
-    store = source.open()
     options.check_split(store, which)
     if measures or by:
         found = store.aggregate(_listed(by), measures, **(which.asked() | {"rows": "all"}))
@@ -78,6 +81,12 @@ def stats(
         _print_rows([each.as_dict() for each in figures], as_json)
 
 
+def _is_column(store: Store, which: options.Which) -> bool:
+    """Whether the one word given names a column, and no run."""
+    runs = {name for info in store.runs() for name in (info.name, info.id)}
+    return which.run not in runs and which.run in {info.name for info in store.columns(which.rows)}
+
+
 def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:
     """How a column is spread, split by split."""
     splits = [which.split] if which.split is not None else _splits(store, which)
@@ -89,7 +98,7 @@ def _count(store: Store, column: str, which: options.Which, bins: int, as_json: 
     ]
     if as_json:
         place = [{"split": split} if several else {} for split, _, _ in counted]
-        print_json(
+        print_rows(
             [
                 {**at, "value": value, "count": count}
                 for at, (_, value, count) in zip(place, counted, strict=True)
@@ -132,7 +141,7 @@ def _listed(columns: list[str] | None) -> list[str]:
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print_json(rows)
+        print_rows(rows)
     elif not rows:
         typer.echo("no rollouts yet")
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.plain_values import plain
 from rollout_traces.terminal_text import one_line
 
 CELL = 48
@@ -113,10 +112,23 @@ def fitted(widths: Sequence[int], room: int, least: Sequence[int]) -> list[int]:
         longest -= 1
 
 
+def print_rows(rows: Sequence[Any], total: int | None = None, **more: Any) -> None:
+    """Prints rows as JSON, in the one shape that every command has for them: `rows`, and `total`, how many there are.
+
+    Args:
+        rows: plain values by name.
+        total: how many there are in all; as many as are printed by default.
+        **more: what else is known of them, such as `next`, the cursor behind the last one.
+    """
+    print_json({"rows": list(rows), "total": len(rows) if total is None else total, **more})
+
+
 def print_json(value: Any) -> None:
     """Prints JSON on standard output."""
     import orjson
     import typer
+
+    from rollout_traces.plain_values import plain
 
     typer.echo(orjson.dumps(plain(value), option=orjson.OPT_INDENT_2, default=str).decode())
 

@@ -52,18 +52,22 @@ def list_runs(connection: sqlite3.Connection) -> list[RunInfo]:
 
 
 def find_run_id(connection: sqlite3.Connection, wanted: str) -> str:
-    """The id of the run of that id or name.
+    """The id of the run of that id or name, or the only one whose id or name begins so.
 
     Raises:
-        StoreError: there is none, or several share the name.
+        StoreError: there is none, or several share the name or beginning.
     """
     runs = connection.execute("SELECT run_id, name, started FROM runs ORDER BY started, run").fetchall()
-    found = [run for run in runs if run[0] == wanted] or [run for run in runs if run[1] == wanted]
+    found = (
+        [run for run in runs if run[0] == wanted]
+        or [run for run in runs if run[1] == wanted]
+        or [run for run in runs if wanted and (run[0].startswith(wanted) or run[1].startswith(wanted))]
+    )
     if not found:
         raise StoreError(f"no run {wanted!r}. Runs: {', '.join(name for _, name, _ in runs) or 'none'}.")
     if len(found) > 1:
-        ids = ", ".join(f"{run_id} (started {started})" for run_id, _, started in found)
-        raise StoreError(f"{len(found)} runs are named {wanted!r}; give the id of one: {ids}.")
+        ids = ", ".join(f"{run_id} ({name}, started {started})" for run_id, name, started in found)
+        raise StoreError(f"{len(found)} runs are meant by {wanted!r}; give the id of one: {ids}.")
     return str(found[0][0])
 
 

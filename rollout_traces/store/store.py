@@ -20,7 +20,7 @@ from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, StepGroups, StepInfo
 from rollout_traces.store.scalars import Scalars
 from rollout_traces.store.scope import Scope, Which, within_64_bits
-from rollout_traces.store.source import Source
+from rollout_traces.store.source import Source, StoredTrace
 from rollout_traces.store.store_tables import EVERYTHING, Steps, StoreTables
 from rollout_traces.trace.images import IMAGES_KEY
 
@@ -351,7 +351,7 @@ class Store(StoreTables):
         """One whole trace.
 
         Args:
-            trace_id: its id.
+            trace_id: its id or uid, or the beginning of one.
 
         Raises:
             StoreError: there is none, or its JSON is damaged.
@@ -359,7 +359,7 @@ class Store(StoreTables):
         from rollout_traces.store.other_tools import shown_record
         from rollout_traces.trace.conversion import TraceRecord
 
-        stored = self.source.trace(encodable(trace_id))
+        stored = self._stored(encodable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
             messages, metadata, spans = (
                 orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
@@ -367,8 +367,21 @@ class Store(StoreTables):
             spans = [span for span in spans if isinstance(span, dict)]
             return shown_record(stored, TraceRecord(list(messages), dict(metadata), spans))
 
+    def _stored(self, wanted: str) -> StoredTrace:
+        """What lies under an id; else under the id that a uid, or the beginning of either, means."""
+        try:
+            return self.source.trace(wanted)
+        except StoreError:
+            found = self.find(wanted)
+            if found == wanted:
+                raise
+            return self.source.trace(found)
+
     def transcript(self, trace_id: str) -> Transcript | None:
         """The transcript of a trace, None where another tool wrote it.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
 
         Raises:
             StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
@@ -381,6 +394,9 @@ class Store(StoreTables):
 
     def details(self, trace_id: str) -> dict[str, Any]:
         """What is kept beside a trace: flags with their sentences, warnings, timings.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
 
         Raises:
             StoreError: there is no such trace, or it is damaged.
@@ -417,7 +433,7 @@ class Store(StoreTables):
         Raises:
             StoreError: there is none, or its JSON is damaged.
         """
-        return [dict(message) for message in self.record(self.find(trace_id)).messages]
+        return [dict(message) for message in self.record(trace_id).messages]
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

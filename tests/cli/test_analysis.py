@@ -78,7 +78,7 @@ class TestExplain:
     def test_a_filter_alone_is_compared_with_the_rest(self, command):
         found = json.loads(command("explain", "off", "--where", "engine = 'vllm-1'", "--json").stdout)
         everything = json.loads(command("prompts", "off", "-n", "1000", "--json").stdout)
-        assert sum(found["rows"]) == sum(p["tried"] for p in everything["prompts"]) + everything["keyless"]
+        assert sum(found["rows"]) == sum(p["tried"] for p in everything["rows"]) + everything["keyless"]
         assert "not (engine = 'vllm-1')" in found["b"]
         assert "mismatch_k3" in [f["column"] for f in found["findings"]]
 
@@ -100,14 +100,14 @@ class TestExplain:
 
 class TestOthers:
     def test_events(self, command):
-        found = json.loads(command("events", "off", "--json").stdout)
+        found = json.loads(command("events", "off", "--json").stdout)["rows"]
         assert any(
             e["kind"] == "change" and abs(e["step"] - AT) <= 2 and "vllm-1" in e["sentence"] for e in found
         )
 
     def test_events_name_the_settings_that_changed_since_the_run_before(self, command):
-        first = json.loads(command("events", "off", "--json").stdout)
-        second = json.loads(command("events", "healthy", "--json").stdout)
+        first = json.loads(command("events", "off", "--json").stdout)["rows"]
+        second = json.loads(command("events", "healthy", "--json").stdout)["rows"]
         assert not [e for e in first if e["kind"] == "config"]
         [changed] = [e for e in second if e["kind"] == "config"]
         assert (changed["what"], changed["step"]) == ("lr", 0)
@@ -115,9 +115,9 @@ class TestOthers:
 
     def test_prompts(self, command):
         found = json.loads(command("prompts", "off", "--sort", "visits", "-n", "3", "--json").stdout)
-        assert len(found["prompts"]) == 3
-        key = found["prompts"][0]["prompt_key"]
-        assert json.loads(command("prompts", "off", "--key", key, "--json").stdout)[0]["tried"] == 4
+        assert len(found["rows"]) == 3
+        key = found["rows"][0]["prompt_key"]
+        assert json.loads(command("prompts", "off", "--key", key, "--json").stdout)["rows"][0]["tried"] == 4
 
     def test_flips(self, command):
         found = json.loads(command("flips", "off", "--json").stdout)

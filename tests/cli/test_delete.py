@@ -59,18 +59,16 @@ def said_in_files(folder: Path, text: str) -> list[str]:
 class TestDryRun:
     def test_is_what_happens_without_yes(self, delete: Callable[..., Result], project: Path) -> None:
         before = database(project).read_bytes()
-        done = delete("--run", RUN, "--steps", "0:1")
+        done = delete(RUN, "--steps", "0:1")
         assert "8 rollouts go, 4 of them traced" in done.output
         assert "Nothing was deleted" in done.output
         assert database(project).read_bytes() == before and len(kept()) == 24
 
     def test_names_runs_that_go_as_a_whole(self, delete: Callable[..., Result]) -> None:
-        assert "Run run-002 goes as a whole" in delete("--run", "run-002").output
-        assert "goes as a whole" not in delete("--run", "run-002", "--steps", "1").output
+        assert "Run run-002 goes as a whole" in delete("run-002").output
+        assert "goes as a whole" not in delete("run-002", "--steps", "1").output
 
-    @pytest.mark.parametrize(
-        "arguments", [(), ("--run", RUN, "--older-than", "3d"), ("--older-than", "soon")]
-    )
+    @pytest.mark.parametrize("arguments", [(), (RUN, "--older-than", "3d"), ("--older-than", "soon")])
     def test_what_goes_must_be_named_plainly(
         self, delete: Callable[..., Result], arguments: tuple[str, ...]
     ) -> None:
@@ -85,13 +83,13 @@ class TestDryRun:
 
 class TestDelete:
     def test_a_run_goes_with_its_scalars(self, delete: Callable[..., Result]) -> None:
-        assert delete("--run", "run-002", "--yes").exit_code == 0
+        assert delete("run-002", "--yes").exit_code == 0
         store = open_store(PROJECT)
         assert [info.name for info in store.runs()] == [RUN]
         assert len(kept()) == 12 and store.metrics(RUN)["train/loss"][0] == [0, 1, 2]
 
     def test_steps_go_and_the_curves_stay(self, delete: Callable[..., Result]) -> None:
-        assert delete("--run", RUN, "--steps", ":1", "--yes").exit_code == 0
+        assert delete(RUN, "--steps", ":1", "--yes").exit_code == 0
         store = open_store(PROJECT)
         assert [info.step for info in store.steps(RUN, "rollout")] == [2]
         assert store.metrics(RUN)["train/loss"][0] == [0, 1, 2]
@@ -138,7 +136,7 @@ class TestDelete:
 
         left = recovery.Left(Folder(), Manifest(), 3, True)  # type: ignore[arg-type]
         monkeypatch.setattr(recovery, "find_left", lambda project: [left])
-        done = delete("--run", RUN, "--yes")
+        done = delete(RUN, "--yes")
         assert done.exit_code == 1 and "is being logged" in str(done.exception or done.output)
         assert len(kept()) == 24
 
@@ -167,7 +165,7 @@ class TestLabels:
         store = open_store(PROJECT)
         store.labels.add("label", "10-0", "shared", "ann")
         store.close()
-        done = delete("--run", "run-003", "--yes", "--json")
+        done = delete("run-003", "--yes", "--json")
         assert json.loads(done.stdout)["labels"] == 0
         assert open_store(PROJECT).labels.names() == {"shared": 1}
 
@@ -199,7 +197,7 @@ class TestMedia:
         self, delete: Callable[..., Result], project: Path
     ) -> None:
         mine, others, nested = image("run-002", 1), image(RUN, 1), image("run-002/3", 1)
-        assert json.loads(delete("--run", "run-002", "--yes", "--json").stdout)["media_files"] == 1
+        assert json.loads(delete("run-002", "--yes", "--json").stdout)["media_files"] == 1
         assert not (project / "media" / mine).exists()
         assert (project / "media" / others).exists() and (project / "media" / nested).exists()
 
@@ -208,7 +206,7 @@ class TestMedia:
     ) -> None:
         write_step(make_ledger([[1.0]], step=0, batch="9", traced=(0,)), (0,), run=("run-002", "9" * 32))
         shared = image("run-002", 1)
-        assert delete("--run", "2" * 32, "--yes").exit_code == 0
+        assert delete("2" * 32, "--yes").exit_code == 0
         assert (project / "media" / shared).exists()
 
 
@@ -220,15 +218,15 @@ class TestSpools:
 
         mine, others = leave_a_record(RUN, "1" * 32), leave_a_record(RUN, "7" * 32)
         assert {left.n_records for left in find_left(PROJECT)} == {1}
-        asked = delete("--run", "1" * 32)
+        asked = delete("1" * 32)
         assert "1 records wait in spools of these runs; 1 of them go" in asked.output and mine.exists()
-        assert delete("--run", "1" * 32, "--yes").exit_code == 0
+        assert delete("1" * 32, "--yes").exit_code == 0
         assert not mine.exists() and others.exists()
         assert [left.manifest.run_id for left in find_left(PROJECT)] == ["7" * 32]
 
     def test_what_would_come_back_is_refused(self, delete: Callable[..., Result], project: Path) -> None:
         waiting = leave_a_record(RUN, "1" * 32)
-        done = delete("--run", RUN, "--steps", "1", "--yes")
+        done = delete(RUN, "--steps", "1", "--yes")
         assert done.exit_code == 1 and "would come back" in str(done.exception or done.output)
         assert waiting.exists() and len(kept()) == 24
 

@@ -6,6 +6,7 @@ import pytest
 
 from rollout_traces.store import Store
 from tests.cli.conftest import Command
+from tests.store.projects import RUN
 
 
 class TestList:
@@ -51,11 +52,11 @@ class TestList:
     @pytest.mark.parametrize("what", ["projects", "runs", "steps", "columns"])
     def test_other_things_can_be_listed(self, command: Command, what: str) -> None:
         done = command("list", what, "--json")
-        assert done.exit_code == 0 and json.loads(done.stdout)
+        assert done.exit_code == 0 and json.loads(done.stdout)["rows"]
         assert command("list", what).exit_code == 0
 
     def test_steps_within_a_range(self, command: Command) -> None:
-        found = json.loads(command("list", "steps", "--json", "--steps", "1:2").stdout)
+        found = json.loads(command("list", "steps", "--json", "--steps", "1:2").stdout)["rows"]
         assert [(row["split"], row["step"]) for row in found] == [
             ("rollout", 1),
             ("rollout", 2),
@@ -65,7 +66,7 @@ class TestList:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("nonsense",), "projects, runs, steps"),
+            ((RUN, "nonsense"), "expected rollouts, steps, columns, runs, projects"),
             (("--steps", "a:b"), "no step or range"),
             (("--limit", "many"), "--limit"),
             (("--split", "train"), "there is eval-rollout, rollout"),

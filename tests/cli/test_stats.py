@@ -13,7 +13,7 @@ from tests.store.projects import PROJECT, RUN, conversation, store_values
 
 class TestStats:
     def test_a_line_a_step(self, command: Command) -> None:
-        lines = json.loads(command("stats", "--json").stdout)
+        lines = json.loads(command("stats", "--json").stdout)["rows"]
         assert [(line["split"], line["step"], line["rollouts"], line["traced"]) for line in lines] == [
             ("rollout", 0, 8, 3),
             ("rollout", 1, 8, 3),
@@ -35,12 +35,12 @@ class TestStats:
         ],
     )
     def test_counts_of_a_column(self, command: Command, arguments: tuple[str, ...], expected: dict) -> None:
-        found = json.loads(command("stats", "--json", *arguments).stdout)
+        found = json.loads(command("stats", "--json", *arguments).stdout)["rows"]
         assert {entry["value"]: entry["count"] for entry in found} == expected
 
     def test_figures_by_the_values_of_a_column_never_mix_splits(self, command: Command) -> None:
         asked = ("stats", "--by", "group", "--mean", "reward", "--p95", "n_sampled", "--json")
-        lines = {(line["split"], line["group"]): line for line in json.loads(command(*asked).stdout)}
+        lines = {(line["split"], line["group"]): line for line in json.loads(command(*asked).stdout)["rows"]}
         assert set(lines) == {("rollout", 0), ("rollout", 1), ("eval-rollout", 0)}
         assert lines["rollout", 0]["mean(reward)"] == pytest.approx(0.5)
         assert lines["eval-rollout", 0]["mean(reward)"] == 1.0

@@ -58,16 +58,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Served:
-    """`rollout-traces show` in a process of its own."""
+    """`rollout-traces show` in a process of its own, in which `before` runs first."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, *options: str, port: int | None = None, before: str = "", **variables: str
+    ) -> None:
         self.port = port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.output = folder / f"show-{self.port}.log"
         command = [
             sys.executable,
             "-c",
-            "from rollout_traces.cli import main; main()",
+            f"{before}\nfrom rollout_traces.cli import main; main()",
             "show",
             "--no-browser",
         ]

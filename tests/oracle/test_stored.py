@@ -105,7 +105,7 @@ def _compare_health(found: Comparison, expected: Any) -> None:
 
 
 def _compare_stats(found: Comparison, expected: Any) -> None:
-    shown = run_command(["stats", "-p", "oracle", "--json"])
+    shown = run_command(["stats", "-p", "oracle", "--json"])["rows"]
     assert [row["step"] for row in shown] == sorted(expected)
     for row in shown:
         for key in SHOWN:

@@ -240,7 +240,7 @@ class TestRecovery:
 
         self.make_left()
         shown = CliRunner().invoke(build_app(["last"]), ["last", "--json", "-n", "2"])
-        lengths = [row["tokens"] for row in json.loads(shown.output)]
+        lengths = [row["tokens"] for row in json.loads(shown.output)["rows"]]
         everything = sorted(make_batch()["attention_mask"].sum(1).tolist(), reverse=True)
         assert lengths == everything[:2] and everything[0] > everything[-1]
 

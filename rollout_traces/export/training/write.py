@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ class TrainingManifest:
     """What training data was made of, and how.
 
     Attributes:
-        made_from: as of any export; its checksum and size are those of the file `train`.
+        made_from: as of any export; file, rows, size and checksum are those of the file `train`, of `hub` those of
+            all sessions together.
         options: how it was made.
         splits: rows of each file.
         left_out: rollouts of the query that are in none, by reason.
@@ -63,7 +65,7 @@ def export_training(
         store: where from.
         folder: a new or empty folder.
         options: what is made, and how.
-        query: which rollouts.
+        query: which rollouts; its limit is of what is written, after everything that is left out.
 
     Returns:
         The manifest.
@@ -80,8 +82,9 @@ def export_training(
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         made = options if options.format != "hub" else replace(options, thinking="reasoning_content")
-        kept = _without_duplicates(samples(store, query, made, left_out), made, left_out)
-        splits = _write(unfinished, kept, made, left_out)
+        every = replace(query, limit=None)
+        kept = _without_duplicates(samples(store, every, made, left_out), made, left_out)
+        splits = _write(unfinished, kept, made, left_out, query.limit)
         if not sum(splits.values()):
             raise ConfigError(
                 f"no rollout is left to write. Left out: {_said(left_out) or 'none; none matches'}."
@@ -110,11 +113,15 @@ def _without_duplicates(
 
 
 def _write(
-    folder: Path, found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
+    folder: Path,
+    found: Iterable[TrainingSample],
+    options: TrainingOptions,
+    left_out: Counter[str],
+    limit: int | None,
 ) -> dict[str, int]:
     splits = dict.fromkeys(("train", "test") if options.test_share else ("train",), 0)
     if options.format == "hub":
-        for sample in found:
+        for sample in islice(found, limit):
             name = _split_of(sample.key, options)
             (folder / name).mkdir(exist_ok=True)
             (folder / name / session_name(sample)).write_bytes(b"".join(session_lines(sample)))
@@ -123,7 +130,7 @@ def _write(
     columns: dict[str, None] = {}
     files = {name: (folder / f"{name}.jsonl").open("wb") for name in splits}
     try:
-        for row in ROWS[options.format](found, options, left_out):
+        for row in islice(ROWS[options.format](found, options, left_out), limit):
             name = _split_of(row["prompt_key"], options)
             columns |= dict.fromkeys(row)
             files[name].write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE, default=str))
@@ -168,13 +175,16 @@ def _manifest(
     left_out: Mapping[str, int],
 ) -> TrainingManifest:
     files = sorted(path for path in folder.rglob("*.jsonl"))
+    train = next((path for path in files if path.name == "train.jsonl"), files[0])
     matched = store.count(query.run, query.split, query.where, query.text, query.steps)
     made_from = describe(
-        store, query, files[0], file_format=options.format, rows=sum(splits.values()), matched=matched
+        store, query, train, file_format=options.format, rows=splits.get(train.stem, 0), matched=matched
     )
     if options.format == "hub":
         whole = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
         sums = {"*.jsonl": whole}
+        size = sum(path.stat().st_size for path in files)
+        made_from = replace(made_from, file="*.jsonl", bytes=size, sha256=whole, rows=len(files))
     else:
         sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return TrainingManifest(made_from, asdict(options), splits, dict(left_out), sums)

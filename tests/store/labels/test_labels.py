@@ -275,9 +275,9 @@ class TestElsewhere:
             return done.output
 
         assert "good" in run("b0-0", "--as", "good", "--note", "see turn 1", "--author", "ann")
-        assert [entry["kind"] for entry in json.loads(run("b0-0", "--json"))] == ["label", "note"]
+        assert [entry["kind"] for entry in json.loads(run("b0-0", "--json"))["rows"]] == ["label", "note"]
         run("b0-0", "--remove", "good")
-        assert [entry["kind"] for entry in json.loads(run("b0-0", "--json"))] == ["note"]
+        assert [entry["kind"] for entry in json.loads(run("b0-0", "--json"))["rows"]] == ["note"]
 
 
 def test_ten_thousand_labels_are_one_look_up(book):
