@@ -2,20 +2,23 @@
 
 Small questions never wait behind large ones. What takes long is learnt by name: questions of a name that took long
 the last times are answered one at a time beside the small ones; so are those of a name of which nothing is known but
-that one is being answered.
+that one is being answered. One that waits for what another computes leaves its place to the next meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
 import anyio
+
+from rollout_traces.store.time_limit import stepping_aside
 
 T = TypeVar("T")
 MOST = 3
@@ -26,6 +29,8 @@ MOST_SLOW = 4
 """Questions taken for small that may go on after they made room: each holds memory."""
 LAST = 5
 """Durations of a name by which its next question is taken for small or large."""
+MOST_THREADS = 200
+"""Questions that are answered or wait in a thread; further ones wait outside."""
 
 
 class FewAtOnce:
@@ -37,13 +42,14 @@ class FewAtOnce:
     """
 
     def __init__(self, most: int = MOST, quick_seconds: float = QUICK_SECONDS) -> None:
-        self._changed = asyncio.Condition()
         self._most = most
         self._quick_seconds = quick_seconds
-        self._n_small = self._n_large = self._n_slow = 0
-        self._running: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._waiting: list[_Question] = []
+        self._working: list[_Question] = []
+        self._begun: Counter[str] = Counter()
         self._took: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
-        self._telling: set[asyncio.Task[None]] = set()
+        self._threads: anyio.CapacityLimiter | None = None
 
     async def run(self, answer: Callable[[], T], name: str = "") -> T:
         """The answer of a function that is called in a thread.
@@ -52,69 +58,115 @@ class FewAtOnce:
             answer: the function; what it raises is raised.
             name: what is asked, by which it is known how long that takes; a question without one is small.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._has_room(name))
-            place = _Place(name, self._is_large(name))
-            self._enter(place)
-        makes_room = asyncio.get_running_loop().call_later(self._quick_seconds, self._took_long, place)
-        begun = time.monotonic()
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(MOST_THREADS)
+        question = _Question(name)
+        with self._lock:
+            self._waiting.append(question)
+            self._admit()
         try:
-            return await anyio.to_thread.run_sync(answer)
+            return await anyio.to_thread.run_sync(self._answered, answer, question, limiter=self._threads)
         finally:
-            makes_room.cancel()
-            self._took[name].append(time.monotonic() - begun)
-            self._leave(place)
+            if not question.has_thread:  # whoever asked has gone before there was one
+                self._end(question)
+
+    def _answered(self, answer: Callable[[], T], question: _Question) -> T:
+        question.has_thread = True
+        self._wait_for_place(question)
+        try:
+            with stepping_aside(lambda: self._aside(question)):
+                return answer()
+        finally:
+            self._end(question)
+
+    @contextmanager
+    def _aside(self, question: _Question) -> Iterator[None]:
+        """Leaves the question's place to others until the block is over."""
+        with self._lock:
+            self._leave(question)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.insert(0, question)
+                self._admit()
+            self._wait_for_place(question)
+
+    def _wait_for_place(self, question: _Question) -> None:
+        while not question.may_work.wait(self._quick_seconds):
+            with self._lock:  # what works on may have become slow meanwhile
+                self._admit()
+
+    def _end(self, question: _Question) -> None:
+        with self._lock:
+            if question in self._waiting:
+                self._waiting.remove(question)
+                return
+            self._leave(question)
+            self._begun[question.name] -= 1
+            self._took[question.name].append(question.seconds)
+
+    def _leave(self, question: _Question) -> None:
+        self._working.remove(question)
+        question.stop()
+        self._admit()
+
+    def _admit(self) -> None:
+        """Lets those begin, or go on, for which there is room."""
+        for question in list(self._waiting):
+            is_new = question.is_large is None
+            is_large = self._is_large(question.name) if is_new else bool(question.is_large)
+            if self._has_room(is_large):
+                self._begun[question.name] += is_new
+                question.is_large = is_large
+                self._waiting.remove(question)
+                self._working.append(question)
+                question.start()
 
     def _is_large(self, name: str) -> bool:
         took = self._took.get(name)
         if not took:
-            return bool(name) and self._running[name] > 0
+            return bool(name) and self._begun[name] > 0
         return bool(name) and median(took) >= self._quick_seconds
 
-    def _has_room(self, name: str) -> bool:
-        return not self._n_large if self._is_large(name) else self._n_small < self._most
-
-    def _enter(self, place: _Place) -> None:
-        self._running[place.name] += 1
-        self._n_large += place.is_large
-        self._n_small += not place.is_large
-
-    def _leave(self, place: _Place) -> None:
-        self._running[place.name] -= 1
-        self._n_large -= place.is_large
-        self._n_slow -= place.is_slow
-        self._n_small -= not (place.is_large or place.is_slow)
-        self._tell()
-
-    def _took_long(self, place: _Place) -> None:
-        """Knows a question for a large one; where it was taken for a small one, the next may begin beside it."""
-        self._took[place.name].append(self._quick_seconds)
-        if not place.is_large and self._n_slow < MOST_SLOW:
-            place.is_slow = True
-            self._n_slow += 1
-            self._n_small -= 1
-        self._tell()
-
-    def _tell(self) -> None:
-        async def tell() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        telling = asyncio.ensure_future(tell())
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+    def _has_room(self, is_large: bool) -> bool:
+        if is_large:
+            return not any(each.is_large for each in self._working)
+        small = [each for each in self._working if not each.is_large]
+        n_slow = sum(each.worked() >= self._quick_seconds for each in small)
+        return len(small) - min(n_slow, MOST_SLOW) < self._most
 
 
 @dataclass(eq=False)
-class _Place:
-    """One question that is being answered.
+class _Question:
+    """One question that waits for a place, or has one.
 
     Attributes:
         name: what is asked.
-        is_large: it takes the place of a large question.
-        is_slow: it was taken for a small one, took long, and made room for the next.
+        is_large: it takes the place of a large question; None until it has had a place.
+        seconds: for how long it had one, until it left it last.
+        began: when it got the one that it has.
+        may_work: it has one.
+        has_thread: a thread waits or works for it.
     """
 
     name: str
-    is_large: bool
-    is_slow: bool = False
+    is_large: bool | None = None
+    seconds: float = 0.0
+    began: float = 0.0
+    may_work: threading.Event = field(default_factory=threading.Event)
+    has_thread: bool = False
+
+    def start(self) -> None:
+        """Gives it a place."""
+        self.began = time.monotonic()
+        self.may_work.set()
+
+    def stop(self) -> None:
+        """Takes its place."""
+        self.seconds = self.worked()
+        self.may_work.clear()
+
+    def worked(self) -> float:
+        """For how long it has had a place."""
+        return self.seconds + time.monotonic() - self.began

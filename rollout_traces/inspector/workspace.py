@@ -15,14 +15,14 @@ from rollout_traces.inspector.turns import Turns
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
 from rollout_traces.store.remembered import RememberedAnswers
-from rollout_traces.store.time_limit import QUERY_SECONDS
+from rollout_traces.store.time_limit import QUERY_SECONDS, waiting_for_another
 
 T = TypeVar("T")
 FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 EXPORT_FRESH_FOR = 60.0
 """The same of an export, of which every look lists all files."""
-LONGEST_WAIT = 20.0
+LONGEST_WAIT = 60.0
 """Seconds that a question waits for the first indexing of its project."""
 LONGEST_TEXT = 10_000
 """Characters of one argument: a filter, a search, a name."""
@@ -256,7 +256,9 @@ class Workspace:
             first = self._first.get(project)
             if first is None:
                 first = self._first[project] = _FirstIndex(store)
-        first.done.wait(wait)
+        if not first.done.is_set():
+            with waiting_for_another():
+                first.done.wait(wait)
         if not first.done.is_set():
             return first.progress
         if first.error is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ STEPS_BETWEEN_LOOKS = 100_000
 """Instructions of SQLite between two looks at the clock."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TimeLimit:
     """Until when a question may take.
 
@@ -43,16 +43,45 @@ class TimeLimit:
 
 
 _LIMIT: ContextVar[TimeLimit | None] = ContextVar("rollout_traces_time_limit", default=None)
+StepAside = Callable[[], AbstractContextManager[None]]
+_STEP_ASIDE: ContextVar[StepAside] = ContextVar("rollout_traces_step_aside", default=nullcontext)
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[TimeLimit]:
     """Stops what this thread asks of a store within the block after some seconds, with a StoreError."""
-    token = _LIMIT.set(TimeLimit(seconds, time.monotonic() + seconds))
+    limit = TimeLimit(seconds, time.monotonic() + seconds)
+    token = _LIMIT.set(limit)
+    try:
+        yield limit
+    finally:
+        _LIMIT.reset(token)
+
+
+@contextmanager
+def stepping_aside(step_aside: StepAside) -> Iterator[None]:
+    """Has what this thread waits for within the block wait inside another context.
+
+    Args:
+        step_aside: gives that context, as one in which other questions have this thread's place.
+    """
+    token = _STEP_ASIDE.set(step_aside)
     try:
         yield
     finally:
-        _LIMIT.reset(token)
+        _STEP_ASIDE.reset(token)
+
+
+@contextmanager
+def waiting_for_another() -> Iterator[None]:
+    """What this thread waits for within the block is computed by another one: that costs none of its own time."""
+    limit, begun = _LIMIT.get(), time.monotonic()
+    try:
+        with _STEP_ASIDE.get()():
+            yield
+    finally:
+        if limit is not None:
+            limit.deadline += time.monotonic() - begun
 
 
 def current_limit() -> TimeLimit | None:

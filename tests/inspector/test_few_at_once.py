@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 from rollout_traces.inspector.few_at_once import MOST_SLOW, FewAtOnce
+from rollout_traces.store.remembered import RememberedAnswers
 
 NEVER = 3600.0
 T = TypeVar("T")
@@ -180,3 +183,56 @@ def test_of_a_name_that_is_new_one_is_tried_beside_the_small_ones_and_the_next_i
         return others + await asyncio.gather(*new)
 
     assert _ran(ask) == ["small"] * 3 + ["new"] * 5
+
+
+def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
+    answers = RememberedAnswers()
+    begun, go_on = threading.Event(), threading.Event()
+    together, most = 0, 0
+    lock = threading.Lock()
+
+    def compute() -> str:
+        begun.set()
+        assert go_on.wait(60)
+        return "large"
+
+    def small() -> str:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.01)
+        with lock:
+            together -= 1
+        return "small"
+
+    async def ask() -> list[str]:
+        few = FewAtOnce(2, NEVER)
+        large = [asyncio.ensure_future(few.run(lambda: answers.answer("large", compute))) for _ in range(6)]
+        await asyncio.to_thread(begun.wait, 60)
+        found = await asyncio.gather(*(few.run(small) for _ in range(8)))
+        go_on.set()
+        return [*found, *await asyncio.gather(*large)]
+
+    assert _ran(ask) == ["small"] * 8 + ["large"] * 6
+    assert most == 1, "the one that computes keeps its place"
+
+
+def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_taken():
+    later = threading.Event()
+
+    async def ask() -> str:
+        few = FewAtOnce(1, NEVER)
+        few._threads = anyio.CapacityLimiter(1)
+        first = asyncio.ensure_future(few.run(lambda: later.wait(60)))
+        await asyncio.sleep(0.05)
+        gone = asyncio.ensure_future(few.run(lambda: "gone"))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        later.set()
+        await first
+        return await few.run(lambda: "next")
+
+    assert _ran(ask) == "next"
