@@ -164,8 +164,6 @@ def _texts(run: RunScope) -> list[str]:
     return [name for i, name in enumerate(names) if 1 <= (row[f"d{i}"] or 0) <= 2 * MOST_PARTS]
 
 
-
-
 def _unknown(known: np.ndarray) -> Callable[[], np.ndarray]:
     return lambda: (~known).astype(float)
 

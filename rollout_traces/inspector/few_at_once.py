@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import anyio
 
+from rollout_traces.inspector.memory import give_back
 from rollout_traces.store.time_limit import stepping_aside
 
 T = TypeVar("T")
@@ -78,6 +79,8 @@ class FewAtOnce:
                 return answer()
         finally:
             self._end(question)
+            if question.seconds >= self._quick_seconds:
+                give_back()
 
     @contextmanager
     def _aside(self, question: _Question) -> Iterator[None]:

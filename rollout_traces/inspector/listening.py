@@ -9,6 +9,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rollout_traces.inspector.memory import give_back_large_blocks
 from rollout_traces.inspector.server import InspectorServer
 
 HEAD_SECONDS = 10.0
@@ -63,6 +64,7 @@ def serve(server: InspectorServer, host: str, port: int) -> None:
         host: address to bind.
         port: port to listen on.
     """
+    give_back_large_blocks()
     uvicorn.run(
         server.app,
         host=host,

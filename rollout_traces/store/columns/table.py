@@ -21,7 +21,7 @@ from rollout_traces.store.columns.side import SideColumns
 from rollout_traces.store.columns.values import ValuesOf
 from rollout_traces.store.labels.book import Labelled
 
-MOST_KEPT = 256 << 20
+MOST_KEPT = 128 << 20
 """Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
 
 FEW_GROUPS = 8
