@@ -41,7 +41,7 @@ from rollout_traces.spool.waiters import Waiters
 
 log = logging.getLogger("rollout_traces")
 
-MANIFEST_VERSION = 3
+MANIFEST_VERSION = 1
 """3: small records lie in segments, which earlier versions do not see and would remove with the folder."""
 RANK_SPOOL = "from-rank-"
 """What the names of the spools of a run of several ranks begin with."""
@@ -150,14 +150,18 @@ class RunFolder:
         """Reads the manifest.
 
         Raises:
-            StoreError: it is missing, damaged or of a newer version.
+            StoreError: it is missing, damaged or of another version.
         """
         try:
             values = orjson.loads((self.path / "manifest.json").read_bytes())
         except (OSError, ValueError) as error:
             raise StoreError(f"spool {self.path}: its manifest cannot be read ({error}).") from error
-        if values.get("version", 0) > MANIFEST_VERSION:
-            raise StoreError(f"spool {self.path}: written by a newer version. Upgrade rollout-traces.")
+        version = values.get("version")
+        if version != MANIFEST_VERSION:
+            raise StoreError(
+                f"spool {self.path}: its manifest has version {version}, expected {MANIFEST_VERSION}. "
+                "Read it with the rollout-traces that wrote it."
+            )
         return RunManifest.from_plain(values)
 
     def open_log(self) -> BinaryIO:

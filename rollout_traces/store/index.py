@@ -61,7 +61,8 @@ class Index:
         self.folder = folder or source.index_path()
         self.path = self.folder / MANIFEST
         self.segments = self.folder / SEGMENTS
-        _make_folders(self.folder, self.segments)
+        make_folder(self.folder)
+        make_folder(self.segments)
         self._writing = threading.Lock()
         self._damage: str | None = None
         self._damaged: set[str] = set()
@@ -219,7 +220,8 @@ class Index:
             self._connections.close()
             self._file = None
             self._rows = None
-            _make_folders(self.folder, self.segments)
+            make_folder(self.folder)
+            make_folder(self.segments)
             self._ensure()
 
     def _open(self) -> sqlite3.Connection:
@@ -422,16 +424,6 @@ def _say_hidden(state: State) -> None:
             "rollout-traces: a side table has columns that the table has by itself; they are left out: %s.",
             ", ".join(hidden),
         )
-
-
-def _make_folders(folder: Path, segments: Path) -> None:
-    """The index's folders, for their owner alone; a file of an older version in their place goes."""
-    for suffix in ("", *(f"{end}{more}" for end in ("", ".sqlite3") for more in ("", "-wal", "-shm"))):
-        older = folder.with_name(folder.name + suffix)
-        if older.is_file():
-            older.unlink()
-    make_folder(folder)
-    make_folder(segments)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from rollout_traces.store.columns.segments import SegmentFile
 from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
-INDEX_VERSION = 11
+INDEX_VERSION = 1
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""

@@ -17,7 +17,7 @@ Series = dict[str, tuple[list[int], list[float]]]
 Attempts = Sequence[tuple[str, int]]
 """Attempts of a run, oldest first, each with the first step that it trained."""
 UNKNOWN = ""
-"""The attempt of what carries none: the trainer logged it to Trackio itself, or an older version did."""
+"""The attempt of what carries none: the trainer logged it to Trackio itself."""
 
 _LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")

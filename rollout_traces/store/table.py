@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,33 +34,25 @@ _NO_ROWS = re.compile(r"\blimit\s+0\s*;?\s*$", re.IGNORECASE)
 _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 
 
+@dataclass(eq=False)
 class Table:
     """Answers SQL over `rollouts`, a row a rollout of every run, and `metrics`, a row a logged number.
 
-    Args:
+    Attributes:
         finder: gives states of the table.
         engine: what runs statements.
         scalars: the logged numbers.
         runs: gives the project's runs.
         full_texts: reads what kept rollouts hold.
-        configs: gives the config of a run by name.
+        config: gives the config of a run by name.
     """
 
-    def __init__(
-        self,
-        finder: Finder,
-        engine: Engine,
-        scalars: Scalars,
-        runs: Callable[[], Sequence[RunInfo]],
-        full_texts: FullTexts,
-        configs: Callable[[str], Mapping[str, Any]],
-    ) -> None:
-        self._full_texts = full_texts
-        self.config = configs
-        self._finder = finder
-        self._engine = engine
-        self._scalars = scalars
-        self._runs = runs
+    finder: Finder
+    engine: Engine
+    scalars: Scalars
+    runs: Callable[[], Sequence[RunInfo]]
+    full_texts: FullTexts
+    config: Callable[[str], Mapping[str, Any]]
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement; nulls where a value is unknown.
@@ -72,13 +65,13 @@ class Table:
         Raises:
             StoreError: it cannot be run.
         """
-        return self._engine.run(query, parameters, self.relations(query))
+        return self.engine.run(query, parameters, self.relations(query))
 
     def relations(self, query: str) -> dict[str, pa.Table]:
         """The relations that a statement reads, with the columns that it may name."""
         found = {}
         if re.search(r"\brollouts\b", query, re.IGNORECASE):
-            found["rollouts"] = self._finder.ask(lambda asking: rollouts_for(asking, query))
+            found["rollouts"] = self.finder.ask(lambda asking: self._rollouts(asking, query))
         if re.search(r"\bmetrics\b", query, re.IGNORECASE):
             found["metrics"] = self.metrics()
         return found
@@ -98,66 +91,46 @@ class Table:
             "and coalesce(uid, cast(id as varchar)) in (select unnest(?))"
         )
         named = self.sql(query, [list(uids)]).to_pylist() if uids else []
-        found = self._full_texts.of([row["id"] for row in named])
+        found = self.full_texts.of([row["id"] for row in named])
         rows = [{"uid": row["uid"], **found[row["id"]]._asdict()} for row in named if row["id"] in found]
         return pa.Table.from_pylist(rows, TEXTS)
 
     def metrics(self) -> pa.Table:
         """Every logged number: run, run_id, split, step, key, value, attempt, superseded."""
-        return metrics_table(self._scalars, self._runs())
+        return metrics_table(self.scalars, self.runs())
+
+    def _rollouts(self, asking: Asking, query: str) -> pa.Table:
+        """The columns that a statement may name; no rows where it wants none."""
+        names = columns_in(query, asking.rows)
+        return asking.rows.nothing(names) if _NO_ROWS.search(query) else asking.rows.coded(names)
 
 
+@dataclass(eq=False)
 class PartOfTable(Table):
     """The same for the rollouts of a few steps: only their rows are read, once a column.
 
-    Args:
-        finder: gives states of the table.
-        engine: what runs statements.
-        scalars: the logged numbers.
-        runs: gives the project's runs.
-        full_texts: reads what kept rollouts hold.
-        configs: gives the config of a run by name.
+    Attributes:
         scope: which rollouts `rollouts` has.
     """
 
-    def __init__(
-        self,
-        finder: Finder,
-        engine: Engine,
-        scalars: Scalars,
-        runs: Callable[[], Sequence[RunInfo]],
-        full_texts: FullTexts,
-        configs: Callable[[str], Mapping[str, Any]],
-        scope: Scope,
-    ) -> None:
-        super().__init__(finder, engine, scalars, runs, full_texts, configs)
-        self._scope = scope
-        self._rows: Rows | None = None
-        self._positions = np.empty(0, np.int64)
-        self._columns: dict[str, pa.ChunkedArray] = {}
+    scope: Scope
+    _rows: Rows | None = None
+    _positions: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    _columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
         """How many rollouts there are in it."""
-        return int(self._finder.ask(self._at)[0].size)
-
-    def relations(self, query: str) -> dict[str, pa.Table]:
-        """The relations that a statement reads, with the columns that it may name."""
-        found = {}
-        if re.search(r"\brollouts\b", query, re.IGNORECASE):
-            found["rollouts"] = self._finder.ask(lambda asking: self._part(asking, query))
-        if re.search(r"\bmetrics\b", query, re.IGNORECASE):
-            found["metrics"] = self.metrics()
-        return found
+        return int(self.finder.ask(self._at)[0].size)
 
     def _at(self, asking: Asking) -> tuple[np.ndarray, dict[str, pa.ChunkedArray]]:
         """The positions of the rollouts in a state of the table, and what was read of them in it."""
         if self._rows is not asking.rows:
             self._rows, self._columns = asking.rows, {}
-            self._positions = asking.positions(asking.asked(self._scope))
+            self._positions = asking.positions(asking.asked(self.scope))
         return self._positions, self._columns
 
-    def _part(self, asking: Asking, query: str) -> pa.Table:
+    def _rollouts(self, asking: Asking, query: str) -> pa.Table:
         names = columns_in(query, asking.rows)
         if _NO_ROWS.search(query):
             return asking.rows.nothing(names)
@@ -167,14 +140,6 @@ class PartOfTable(Table):
             taken = asking.rows.take(positions, missing)
             columns.update(zip(missing, taken.columns, strict=True))
         return pa.table({name: columns[name] for name in names})
-
-
-def rollouts_for(asking: Asking, query: str) -> pa.Table:
-    """The columns of the table that a statement may name; no rows where it wants none."""
-    names = columns_in(query, asking.rows)
-    if _NO_ROWS.search(query):
-        return asking.rows.nothing(names)
-    return asking.rows.coded(names)
 
 
 def columns_in(query: str, rows: Rows) -> list[str]:
