@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
+
+from rollout_traces.notebook import MUTED, escaped, lines, titled
 
 Role = Literal["system", "user", "assistant", "tool", "context"]
 Source = Literal["messages", "template", "mask"]
@@ -137,7 +140,7 @@ class TokenTrack:
         return len(self.input_ids)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transcript:
     """A decoded rollout.
 
@@ -170,6 +173,35 @@ class Transcript:
             self.tokens.char_starts.tolist(), self.tokens.char_stops.tolist(), strict=True
         ):
             yield raw[start:stop]
+
+    def __repr__(self) -> str:
+        roles = ", ".join(turn.role for turn in self.turns)
+        return f"<Transcript: {len(self.tokens)} tokens in {len(self.turns)} turns ({roles}), from {self.source}>"
+
+    def _repr_html_(self) -> str:
+        """The conversation for a notebook: tokens in the loss on green, others sampled on yellow, the rest plain."""
+        trained = int(self.tokens.loss_mask.sum())
+        note = f"{len(self.tokens)} tokens, {trained} in the loss; roles from {self.source}"
+        return titled("Rollout", lines(self.warnings), *map(self._turn_html, self.turns), note=note)
+
+    def _turn_html(self, turn: Turn) -> str:
+        tokens, raw = self.tokens, self.raw
+        states = zip(
+            tokens.loss_mask[turn.start : turn.stop].tolist(),
+            tokens.response_mask[turn.start : turn.stop].tolist(),
+            range(turn.start, turn.stop),
+            strict=True,
+        )
+        body = ""
+        for (in_loss, sampled), run in groupby(states, key=lambda each: each[:2]):
+            places = [place for _, _, place in run]
+            text = raw[int(tokens.char_starts[places[0]]) : int(tokens.char_stops[places[-1]])]
+            colour = "#cfead0" if in_loss else "#fbf0bf" if sampled else ""
+            style = f' style="background:{colour};color:#111"' if colour else f' style="{MUTED}"'
+            body += f"<span{style}>{escaped(text)}</span>"
+        name = f" {turn.name}" if turn.name else ""
+        counted = f"{len(turn)} tokens, {turn.n_sampled} sampled"
+        return titled(f"{turn.role}{name}", f'<pre style="white-space:pre-wrap">{body}</pre>', note=counted)
 
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as OpenAI-style messages with string content.

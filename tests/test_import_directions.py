@@ -16,7 +16,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
-    ("errors", "terminal_text", "transcript", "encodable"),
+    ("errors", "terminal_text", "encodable"),
+    ("notebook",),
+    ("transcript",),
     ("extras",),
     ("private_files", "plain_values", "counted_warnings", "batch_checks", "bounded_parquet", "quoting"),
     ("settings", "batch", "packed_batch"),
@@ -70,6 +72,7 @@ READ_FROM = (
     "private_files",
     "quoting",
     "terminal_text",
+    "notebook",
     "transcript",
     "settings",
     "packed_batch",

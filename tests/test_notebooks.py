@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run from top to bottom."""
+"""The notebooks of the documentation and the examples run from top to bottom."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "docs" / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted([*(ROOT / "docs" / "notebooks").glob("*.ipynb"), *(ROOT / "examples").glob("*.ipynb")])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -22,6 +22,7 @@ from rollout_traces.analysis.relations import (
 )
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
+from rollout_traces.notebook import lines, table, titled
 
 DRAWS = 10_000
 CONFIDENCE_Z = 1.959964
@@ -69,7 +70,7 @@ class Flip:
         return self.solved_b / self.trials_b - self.solved_a / self.trials_a
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flips:
     """Two evaluations over their shared prompts.
 
@@ -112,6 +113,29 @@ class Flips:
     solved_by: str
     remarks: tuple[str, ...] = ()
     query: str = ""
+
+    def __repr__(self) -> str:
+        counted = ", ".join(f"{n} {name}" for name, n in self.counts.items() if n)
+        return f"<Flips {self.a} → {self.b}: {self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]; {counted}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.outcome,
+                f"{each.solved_a}/{each.trials_a}",
+                f"{each.solved_b}/{each.trials_b}",
+                each.prompt,
+            )
+            for each in self.prompts
+            if each.outcome in ("lost", "won")
+        ]
+        scores = (
+            f"{self.score_a:.3f} ± {self.error_a:.3f} → {self.score_b:.3f} ± {self.error_b:.3f}, difference "
+            f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        )
+        counted = ", ".join(f"{n} {name}" for name, n in self.counts.items() if n)
+        said = lines([scores, counted, *self.remarks])
+        return titled(f"{self.a} → {self.b}", said, table(("", "A", "B", "prompt"), rows))
 
 
 def flips(

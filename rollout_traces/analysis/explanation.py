@@ -24,6 +24,7 @@ from rollout_traces.analysis.relations import Relations, RolloutColumns, describ
 from rollout_traces.analysis.rows import BEFORE, A, B, SideRows, read_rows
 from rollout_traces.analysis.selections import Selection, before, fixed_by
 from rollout_traces.analysis.written import compare_texts, winners_against_losers
+from rollout_traces.notebook import lines, table, titled
 from rollout_traces.quoting import quoted as in_quotes
 
 LEAST_DELTA, LEAST_SHARE = 0.2, 0.02
@@ -38,7 +39,7 @@ FEWEST_STEPS = 4
 """Steps of both sides together, below which their spread is not known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What differs between A and B.
 
@@ -71,6 +72,18 @@ class Explanation:
     remarks: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     n_tested: int = 0
+
+    def __repr__(self) -> str:
+        return "\n".join([self._title, *self.remarks, *(each.sentence for each in self.findings)])
+
+    def _repr_html_(self) -> str:
+        rows = [(each.sentence, each.effect.effect, each.effect.p) for each in self.findings]
+        found = table(("what differs", "effect", "p"), rows)
+        return titled(self._title, lines(self.remarks), found, lines(each.sentence for each in self.carried))
+
+    @property
+    def _title(self) -> str:
+        return f"{self.a} against {self.b}: {self.rows[0]:,} rollouts against {self.rows[1]:,}"
 
 
 def explain(

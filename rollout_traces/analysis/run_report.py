@@ -34,12 +34,13 @@ from rollout_traces.analysis.runs import setting_entries
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
+from rollout_traces.notebook import lines, table, titled
 from rollout_traces.quoting import quoted
 
 ORDER = ("error", "warn", "info")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunReport:
     """What is to be said of a run.
 
@@ -62,6 +63,22 @@ class RunReport:
     problems: tuple[str, ...] = ()
     n_steps: int = 0
     n_rows: int = 0
+
+    def __repr__(self) -> str:
+        said = [f"{each.severity}: {each.sentence}" for each in self.diagnoses] or ["Nothing stands out."]
+        return "\n".join([self._title, *self.remarks, *said])
+
+    def _repr_html_(self) -> str:
+        rows = [(each.severity, each.sentence, each.advice, each.where) for each in self.diagnoses]
+        parts = (
+            [table(("", "what", "look at", "rollouts"), rows)] if rows else [lines(["Nothing stands out."])]
+        )
+        missing = titled("Unobserved", lines(map(str, self.unobserved))) if self.unobserved else ""
+        return titled(self._title, lines(self.remarks), *parts, lines(self.problems), missing)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.run}, {self.split}: {self.n_rows:,} rollouts in {self.n_steps} steps"
 
     def in_force(self, first: int | None, last: int | None) -> list[Diagnosis]:
         """The diagnoses whose steps are among some; None at an end is open."""

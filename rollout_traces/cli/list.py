@@ -90,21 +90,9 @@ def _runs(store: Store, which: options.Which, as_json: bool) -> None:
     if as_json:
         print_rows([_plain(info) for info in found])
         return
-    rows = [
-        [
-            info.name,
-            info.id,
-            info.started[:19],
-            info.last_step,
-            info.n_traces,
-            info.n_rollouts,
-            info.splits,
-            tuple(str(step) for step in info.resumed_at),
-        ]
-        for info in found
-    ]
-    names = ["run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at"]
-    print_table(names, rows, title=f"in {store.source.label}")
+    from rollout_traces.store.rows import RUN_TABLE, run_cells
+
+    print_table(RUN_TABLE, [run_cells(info) for info in found], title=f"in {store.source.label}")
 
 
 def _steps(store: Store, which: options.Which, as_json: bool) -> None:

@@ -6,8 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollout_traces.notebook import table, titled
 
-@dataclass(frozen=True)
+RUN_TABLE = ("run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at")
+ROW_TABLE = (
+    "uid",
+    "run",
+    "split",
+    "step",
+    "reward",
+    "n_sampled",
+    "stop_reason",
+    "flags",
+    "snippet",
+    "prompt",
+)
+"""What a table of runs, and one of rollouts, shows."""
+
+
+def run_cells(run: RunInfo) -> tuple[Any, ...]:
+    """A run as a row of `RUN_TABLE`."""
+    return (
+        run.name,
+        run.id,
+        run.started[:19],
+        run.last_step,
+        run.n_traces,
+        run.n_rollouts,
+        run.splits,
+        run.resumed_at,
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class RunInfo:
     """One run of a project.
 
@@ -30,6 +61,15 @@ class RunInfo:
     n_rollouts: int
     splits: tuple[str, ...]
     attempts: tuple[tuple[str, int], ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"<RunInfo {self.name!r}: {self.n_rollouts:,} rollouts, {self.n_traces:,} kept, to step {self.last_step}; "
+            f"{', '.join(self.splits)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return titled(f"Run {self.name}", table(RUN_TABLE, [run_cells(self)]))
 
     @property
     def resumed_at(self) -> tuple[int, ...]:
@@ -100,7 +140,7 @@ class TraceRow:
         return place | {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowPage:
     """Some rows of a query's result.
 
@@ -113,6 +153,14 @@ class RowPage:
     rows: tuple[TraceRow, ...]
     total: int
     next: str | None
+
+    def __repr__(self) -> str:
+        return f"<RowPage: {len(self.rows)} of {self.total:,} rollouts>"
+
+    def _repr_html_(self) -> str:
+        known = [name for name in ROW_TABLE if any(row[name] is not None for row in self.rows)]
+        cells = [[row[name] for name in known] for row in self.rows]
+        return titled(f"{len(self.rows)} of {self.total:,} rollouts", table(known, cells))
 
 
 @dataclass(frozen=True)

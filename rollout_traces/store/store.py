@@ -11,13 +11,23 @@ import orjson
 
 from rollout_traces.encodable import encodable
 from rollout_traces.errors import StoreError
+from rollout_traces.notebook import table, titled
 from rollout_traces.store import search, steps
 from rollout_traces.store.damage import damage_said
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
-from rollout_traces.store.rows import ColumnInfo, Histogram, RowPage, RunInfo, StepGroups, StepInfo
+from rollout_traces.store.rows import (
+    RUN_TABLE,
+    ColumnInfo,
+    Histogram,
+    RowPage,
+    RunInfo,
+    StepGroups,
+    StepInfo,
+    run_cells,
+)
 from rollout_traces.store.scalars import Scalars
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source, StoredTrace
@@ -26,6 +36,7 @@ from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
 
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
@@ -52,6 +63,31 @@ class Store(StoreTables):
     def project(self) -> str:
         """The project's name."""
         return self.source.project
+
+    def __repr__(self) -> str:
+        return f"<Store of {self.source.label}: {', '.join(map(repr, (run.name for run in self.runs()))) or 'no runs'}>"
+
+    def _repr_html_(self) -> str:
+        return titled(f"Store of {self.source.label}", table(RUN_TABLE, list(map(run_cells, self.runs()))))
+
+    def plot(self, run: str, *keys: str, ax: Axes | None = None) -> Axes:
+        """Draws logged scalars of a run over its steps, every value where it is.
+
+        Args:
+            run: id or name of the run.
+            *keys: names of scalars, such as `rollout/reward/mean`; the mean rewards of all splits by default.
+            ax: where to draw; a new figure by default.
+
+        Returns:
+            Matplotlib's axes.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+            StoreError: no such run, or a scalar that it does not have.
+        """
+        from rollout_traces.store.plotting import draw_curves
+
+        return draw_curves(self.metrics(run), self.run(run).name, keys, ax)
 
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes the traces that came since the last time; cheap when there are none.
