@@ -1,1 +1,4 @@
-"""What is abnormal for a run: which flags its rows wear, and which incidents it had. Pure functions of its ledgers."""
+"""What is abnormal for a run: the alerts of a step as it closes, incidents, and which flags its rows wear.
+
+All of it is the detector of `analysis`: online over a run's last steps, in pages over all of them.
+"""

@@ -166,7 +166,7 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
     w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
     found = lengths(n)
     rows = np.arange(n_series)
-    tests, freedom = n_tests(n), _freedom(panel)
+    tests, freedom = n_tests(n), freedom_of(panel)
     best = Scanned(
         np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
         np.zeros(n_series), np.full(n_series, -np.inf),
@@ -188,11 +188,11 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         better = gained > best.evidence
         best.kind[better], best.start[better], best.length[better] = kind, at[better], length
         best.z[better], best.evidence[better] = z[better], gained[better]
-        best.log_p[better] = (np.log(tests) + _log_chance(z, tails))[better]
+        best.log_p[better] = (np.log(tests) + log_chance(z, tails))[better]
     return replace(best, log_p=np.minimum(best.log_p, 0.0)), w
 
 
-def _freedom(panel: Panel) -> np.ndarray:
+def freedom_of(panel: Panel) -> np.ndarray:
     """float [S]: degrees of freedom with which the noise of a series is known: the groups', or its own steps'."""
     known = np.nanmedian(np.where(np.isfinite(panel.values), panel.errors, 0.0), axis=1) > 0
     n = np.isfinite(panel.values).sum(axis=1).astype(float)
@@ -203,7 +203,8 @@ FREEDOM_OF_GROUPS = 4.0
 """Degrees of freedom a step where the groups say how sure it is."""
 
 
-def _log_chance(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+def log_chance(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """Log of the chance of a size, to both sides, under Student's t."""
     return np.log(2.0) + log_tail(np.abs(z), freedom)
 
 
@@ -224,7 +225,7 @@ def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
         log_p = plain.log_p
         if n >= FEWEST_STEPS:
             smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
-            drift = _drift_evidence(w, v, n, _freedom(part))
+            drift = _drift_evidence(w, v, n, freedom_of(part))
             drifts[here] = drift > plain.evidence
             log_p = np.where(drifts[here], smooth.log_p, log_p)
         chance[here] = log_p
@@ -274,7 +275,7 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
         if best.log_p[at] <= limit and n_smooth == 1 and n >= FEWEST_STEPS:
             wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
             smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
-            gained = _drift_evidence(w, smooth, n, _freedom(panel))
+            gained = _drift_evidence(w, smooth, n, freedom_of(panel))
             if gained[at] > best.evidence[at] + AMBIGUOUS:
                 kept.append(_drift(panel, noise, basis, w, smooth, at))
                 basis, n_smooth = wider, len(wider) - len(basis) + 1
@@ -331,7 +332,7 @@ def _drift(
     z = float(np.sqrt(max(gained[place], 0.0)))
     n = len(panel.steps)
     located = Located(Template("ramp", 0, n), (0, 0), None, z)
-    chance = float(_log_chance(np.asarray(z), np.asarray(np.inf)))
+    chance = float(log_chance(np.asarray(z), np.asarray(np.inf)))
     return Moved(
         panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
     )
@@ -359,7 +360,7 @@ def _found(
         log_p = max(
             log_p,
             min(
-                np.log(n_tests(len(panel.steps))) + float(_log_chance(np.asarray(exact), np.asarray(np.inf))),
+                np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf))),
                 0.0,
             ),
         )
@@ -418,7 +419,7 @@ def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         )  # fmt: skip
         explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
     own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
-    tails = _freedom(found.panel)[at]
+    tails = freedom_of(found.panel)[at]
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
 
 
@@ -471,7 +472,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
     for at, (many, whole) in panel.carried.items():
         error = np.sqrt(noise.variance[0, at])
         z = (whole - float(panel.levels[0, at])) / error if np.isfinite(error) and error > 0 else 0.0
-        log_p = float(np.log(n_tests(n)) + _log_chance(np.asarray(z), _freedom(panel)[0]))
+        log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
         if np.isfinite(z) and log_p <= limit:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
             levels = panel.levels.copy()

@@ -86,7 +86,7 @@ def noise_of(
     memory = np.where((n > 2 * LAGS[-1]) & (len(lags) > 1), np.clip(memory, 0.0, LONGEST_MEMORY), 0.0)
     memory = np.where((own > 0) & (between <= 0), 0.0, memory)
     floor = np.where(own > 0, own * CONSTANT, (CONSTANT * scale) ** 2)
-    largest = np.max(np.abs(y), axis=1, where=np.isfinite(y), initial=0.0)
+    largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
     variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
     variance = np.where(np.isfinite(values), variance, np.inf)
@@ -118,6 +118,8 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
 def _median(values: np.ndarray) -> np.ndarray:
     import warnings
 
+    if values.size and np.isfinite(values).all():
+        return np.median(values, axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmedian(values, axis=1))
@@ -156,14 +158,14 @@ def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
     size = np.sort(np.abs(np.nan_to_num(residual)), axis=1)
     inner, edge = size[:, :-OUTERMOST], size[:, -OUTERMOST]
     scale = np.maximum(np.median(inner, axis=1), SMALLEST_ERROR)
+    shapes = np.asarray([_shape(nu) for nu in FREEDOMS])
+    factors = shapes[:, :1] / scale
+    beyond = log_tail(edge * factors, np.asarray(FREEDOMS)[:, None])
     likelihoods = []
-    for nu in FREEDOMS:
-        quarter, constant = _shape(nu)
-        factor = quarter / scale
+    for nu, factor, constant, further in zip(FREEDOMS, factors, shapes[:, 1], beyond, strict=True):
         squares = np.log1p((inner * factor[:, None]) ** 2 / nu).sum(axis=1)
-        beyond = log_tail(edge * factor, nu)
         likelihoods.append(
-            inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * beyond
+            inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * further
         )
     return np.asarray(FREEDOMS)[np.argmax(likelihoods, axis=0)]
 

@@ -111,15 +111,15 @@ class StepCells:
         squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
         mass = np.bincount(self.cell, n_u**2, size)
         shape = (self.n_values, self.n_steps)
-        pooled = _pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
         with np.errstate(invalid="ignore", divide="ignore"):
-            variance = np.where(n > 0, pooled * (mass / n**2).reshape(shape).ravel(), np.nan)
+            variance = np.where(n > 0, spread * (mass / n**2).reshape(shape).ravel(), np.nan)
         if weight is not None:
             n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
         return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape)
 
 
-def _pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
+def pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
     """float [V * T]: the spread between groups around each step: a policy that learns has more of it at times than at others."""
     n_steps = squares.shape[1]
     half = max(LEAST_SMOOTHED, int(SMOOTHED * n_steps))

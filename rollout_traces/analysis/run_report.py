@@ -21,6 +21,7 @@ from rollout_traces.analysis.detect import (
 )
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.flips_link import with_flips
 from rollout_traces.analysis.group_shapes import group_rows, update_series
 from rollout_traces.analysis.in_words import series_text
@@ -53,6 +54,7 @@ class RunReport:
         problems: what raised, a line each; the rest was computed all the same.
         n_steps: steps.
         n_rows: rollouts.
+        last_step: the newest step; None without one.
     """
 
     run: str
@@ -63,6 +65,7 @@ class RunReport:
     problems: tuple[str, ...] = ()
     n_steps: int = 0
     n_rows: int = 0
+    last_step: int | None = None
 
     def __repr__(self) -> str:
         said = [f"{each.severity}: {each.sentence}" for each in self.diagnoses] or ["Nothing stands out."]
@@ -113,11 +116,12 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         if each is not None
     ]
     found += contained("prompts that changed", prompt_entries, scope) or []
+    found += contained("faults", fault_entries, scope, found) or []
     found = contained("links to flips", with_flips, relations, run, found) or found
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []
     return RunReport(
-        run, split, (*settings, *ordered(found)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows
+        run, split, (*settings, *ordered(found)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows, int(rows.steps[-1])
     )  # fmt: skip
 
 

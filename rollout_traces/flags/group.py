@@ -23,7 +23,6 @@ from rollout_traces.packed_batch import PackedBatch, hash_ids
     meaning="the rollouts of a group answer different prompts, so that they are compared with strangers",
     needs=("group_ids",),
     splits=("rollout",),
-    alert_above=0.0,
 )
 def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     """Different prompt keys inside a group.
@@ -60,7 +59,6 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     meaning="all rewards of the group are equal, so that it teaches nothing",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
-    alert_above=0.8,
     of_group=True,
 )
 def tied_group(population: Population) -> dict[int, list[Flag]]:

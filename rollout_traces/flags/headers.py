@@ -24,7 +24,6 @@ _PROBE = ({"role": "user", "content": "Zqq0qZ"},)
     severity="warn",
     meaning="the policy wrote a turn of the system, a user or a tool itself",
     needs=("tokens",),
-    alert_above=0.05,
 )
 def sampled_foreign_turn(
     row: TracedRow, *, share: Annotated[float, "of the turn's tokens that must be sampled"] = 0.5
@@ -91,7 +90,6 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
     severity="warn",
     meaning="the token that begins a text occurs twice at its start, or is missing where the template writes it",
     needs=("tokenizer",),
-    alert_above=0.0,
     explained_by=("pad_attended",),
 )
 def bos_anomaly(row: TracedRow) -> Iterator[Flag]:

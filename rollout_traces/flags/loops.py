@@ -16,7 +16,6 @@ from rollout_traces.metrics.repetition import FILLED, LONGEST_PERIOD, WINDOW
     severity="warn",
     meaning="the policy writes the same stretch several times in a row, of any length, anywhere in the rollout",
     needs=("tokens",),
-    alert_above=0.1,
 )
 def loop(
     population: Population,

@@ -25,7 +25,6 @@ _NOT_SAMPLED_ROLES = ("system", "user", "tool")
     meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
     needs=("tokens", "response_mask"),
     splits=("rollout",),
-    alert_above=0.0,
 )
 def mask_leak(population: Population) -> dict[int, list[Flag]]:
     """Loss mask 1 where the response mask is 0 or the version -1.
@@ -57,7 +56,6 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     severity="error",
     meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
     splits=("rollout",),
-    alert_above=0.0,
     needs=("tokens",),
 )
 def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
@@ -210,7 +208,6 @@ def eos_untrained(row: TracedRow) -> Iterator[Flag]:
     severity="error",
     meaning="the loss mask begins and ends one token off the markers in most assistant turns",
     splits=("rollout",),
-    alert_above=0.0,
     needs=("tokens",),
     explained_by=("mask_leak",),
 )

@@ -26,7 +26,6 @@ _MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at stalen
     meaning="sampled tokens are older than the trainer's off-policy limit",
     needs=("versions", "train_version", "stale.limit"),
     splits=("rollout",),
-    alert_above=0.25,
     explained_by=("version_order",),
 )
 def stale(
@@ -98,7 +97,6 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     meaning=_MISMATCH,
     needs=("logprobs", "prox_logprobs"),
     splits=("rollout",),
-    alert_above=0.05,
     explained_by=("logprob_out_of_range",),
 )
 def logprob_mismatch(
@@ -190,7 +188,6 @@ def _mismatch_flag(
     family="policy",
     severity="error",
     meaning="a sampled or trained token, or the row, has a NaN or an infinite value",
-    alert_above=0.0,
 )
 def nonfinite(population: Population) -> dict[int, list[Flag]]:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
@@ -273,7 +270,6 @@ def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.
     severity="error",
     meaning="in row-per-call exports, the prompt of a call does not extend the call before it",
     needs=("extras",),
-    alert_above=0.0,
 )
 def prefix_broken(population: Population) -> dict[int, list[Flag]]:
     """Rows of one trajectory whose prompt does not begin with all tokens of the row before, see `trajectories`."""

@@ -31,7 +31,7 @@ RowDetector = Callable[..., Iterable[Flag]]
 AnyDetector = TypeVar("AnyDetector", bound=Callable[..., Any])
 
 ALERT_ABOVE = "alert_above"
-"""The parameter that every flag has: `<flag>.alert_above` sets the share of rollouts above which it alerts."""
+"""The parameter that every flag has: `<flag>.alert_above` is the share of rollouts that a rise has to pass to be an alert, None: never."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,6 @@ class FlagSpec:
         row: finds it on a decoded row, or None.
         on_request: off until one of its thresholds is set, because of its cost.
         splits: the splits it makes sense on.
-        alert_above: the share of rollouts above which an alert is raised unless the run sets another, None
-            for never.
         explained_by: flags of the same row (of the same turn, where both name one) that are its cause.
         of_group: it speaks of the group, and is drawn there.
     """
@@ -92,7 +90,6 @@ class FlagSpec:
     row: Detector | None = None
     on_request: bool = False
     splits: tuple[str, ...] = SPLITS
-    alert_above: float | None = None
     explained_by: tuple[str, ...] = ()
     of_group: bool = False
 
@@ -116,7 +113,6 @@ def population_flag(
     needs: tuple[str, ...] = (),
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
-    alert_above: float | None = None,
     explained_by: tuple[str, ...] = (),
     of_group: bool = False,
 ) -> Callable[[PopulationDetector], PopulationDetector]:
@@ -130,7 +126,6 @@ def population_flag(
         needs: inputs without which it is off.
         on_request: off until one of its thresholds is set.
         splits: the splits it makes sense on.
-        alert_above: the share of rollouts above which an alert is raised.
         explained_by: flags of the same row that are its cause: it is nested under them.
         of_group: it speaks of the group.
 
@@ -138,9 +133,7 @@ def population_flag(
         ConfigError: the name is taken.
     """
 
-    spec = FlagSpec(
-        name, family, severity, meaning, None, None, on_request, splits, alert_above, explained_by, of_group
-    )
+    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, explained_by, of_group)
     return _registers(name, needs, lambda form: replace(spec, population=form))
 
 
@@ -153,7 +146,6 @@ def row_flag(
     needs: tuple[str, ...] = (),
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
-    alert_above: float | None = None,
     explained_by: tuple[str, ...] = (),
     of_group: bool = False,
 ) -> Callable[[RowDetector], RowDetector]:
@@ -163,9 +155,7 @@ def row_flag(
     population detector said of it.
     """
 
-    spec = FlagSpec(
-        name, family, severity, meaning, None, None, on_request, splits, alert_above, explained_by, of_group
-    )
+    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, explained_by, of_group)
     return _registers(name, needs, lambda form: replace(spec, row=form))
 
 
@@ -244,18 +234,6 @@ def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any])
 def needs_text(name: str) -> bool:
     """Whether only a decoded rollout can carry a flag: it is known of traced rollouts alone."""
     return name in REGISTRY and REGISTRY[name].population is None
-
-
-def alert_limits(parameters: Mapping[str, Any]) -> dict[str, float]:
-    """Flag name -> the share of rollouts above which it alerts; flags that never alert are left out.
-
-    Args:
-        parameters: `<flag>.alert_above` stands over what the flag was registered with; None: never.
-    """
-    limits = {
-        name: parameters.get(f"{name}.{ALERT_ABOVE}", spec.alert_above) for name, spec in REGISTRY.items()
-    }
-    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:

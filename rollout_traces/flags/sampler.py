@@ -18,7 +18,6 @@ from rollout_traces.packed_batch import PackedBatch
     severity="error",
     meaning="rollout logprobs of sampled tokens are above 0, or all exactly 0: they are no logprobs",
     needs=("logprobs",),
-    alert_above=0.0,
 )
 def logprob_out_of_range(
     population: Population,
@@ -58,7 +57,6 @@ def logprob_out_of_range(
     severity="warn",
     meaning="policy versions go back within a rollout, or are ahead of the trainer's",
     needs=("versions",),
-    alert_above=0.0,
 )
 def version_order(population: Population) -> dict[int, list[Flag]]:
     """A sampled token's version below that of an earlier one; on training rollouts also above the train version."""
@@ -87,7 +85,6 @@ def version_order(population: Population) -> dict[int, list[Flag]]:
     severity="error",
     meaning="padding is attended to: the row begins or ends with padding tokens",
     needs=("pad_id",),
-    alert_above=0.0,
 )
 def pad_attended(
     population: Population, *, min_tokens: Annotated[int, "padding tokens at an edge from which it fires"] = 2

@@ -29,7 +29,6 @@ _EMPTY = "an assistant turn has no content"
     severity="warn",
     meaning="sampling stopped at the length limit",
     needs=("stop_reasons",),
-    alert_above=0.5,
     explained_by=("repetition", "loop"),
 )
 def truncated(population: Population) -> dict[int, list[Flag]]:
@@ -109,7 +108,6 @@ def no_end_marker(
     family="text",
     severity="warn",
     meaning="a short period repeats itself over most of the last sampled tokens",
-    alert_above=0.1,
     needs=("tokens",),
     explained_by=("gibberish",),
 )
@@ -140,7 +138,6 @@ def repetition(
     family="text",
     severity="warn",
     meaning=_EMPTY,
-    alert_above=0.1,
     explained_by=("truncated",),
 )
 def empty_completion(population: Population) -> dict[int, list[Flag]]:
@@ -176,7 +173,6 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
     family="text",
     severity="warn",
     meaning=_EMPTY,
-    alert_above=0.1,
     explained_by=("truncated",),
 )
 def empty_turn(row: TracedRow) -> Iterator[Flag]:
@@ -247,7 +243,6 @@ def gibberish(
     family="text",
     severity="warn",
     meaning="tool-call markers without a call that can be parsed",
-    alert_above=0.25,
     explained_by=("truncated",),
 )
 def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:

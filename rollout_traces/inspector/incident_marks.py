@@ -1,8 +1,8 @@
 """What readers said of a project's incidents: muted, acknowledged. A file beside the project, never in it.
 
 One JSON object a line, only ever appended: `{"at", "by", "run", "split", "incident", "what"}`. The last word on an
-incident holds. Lines that cannot be read are passed over. An incident's name is `signal@step` or
-`signal@step@source`; muting goes by signal and source, so that it also holds for the next incident of them.
+incident holds. Lines that cannot be read are passed over. An incident's name is `series@2` for the second one of a
+series, `series@2@part` for that of a part; muting goes by series and part, so that it also holds for the next one of them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Marks:
     """What holds of the incidents of a run's split.
 
     Attributes:
-        muted: `(signal, source)` pairs.
-        acknowledged: name of an incident -> when, and how often it had come back by then.
+        muted: `(series, part)` pairs.
+        acknowledged: name of an incident -> when.
     """
 
     muted: frozenset[tuple[str, str]] = frozenset()
-    acknowledged: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    acknowledged: Mapping[str, str] = field(default_factory=dict)
 
 
 class IncidentMarks:
@@ -53,23 +53,22 @@ class IncidentMarks:
     def of(self, run: str, split: str) -> Marks:
         """What holds in a run's split; nothing where the file is missing or damaged."""
         muted: set[tuple[str, str]] = set()
-        acknowledged: dict[str, tuple[str, int]] = {}
+        acknowledged: dict[str, str] = {}
         for line in self._lines():
             if (line.get("run"), line.get("split")) != (run, split):
                 continue
             name, what = str(line.get("incident")), line.get("what")
             if what == "mute":
-                muted.add(_signal_and_source(name))
+                muted.add(_series_and_part(name))
             elif what == "unmute":
-                muted.discard(_signal_and_source(name))
+                muted.discard(_series_and_part(name))
             elif what == "acknowledge":
-                times = line.get("times")
-                acknowledged[name] = (str(line.get("at", "")), times if type(times) is int else 0)
+                acknowledged[name] = str(line.get("at", ""))
             elif what == "recall":
                 acknowledged.pop(name, None)
         return Marks(frozenset(muted), acknowledged)
 
-    def add(self, run: str, split: str, incident: str, what: str, *, by: str, times: int = 0) -> None:
+    def add(self, run: str, split: str, incident: str, what: str, *, by: str) -> None:
         """Writes a mark.
 
         Args:
@@ -78,7 +77,6 @@ class IncidentMarks:
             incident: the incident's name.
             what: a word of `WORDS`.
             by: who says it.
-            times: how often the incident has come back so far.
 
         Raises:
             StoreError: the word is another, a name is too long, or the file cannot be written.
@@ -95,7 +93,6 @@ class IncidentMarks:
             "split": split,
             "incident": incident,
             "what": what,
-            "times": times,
         }
         line = orjson.dumps(said) + b"\n"
         try:
@@ -127,6 +124,6 @@ class IncidentMarks:
                 yield read
 
 
-def _signal_and_source(name: str) -> tuple[str, str]:
-    signal, _, rest = name.partition("@")
-    return signal, rest.partition("@")[2]
+def _series_and_part(name: str) -> tuple[str, str]:
+    series, _, rest = name.partition("@")
+    return series, rest.partition("@")[2]

@@ -144,21 +144,39 @@ class Stored:
         """Split -> prompt key -> traces of it in this run."""
         return {split: Counter(prompts) for split, prompts in self._prompts.items()}
 
-    def run_state(self) -> dict[str, Any]:
-        """The run's state as the newest step summary carries it; empty when there is none.
+    def details(self, n: int) -> list[tuple[str, dict[str, Any]]]:
+        """Split and details of the newest step summaries, n at most, oldest first.
 
         Raises:
             Exception: as `refresh`.
         """
         rows = self._ask(
-            f"SELECT spans FROM traces WHERE run_id = {_quoted(self.run_id)} AND key LIKE '%/{STEPS}' "
-            "ORDER BY rowid DESC LIMIT 1"
+            f"SELECT key, spans FROM traces WHERE run_id = {_quoted(self.run_id)} AND key LIKE '%/{STEPS}' "
+            f"ORDER BY rowid DESC LIMIT {int(n)}"
         )
-        spans = rows[0]["spans"] if rows else []
-        spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
-        state = read_details(TraceRecord((), {}, spans or [])).get("run_state")
-        state = orjson.loads(state) if isinstance(state, str) else state
-        return state if isinstance(state, dict) else {}
+        found = []
+        for row in reversed(rows):
+            spans = row["spans"]
+            spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
+            found.append((str(row["key"]).rpartition("/")[0], read_details(TraceRecord((), {}, spans or []))))
+        return found
+
+    def logged(self, n: int) -> list[tuple[int, dict[str, Any]]]:
+        """Step and scalars of what was logged last, n calls at most, oldest first.
+
+        Raises:
+            Exception: as `refresh`.
+        """
+        rows = self._ask(
+            f"SELECT step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} ORDER BY rowid DESC LIMIT {int(n)}"
+        )
+        found = []
+        for row in reversed(rows):
+            values = row["metrics"]
+            found.append(
+                (int(row["step"]), orjson.loads(values) if isinstance(values, (str, bytes)) else values)
+            )
+        return found
 
     def totals(self) -> dict[str, float]:
         """The newest `<split>/total/...` scalars of the run, empty when there are none.

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import orjson
 
-from rollout_traces.alarms.incidents import AlarmState, advance
-from rollout_traces.alarms.report import alerts_of
-from rollout_traces.alarms.signals import signals_of, watched
+from rollout_traces.alarms.alerts import alerts_of
+from rollout_traces.alarms.figures import figures_of, scalar_figures
+from rollout_traces.alarms.online import Trail, as_plain, judge
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import (
     Alert,
@@ -43,7 +44,7 @@ from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_metadata import details_of, extra_metadata
 from rollout_traces.steps.row_reader import Hide, RowReader
-from rollout_traces.steps.run_state import RunState
+from rollout_traces.steps.run_state import LOGGED, RunState, of_trainer
 from rollout_traces.steps.step_files import filtered_details
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
@@ -54,6 +55,8 @@ LOSS_HISTOGRAM = "loss_histogram"
 """Where a step summary's details hold the histogram of its loss tokens."""
 RUN_STATE = "run_state"
 """Where a step summary's details hold the run's state after it."""
+FIGURES = "figures"
+"""Where they hold the step's part of the series by which the next steps are judged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,19 +139,23 @@ class Judge:
         scalars = {} if step.key.late else self._scalars(judged, state)
         raised = set(state.raised)
         logged = curves(scalars, raised)
-        before = state.alarms.get(step.key.split, AlarmState())
-        alarms, found = self._contained(
-            "alert_errors", lambda: (before, []), self._alarms, step, rows.ledger, before
-        )
+        before = state.trails.get(step.key.split, Trail())
+        figures: dict[str, str] = {}
+        found: list[Alert] = []
+        trail = before
         if not step.key.late:
+            trail, found, figures = self._contained(
+                "alert_errors", lambda: (before, [], {}), self._alarms, step, rows.ledger, before
+            )
             state = replace(
                 state,
                 raised=frozenset(raised),
-                alarms={**state.alarms, step.key.split: alarms},
+                trails={**state.trails, step.key.split: trail},
                 totals={**state.totals, **{k: v for k, v in scalars.items() if "/total/" in k}},
             )
         self.checkpoint()
-        summary = self._summary(judged, scalars, state, over_disk_limit) if self.options.ledger else None
+        kept = {RUN_STATE: state.as_text(), **figures}
+        summary = self._summary(judged, scalars, kept, over_disk_limit) if self.options.ledger else None
         histograms = (
             {}
             if step.key.late or summary is None
@@ -225,19 +232,43 @@ class Judge:
 
         return self._contained("metric_errors", dict[str, float], compute)
 
-    def _alarms(self, step: ClosedStep, ledger: Ledger, before: AlarmState) -> tuple[AlarmState, list[Alert]]:
-        """The split's incidents after a step, and alerts for those that opened."""
-        if step.key.late:
-            return before, []
-        signals = watched(self.options.flag_parameters)
-        after, events = advance(before, signals_of(ledger, step.key.step), signals)
-        return after.pruned(step.key.step), alerts_of(events, signals, step.key.split)
+    def scalars(
+        self, scalars: Mapping[str, Any], step: int, state: RunState
+    ) -> tuple[RunState, Sequence[Alert]]:
+        """Judges what the trainer logged.
+
+        Args:
+            scalars: by key.
+            step: their step.
+            state: the run's state before.
+
+        Returns:
+            The state after it, and what it raises.
+        """
+        before = state.trails.get(LOGGED, Trail())
+
+        def compute() -> tuple[Trail, list[Alert]]:
+            figures = scalar_figures(of_trainer(scalars, state.trails), step)
+            found = judge(before, figures)
+            return found.trail, alerts_of(found, step, 0, LOGGED, self.options.flag_parameters)
+
+        trail, alerts = self._contained("alert_errors", lambda: (before, []), compute)
+        return replace(state, trails={**state.trails, LOGGED: trail}), alerts
+
+    def _alarms(
+        self, step: ClosedStep, ledger: Ledger, before: Trail
+    ) -> tuple[Trail, list[Alert], dict[str, str]]:
+        """The split's trail after a step, what the step raises, and what is stored of it."""
+        figures = figures_of(ledger, step.key.step, before.names)
+        found = judge(before, figures)
+        alerts = alerts_of(found, step.key.step, ledger.n_rows, step.key.split, self.options.flag_parameters)
+        return found.trail, alerts, {FIGURES: orjson.dumps(as_plain(figures)).decode()}
 
     def _summary(
         self,
         judged: JudgedStep,
         scalars: Mapping[str, float],
-        state: RunState,
+        further: Mapping[str, str],
         over_disk_limit: bool,
     ) -> TraceRecord | None:
         def details() -> dict[str, Any]:
@@ -251,7 +282,7 @@ class Judge:
         kept = {
             **self._contained("filtered_errors", dict[str, Any], details),
             **self._contained("histogram_errors", dict[str, Any], histogram),
-            RUN_STATE: state.as_text(),
+            **further,
         }
         try:
             return step_summary_of(judged, scalars=scalars, details=kept, over_disk_limit=over_disk_limit)
@@ -276,6 +307,22 @@ class Judge:
         except Exception as error:  # noqa: BLE001  counted and warned
             self._warnings.count(counter, repr(error), with_traceback=True)
             return otherwise()
+
+
+def read_run_state(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The run's state as the newest of some step summaries holds it, from their splits and details; empty without one."""
+    state = _read(kept[-1][1].get(RUN_STATE)) if kept else None
+    return state if isinstance(state, dict) else {}
+
+
+def read_figures(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """Split and figures of each of some step summaries."""
+    found = [(split, _read(details.get(FIGURES))) for split, details in kept]
+    return [(split, figures) for split, figures in found if isinstance(figures, dict)]
+
+
+def _read(text: object) -> Any:
+    return orjson.loads(text) if isinstance(text, str | bytes) else text
 
 
 def _of_copied(flags: Mapping[int, list[Flag]], batch: PackedBatch) -> dict[int, list[Flag]]:

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rollout_traces.alarms.online import TRAIL
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import Alert
 from rollout_traces.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.choosing import StoredStep
-from rollout_traces.steps.judge import Judge, Judgement
+from rollout_traces.steps.judge import Judge, Judgement, read_figures, read_run_state
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.redact import Redact, Redaction
@@ -29,6 +30,8 @@ from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 
 log = logging.getLogger(__name__)
 
+STEPS_OF_A_TRAIL = 2 * TRAIL
+"""Step summaries that are read after a restart: of training and of an evaluation at each of its steps."""
 TRACES_AT_ONCE = 256
 """Traces of one log call at most: Trackio copies and checks a call's traces on the calling thread."""
 
@@ -160,6 +163,19 @@ class StepProcessor:
             self.counters["late_parts"] += 1
             self.counters["rollouts_late"] += closed.batch.n_rows
 
+    def watch(self, scalars: Mapping[str, Any], step: int) -> None:
+        """Judges what the trainer logged at a step, and raises what it says.
+
+        Args:
+            scalars: what was stored.
+            step: its step.
+        """
+        if self._state is None:
+            self._state = self._resumed()
+        self._state, alerts = self._judge.scalars(scalars, step, self._state)
+        for alert in alerts:
+            self.sink.alert(alert, step=step)
+
     def _store(self, step: ClosedStep, judged: Judgement, stored: StoredStep, *, again: bool) -> None:
         key = step.key
         for first in range(0, len(judged.traces), TRACES_AT_ONCE):
@@ -193,7 +209,10 @@ class StepProcessor:
     def _resumed(self) -> RunState:
         stored = self.sink.stored
         try:
-            return RunState.resumed(stored.run_state(), stored.totals(), stored.traced_prompts())
+            kept = stored.details(STEPS_OF_A_TRAIL)
+            return RunState.resumed(
+                read_run_state(kept), read_figures(kept), stored.logged(STEPS_OF_A_TRAIL), stored.totals(), stored.traced_prompts()
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
             self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {error!r}")
             return RunState()

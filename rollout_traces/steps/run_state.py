@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from rollout_traces.alarms.incidents import AlarmState
+from rollout_traces.alarms.figures import scalar_figures
+from rollout_traces.alarms.online import Trail, judge, remembered
+
+LOGGED = ""
+"""In place of a split: what the trainer logged."""
 
 
 @dataclass(frozen=True)
@@ -17,25 +22,26 @@ class RunState:
 
     Attributes:
         raised: keys of the flag shares that were ever above zero: their curves have begun.
-        alarms: split -> its open incidents and what they are judged by.
+        trails: split -> the last steps of its series, by which the next one is judged; `LOGGED` for what the trainer logged.
         totals: `<split>/total/<name>` -> count over the run.
         prompts: split -> prompt key -> traces of it.
     """
 
     raised: frozenset[str] = frozenset()
-    alarms: Mapping[str, AlarmState] = field(default_factory=dict)
+    trails: Mapping[str, Trail] = field(default_factory=dict)
     totals: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def as_text(self) -> str:
-        """The state as JSON, for the step summary; totals and prompts are read from the store."""
-        alarms = {split: known.as_plain() for split, known in self.alarms.items()}
-        return orjson.dumps({"raised": sorted(self.raised), "alarms": alarms}).decode()
+        """The state as JSON, for the step summary; trails, totals and prompts are read from the store."""
+        return orjson.dumps({"raised": sorted(self.raised)}).decode()
 
     @classmethod
     def resumed(
         cls,
         stored: Mapping[str, Any],
+        figures: Iterable[tuple[str, Mapping[str, Any]]],
+        logged: Sequence[tuple[int, Mapping[str, Any]]],
         totals: Mapping[str, float],
         prompts: Mapping[str, Mapping[str, int]],
     ) -> RunState:
@@ -43,8 +49,22 @@ class RunState:
 
         Args:
             stored: what `as_text` gave at the newest stored step, read; empty when there is none.
+            figures: split and figures of the newest stored steps, oldest first, as `online.as_plain` gave them.
+            logged: step and scalars of what was logged last, oldest first.
             totals: the newest stored totals.
             prompts: split -> prompt key -> stored traces of it.
         """
-        alarms = {split: AlarmState.from_plain(known) for split, known in stored.get("alarms", {}).items()}
-        return cls(frozenset(stored.get("raised", ())), alarms, totals, prompts)
+        by_split: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for split, known in figures:
+            by_split[split].append(known)
+        trails = {split: remembered(known) for split, known in by_split.items()}
+        trails[LOGGED] = Trail()
+        for step, scalars in logged:
+            trails[LOGGED] = judge(trails[LOGGED], scalar_figures(of_trainer(scalars, trails), step)).trail
+        return cls(frozenset(stored.get("raised", ())), trails, totals, prompts)
+
+
+def of_trainer(scalars: Mapping[str, Any], splits: Iterable[str]) -> dict[str, Any]:
+    """The scalars that are none of the package's own of some splits."""
+    own = tuple(f"{split}/" for split in splits if split)
+    return {key: value for key, value in scalars.items() if not key.startswith(own)}

@@ -353,6 +353,8 @@ class SpoolConsumer:
         if left_out:
             self.counters["scalar_values_left_out"] += len(left_out)
             log.info("step %d: no finite number, left out: %s", step, ", ".join(left_out))
+        if not again:
+            self._processor.watch(meta["scalars"], step)
 
     def _close_decided(self, *, incomplete: bool) -> bool:
         """Closes the steps that were closed before a restart, once their hand-overs are back.

@@ -1,11 +1,11 @@
-"""What healthy runs of real conversations wear, and which incidents they have.
+"""What healthy runs of real conversations wear, which alerts they raise, and which incidents they have.
 
     python -m tests.alarms.healthy_runs [--steps 100] [--project NAME]
 
 Each step of a run draws tasks of the conversations of the data folder (made-up ones where it is missing) and hands
 over all trials of each, as tokens of a real tokenizer with logprobs that agree; every rollout is decoded and flagged
 as the worker does it. One line a tokenizer: rollouts, those with a flag of severity error, those that carry any
-flag, those that wear one, properties of the run, incidents. With `--project` a Trackio project is read instead.
+flag, those that wear one, properties of the run, alerts, incidents. With `--project` a Trackio project is read instead.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.alarms.incidents import over_steps
-from rollout_traces.alarms.signals import StepSignals, signals_of, watched
-from rollout_traces.alarms.worn import usual_flags, worn
+from rollout_traces.alarms.alerts import alerts_of
+from rollout_traces.alarms.figures import figures_of
+from rollout_traces.alarms.incidents import incidents_of
+from rollout_traces.alarms.online import Trail, judge
+from rollout_traces.alarms.worn import rises, usual_flags, worn
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.scope import RunScope
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import REGISTRY
+from rollout_traces.flags import REGISTRY, Alert
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
+from tests.analysis.builders import table
 from tests.decode.real_tokenizers import load_tokenizer
 from tests.flags.planted import Fault
 from tests.flags.steps import Step, desk_conversations, find_flags, healthy_step
@@ -43,7 +48,8 @@ class Looked:
         n_flagged: those that carry any flag.
         n_wearing: those that wear one.
         usual: properties of the run and their shares.
-        incidents: names.
+        alerts: step and sentence of each that was raised while the run went.
+        incidents: names of those that the whole run shows.
     """
 
     n_rows: int
@@ -51,6 +57,7 @@ class Looked:
     n_flagged: int
     n_wearing: int
     usual: dict[str, float]
+    alerts: tuple[tuple[int, str], ...]
     incidents: tuple[str, ...]
 
     @property
@@ -64,35 +71,44 @@ class Looked:
         return (
             f"{name:14} {self.n_rows:6} rows, {self.n_errors} with an error, {self.n_flagged / self.n_rows:6.1%} "
             f"carry a flag, {self.share:5.1%} wear one; usual: {usual or 'none'}; "
-            f"incidents: {', '.join(self.incidents) or 'none'}"
+            f"alerts: {self.alerts or 'none'}; incidents: {', '.join(self.incidents) or 'none'}"
         )
 
 
 def look(ledgers: Iterable[tuple[int, Ledger]]) -> Looked:
-    """Reads a run's steps as the inspector does.
+    """Reads a run's steps as worker and inspector do.
 
     Args:
         ledgers: step and ledger, ascending.
     """
-    signals: list[StepSignals] = []
-    rows: list[tuple[int, str | None, tuple[str, ...]]] = []
-    for step, ledger in ledgers:
-        signals.append(signals_of(ledger, step))
-        rows += [
-            (step, source, tuple(flags))
-            for source, flags in zip(ledger.get("source"), ledger.get("flags"), strict=True)
-        ]
-    usual, incidents = usual_flags(signals), over_steps(signals, watched()).incidents
+    known = list(ledgers)
+    rows = [
+        {**ledger.row(b), "step": step, "id": f"{step}-{b}", "traced": ledger.get("trace_uid")[b] is not None}
+        for step, ledger in known
+        for b in range(ledger.n_rows)
+    ]
+    scope = RunScope(table(rows), "run", "rollout")
+    usual = usual_flags(scope)
+    risen = rises(scope, usual)
+    flagged = [(row["step"], row.get("source"), tuple(row.get("flags") or ())) for row in rows]
     return Looked(
         n_rows=len(rows),
-        n_errors=sum(bool(ERRORS & set(flags)) for _, _, flags in rows),
-        n_flagged=sum(bool(flags) for _, _, flags in rows),
-        n_wearing=sum(
-            bool(worn(flags, step, source, usual, incidents).names) for step, source, flags in rows
-        ),
-        usual={name: known.share for name, known in usual.items()},
-        incidents=tuple(known.name for known in incidents),
+        n_errors=sum(bool(ERRORS & set(flags)) for _, _, flags in flagged),
+        n_flagged=sum(bool(flags) for _, _, flags in flagged),
+        n_wearing=sum(bool(worn(flags, step, source, usual, risen).names) for step, source, flags in flagged),
+        usual={name: each.share for name, each in usual.items()},
+        alerts=tuple((step, alert.text) for step, found in alerts_while_running(known) for alert in found),
+        incidents=tuple(each.name for each in incidents_of(diagnose(scope.relations, "run"), {})),
     )
+
+
+def alerts_while_running(ledgers: Iterable[tuple[int, Ledger]]) -> Iterable[tuple[int, list[Alert]]]:
+    """The alerts of each step of a run."""
+    trail = Trail()
+    for step, ledger in ledgers:
+        judged = judge(trail, figures_of(ledger, step, trail.names))
+        trail = judged.trail
+        yield step, alerts_of(judged, step, ledger.n_rows, "rollout", {})
 
 
 def real_run(tokenizer: Any, decoder: TranscriptDecoder, n_steps: int) -> Iterable[tuple[int, Ledger]]:

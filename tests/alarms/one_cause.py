@@ -1,29 +1,28 @@
-"""Which incidents a fault opens that a run's rollouts get at a step and keep.
+"""Which alerts a fault raises that a run's rollouts get at a step and keep.
 
     python -m tests.alarms.one_cause [flag ...]
 
-Each fault of `tests.flags.planted` is planted in most rows of a healthy step of 24 rollouts. The run has 25 healthy
-steps and 12 faulty ones. One line a fault: what opened, with what was looked at, and what rows wear.
+Each fault of `tests.flags.planted` is planted in most rows of healthy steps of 24 rollouts. The run has 25 healthy
+steps and 6 faulty ones. One line a fault: the steps and sentences of its alerts.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from rollout_traces.alarms.incidents import AlarmState, over_steps
-from rollout_traces.alarms.signals import StepSignals, signals_of, watched
 from rollout_traces.decode import TranscriptDecoder
-from tests.alarms.healthy_runs import flagged_ledger
+from rollout_traces.flags import Alert
+from rollout_traces.ledger.columns import Ledger
+from tests.alarms.healthy_runs import alerts_while_running, flagged_ledger
 from tests.flags.planted import GROUP, ROW, Fault, Planted, faults_for
 from tests.flags.steps import Step, healthy_step, made_up_conversations
 from tests.generator import tiny_tokenizer
 
 N_ROWS = 24
-HEALTHY, FAULTY = 25, 12
+HEALTHY, FAULTY = 25, 6
 
 
 def in_most_rows(fault: Fault, healthy: Step) -> Step:
@@ -52,35 +51,30 @@ def _before(
     decoder: TranscriptDecoder,
     without: tuple[str, ...],
     parameters: tuple[tuple[str, Any], ...],
-) -> StepSignals:
+) -> Ledger:
     looked_for = Fault("", "", lambda step: Planted(), without=without, parameters=dict(parameters))
-    return signals_of(flagged_ledger(healthy, decoder, looked_for), 0)
+    return flagged_ledger(healthy, decoder, looked_for)
 
 
-def run_with(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> AlarmState:
-    """The incidents of a run that a fault comes to."""
+def alerts_of_run(fault: Fault, healthy: Step, decoder: TranscriptDecoder) -> list[tuple[int, Alert]]:
+    """The alerts of a run that a fault comes to, each with its step."""
     before = _before(healthy, decoder, fault.without, tuple(fault.parameters.items()))
-    after = signals_of(flagged_ledger(in_most_rows(fault, healthy), decoder, fault), 0)
-    steps = [before] * HEALTHY + [after] * FAULTY
-    return over_steps(
-        (replace(one, step=number) for number, one in enumerate(steps)),
-        watched(fault.parameters),
-    )
+    after = flagged_ledger(in_most_rows(fault, healthy), decoder, fault)
+    steps = enumerate([before] * HEALTHY + [after] * FAULTY)
+    return [(step, alert) for step, found in alerts_while_running(steps) for alert in found]
 
 
-def incidents(names: Sequence[str] = ()) -> Iterator[tuple[Fault, AlarmState]]:
-    """Each fault, and what it opens."""
+def of_all_faults(names: Sequence[str] = ()) -> Iterator[tuple[Fault, list[tuple[int, Alert]]]]:
+    """Each fault, and what it raises."""
     tokenizer = tiny_tokenizer("qwen3")
     decoder = TranscriptDecoder(tokenizer)
     healthy = healthy_step(tokenizer, made_up_conversations(N_ROWS), "made up")
     for fault in faults_for(tokenizer):
         if not names or fault.flag in names:
-            yield fault, run_with(fault, healthy, decoder)
+            yield fault, alerts_of_run(fault, healthy, decoder)
 
 
 if __name__ == "__main__":
-    for fault, state in incidents(sys.argv[1:]):
-        print(
-            f"{fault.flag}: {fault.what}: {', '.join(known.name for known in state.incidents) or 'NONE'}",
-            flush=True,
-        )
+    for fault, raised in of_all_faults(sys.argv[1:]):
+        said = "; ".join(f"{step} {alert.level} {alert.text}" for step, alert in raised)
+        print(f"{fault.flag}: {fault.what}: {said or 'NONE'}", flush=True)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
 import pytest
 
-from rollout_traces.alarms.incidents import Incident, over_steps
-from rollout_traces.alarms.signals import signals_of, watched
-from rollout_traces.alarms.worn import usual_flags, worn
-from tests.alarms.steps import GROUPS, SIZE, ledger
+from rollout_traces.alarms.worn import Rise, rises, usual_flags, worn
+from rollout_traces.analysis.scope import RunScope
+from tests.alarms.steps import ledger
+from tests.analysis.builders import table
+
+
+def scope_of(ledgers) -> RunScope:
+    """A run of some ledgers."""
+    rows = [
+        {**one.row(b), "step": step, "id": f"{step}-{b}", "traced": one.get("trace_uid")[b] is not None}
+        for step, one in enumerate(ledgers)
+        for b in range(one.n_rows)
+    ]
+    return RunScope(table(rows), "run", "rollout")
 
 
 def usual_of(flags, n_steps=20, **options):
-    return usual_flags(signals_of(ledger(flags, seed=step, **options), step) for step in range(n_steps))
+    return usual_flags(scope_of([ledger(flags, seed=step, **options) for step in range(n_steps)]))
 
 
 class TestUsual:
@@ -28,22 +35,11 @@ class TestUsual:
         assert set(usual) == {"tool_error", "thinking_unclosed"}
         assert usual_of({"thinking_unclosed": 0.03, "repetition": 0.01}) == {}
 
-    def test_counts_rollouts_whose_tools_failed_and_no_calls(self):
-        calls = np.full(GROUPS * SIZE, 10)
-        errors = np.arange(GROUPS * SIZE) % 2
-        steps = []
-        for step in range(20):
-            one = ledger(seed=step, n_tool_calls=calls, n_tool_errors=errors)
-            one.columns["flags"][:] = [("tool_error",) if n else () for n in errors]
-            steps.append(signals_of(one, step))
-        assert usual_flags(steps)["tool_error"].share == 0.5
-
     def test_is_no_error(self):
         assert usual_of({"mask_leak": 1.0}) == {}
 
     def test_is_judged_by_the_first_twenty_steps(self):
-        steps = [signals_of(ledger({"stale": float(step >= 20)}, seed=step), step) for step in range(60)]
-        assert usual_flags(steps) == {}
+        assert usual_flags(scope_of([ledger({"stale": float(s >= 20)}, seed=s) for s in range(40)])) == {}
 
     def test_of_text_is_judged_by_rows_read_at_random(self):
         usual = usual_of({"template_drift": 1.0}, kept_at_random=8)
@@ -53,30 +49,36 @@ class TestUsual:
         assert usual_of({"stale": 1.0}, n_steps=1, n_groups=2, size=4) == {}
 
 
+class TestRises:
+    def test_are_found_as_explain_finds_them(self):
+        scope = scope_of([ledger({"stale": 0.9 if 20 <= s < 30 else 0.3}, seed=s) for s in range(40)])
+        assert rises(scope, usual_flags(scope)) == [Rise("stale", 20, 29)]
+
+    def test_of_a_source_are_said_of_it(self):
+        def one(s):
+            faulty = {"code": {"stale": 0.9 if s >= 20 else 0.3}, "math": {"stale": 0.3}}
+            return ledger(seed=s, sources=("math", "code"), flags_of_source=faulty)
+
+        scope = scope_of([one(s) for s in range(40)])
+        assert rises(scope, usual_flags(scope)) == [Rise("stale", 20, None, (("source", "code"),))]
+
+    def test_are_none_while_a_run_fills_its_queue(self):
+        scope = scope_of([ledger({"stale": 0.4 * (s >= 2)}, seed=s) for s in range(60)])
+        assert "stale" in usual_flags(scope) and rises(scope, usual_flags(scope)) == []
+
+
 class TestWorn:
     def test_leaves_out_what_is_usual_unless_it_rose(self):
         usual = usual_of({"stale": 0.3})
         assert worn(("stale", "repetition"), 50, None, usual, ()).names == ("repetition",)
-        rose = Incident("stale", "", "warn", 40, 60, 0.9, 0.9, 0.5, closed=65)
+        rose = Rise("stale", 40, 60)
         assert worn(("stale",), 50, None, usual, [rose]).names == ("stale",)
         for step in (39, 61):
             assert worn(("stale",), step, None, usual, [rose]).usual == ("stale",)
 
-    def test_leaves_out_staleness_that_grew_while_the_run_began(self):
-        steps = [signals_of(ledger({"stale": 0.4 * (step >= 5)}, seed=step), step) for step in range(60)]
-        incidents = over_steps(steps, watched()).incidents
-        assert incidents == ()
-        assert worn(("stale",), 50, None, usual_flags(steps), incidents).usual == ("stale",)
-
-    def test_wears_a_rise_within_the_first_steps(self):
-        steps = [signals_of(ledger({"truncated": 0.9 * (step >= 8)}, seed=step), step) for step in range(30)]
-        usual, incidents = usual_flags(steps), over_steps(steps, watched()).incidents
-        assert "truncated" in usual
-        assert worn(("truncated",), 15, None, usual, incidents).names == ("truncated",)
-
     def test_wears_a_rise_of_its_own_source_alone(self):
         usual = usual_of({"stale": 0.3})
-        rose = Incident("stale", "code", "warn", 40, 60, 0.9, 0.9, 0.5)
+        rose = Rise("stale", 40, 60, (("source", "code"),))
         assert worn(("stale",), 50, "code", usual, [rose]).names == ("stale",)
         assert worn(("stale",), 50, "math", usual, [rose]).names == ()
 
@@ -106,8 +108,6 @@ class TestWorn:
         assert worn(("not_known_here",), 1, None, {}, ()).names == ("not_known_here",)
 
 
-def test_an_open_incident_covers_every_step_from_its_first():
-    incident = Incident("stale", "", "warn", 40, 60, 0.9, 0.9, 0.5)
-    assert [step for step in (39, 40, 60, 99) if incident.covers(step)] == [40, 60, 99]
-    closed = dataclasses.replace(incident, closed=65)
-    assert [step for step in (39, 40, 60, 65, 99) if closed.covers(step)] == [40, 60]
+def test_a_rise_that_lasts_covers_every_step_from_its_first():
+    assert [step for step in (39, 40, 60, 99) if Rise("stale", 40, None).covers(step, None)] == [40, 60, 99]
+    assert [step for step in (39, 40, 60, 65, 99) if Rise("stale", 40, 60).covers(step, None)] == [40, 60]

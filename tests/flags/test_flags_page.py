@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.alarms.signals import FOLLOWS_IN_A_RUN
 from rollout_traces.flags import REGISTRY, FlagSpec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
@@ -31,9 +30,8 @@ in a trace's metadata (names) and in its details (sentences).
 - **Both**: what the decoded row shows replaces what the masks alone said of it.
 
 A flag whose inputs are missing is off and has no key; the step summary (`flags_off`) and
-`rollout-traces doctor --project NAME` say what it lacks. An error opens an incident
-at once; any other share when the lower end of its 95 % interval, clustered by group, passes its alert threshold at two of
-three steps. An incident raises one Trackio alert, and closes after five quiet steps; `<flag>.alert_above` sets another threshold. A detector that raises costs its own flag alone and is counted.
+`rollout-traces doctor --project NAME` say what it lacks. An error raises an
+alert from its first rollout on; any other flag when its share moves. A detector that raises costs its own flag alone and is counted.
 
 Precision comes before recall: on healthy data no flag of severity `error` may fire.
 
@@ -46,28 +44,21 @@ run, with its own thresholds (`flag_parameters` are stored in its config):
   of the rollouts in the run's first 20 steps. Where the flags that are left are together carried by more than a
   twentieth, the most frequent of them are usual too, until they are not. A flag that needs text is counted among kept
   rollouts that were drawn without a look at what came out (at random, or prompts by their hash). What is usual is said
-  once, with its share; while an incident of it is open, its rows wear it.
+  once, with its share; where the detector finds that it rose, for all rows or those of a source, its rows wear it.
 - **Nested**: a flag that another one of the row explains is shown under it, at first or second hand: {causes}.
 - **Of the group**: `tied_group`, `duplicate_completions` and `noise_amplified_group` are drawn at the group.
 
-An **incident** is one open thing per flag and source:
+An **incident** is what `explain` says of the run as a warning or an error (docs/analysis.md): a movement of a flag's share, of
+any other column or of a logged scalar, of its smallest part, with what moved along; and every flag of severity `error`,
+from its first rollout on until it was away for five steps. Run lists them, the bar shows those that are in force at the newest
+step; nothing is an incident by a rule of its own.
 
-| what | opens when |
-| --- | --- |
-| a flag of severity `error` | at once, from one rollout |
-| any other flag | the lower end of the 95 % interval of its share (ratio estimator with groups as clusters, Student's t; not above Wilson's) is above its limit at two of the last three steps judged |
-| tool errors a call, truncation, reward failures | likewise above the 95 % quantile of the shares of the 20 steps before, and a tenth of all (or half of what was usual, where that is more) above their mean |
-| mismatch (mean k3 of the rollouts), upwards | at two of three steps it is 5 robust standard deviations off the line through the 20 steps before (Theil-Sen; 1.4826 MAD), and twice what it was |
-| entropy (mean -log p), up or down | likewise, and by 0.3 of what it was |
-
-A flag's limit is the one of the tables below; where the first 20 steps had more than a tenth, or the flag has none, it
-is the share of those steps plus a tenth (or half of it, where that is more). A step is judged that has 20 rollouts of
-5 groups; smaller ones are pooled over three. `stale` and `mixed_versions` grow while a run fills its queue, and are
-judged after its first 20 steps. An incident closes after five quiet steps that have its source, and comes back as the
-same one within 50 steps. `<flag>.alert_above` set to None: never.
-
-One cause opens one incident: what an open incident explains opens none and is listed with it, also where it opened up to
-three steps earlier. In a run the incident of a flag also explains: {follows}.
+An **alert** comes while the run goes. The worker judges a closed step, and what a trainer logs, against the last 64 steps
+with the noise, the sizes and the control of false discoveries of `explain`: all rollouts together, from the twelfth step
+on, what began within the last eight steps and goes on. A series that raised an alert begins anew, so that what lasts is said
+once; that it goes back is no alert. Which part it is, and what shows in the whole run alone, is left to `explain`. A flag of
+severity `error` raises one at once, and again after twelve steps without it. `<flag>.alert_above` sets a share that a rise has
+to pass to be an alert or incident; None: never. `python -m benchmarks.online` prints what judging a step costs.
 
 `alert_webhook=` (an address; off by default) gets each alert once as JSON that Slack, Discord or a plain endpoint takes:
 three attempts of 5 s, 32 alerts waiting at most, no redirects. What cannot be sent is counted (`alerts_not_sent`) and
@@ -86,7 +77,7 @@ a value that cannot be is refused there.
 flag_parameters:
   stale.limit: 4                 # switches the flag on: it has no default
   repetition.share: 0.6
-  truncated.alert_above: 0.2     # every flag has `alert_above`, a share; null: it never alerts
+  truncated.alert_above: 0.2     # every flag has `alert_above`, a share that a rise has to pass; null: it never alerts
   retokenized.context: 6         # a flag on request is looked for once one of its thresholds is set
 ```
 
@@ -98,7 +89,7 @@ from typing import Annotated
 from rollout_traces.flags import Flag, Population, make_flag, population_flag
 
 
-@population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens", alert_above=0.2)
+@population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
 def very_short(
     population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
 ) -> dict[int, list[Flag]]:
@@ -147,10 +138,6 @@ def _causes() -> str:
     return "; ".join(f"`{cause}` explains {_listed(names)}" for cause, names in of_cause.items())
 
 
-def _follows() -> str:
-    return "; ".join(f"{_listed(causes)} explain `{name}`" for name, causes in FOLLOWS_IN_A_RUN.items())
-
-
 def _listed(names: Sequence[str]) -> str:
     *others, last = (f"`{name}`" for name in names)
     return f"{', '.join(others)} and {last}" if others else last
@@ -158,12 +145,12 @@ def _listed(names: Sequence[str]) -> str:
 
 def flags_page() -> str:
     """The text of docs/flags.md."""
-    lines = [INTRODUCTION.replace("{causes}", _causes()).replace("{follows}", _follows())]
+    lines = [INTRODUCTION.replace("{causes}", _causes())]
     for family, title in FAMILIES.items():
         lines += [
             f"## Family `{family}`: {title}\n",
-            "| flag | severity | looks at | fires when | needs | thresholds | alerts above |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| flag | severity | looks at | fires when | needs | thresholds |",
+            "| --- | --- | --- | --- | --- | --- |",
             *(_line(spec) for spec in REGISTRY.values() if spec.family == family),
             "",
         ]
@@ -181,9 +168,8 @@ def _line(spec: FlagSpec) -> str:
         else form.needs
     )
     thresholds = "<br>".join(f"`{p.name}` = {_value(p.default)}: {p.meaning}" for p in spec.parameters)
-    alert = "" if spec.alert_above is None else "any" if spec.alert_above == 0 else f"{spec.alert_above:.0%}"
     cells = (
-        f"`{spec.name}`", spec.severity, where, spec.meaning, ", ".join(f"`{key}`" for key in needs), thresholds, alert,
+        f"`{spec.name}`", spec.severity, where, spec.meaning, ", ".join(f"`{key}`" for key in needs), thresholds,
     )  # fmt: skip
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

@@ -23,17 +23,17 @@ def test_nothing_was_said_of_a_project_without_a_file(marks):
     assert not marks.path.parent.exists()
 
 
-def test_muting_goes_by_signal_and_source_and_is_taken_back(marks):
+def test_muting_goes_by_series_and_part_and_is_taken_back(marks):
     marks.add("run", "rollout", "stale@8@math", "mute", by="ann")
     assert marks.of("run", "rollout").muted == {("stale", "math")}
     marks.add("run", "rollout", "stale@90@math", "unmute", by="ann")
     assert marks.of("run", "rollout").muted == frozenset()
 
 
-def test_an_acknowledgement_is_of_one_incident_and_its_count(marks):
-    marks.add("run", "rollout", "stale@8", "acknowledge", by="ann", times=2)
-    [(name, (when, times))] = marks.of("run", "rollout").acknowledged.items()
-    assert (name, times) == ("stale@8", 2) and when.startswith("20")
+def test_an_acknowledgement_is_of_one_incident(marks):
+    marks.add("run", "rollout", "stale@8", "acknowledge", by="ann")
+    [(name, when)] = marks.of("run", "rollout").acknowledged.items()
+    assert name == "stale@8" and when.startswith("20")
     assert orjson.loads(marks.path.read_bytes())["by"] == "ann"
     marks.add("run", "rollout", "stale@8", "recall", by="ann")
     assert marks.of("run", "rollout") == Marks()

@@ -9,20 +9,22 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from rollout_traces.alarms.incidents import Incident
-from rollout_traces.alarms.worn import Usual
+from rollout_traces.alarms.worn import Rise, Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector import payload
 from rollout_traces.inspector.pages.compare import compare
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.health import health
-from rollout_traces.inspector.pages.incidents import RunAlarms, incident_bar, mark_incident, run_alarms
-from rollout_traces.inspector.pages.projects import project
+from rollout_traces.inspector.pages.incidents import (
+    RunAlarms,
+    incident_bar,
+    mark_incident,
+    run_incidents,
+)
 from rollout_traces.inspector.pages.rollouts import _of_group, rollout, samples
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Group, TraceRow
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
@@ -55,9 +57,8 @@ def log_run(project: str, **thresholds: object) -> None:
 
 
 def test_a_group_flag_that_is_usual_for_the_run_is_told_apart_except_where_it_rose() -> None:
-    usual = {name: Usual(name, 0.4, 100, 20) for name in ("duplicate_completions", "tied_group")}
-    rose = Incident("duplicate_completions", "", "warn", 40, 60, 0.9, 0.9, 0.5, closed=65)
-    alarms = RunAlarms(usual=usual, incidents=[rose])
+    usual = {name: Usual(name, 0.4, 100) for name in ("duplicate_completions", "tied_group")}
+    alarms = RunAlarms(usual=usual, risen=[Rise("duplicate_completions", 40, 60)])
 
     def told(step: int, *flags: str) -> dict[str, list[str]]:
         row = TraceRow("id", "run", "run", "rollout", step, {"flags": flags})
@@ -113,23 +114,34 @@ def test_a_filter_still_finds_what_rows_do_not_wear(workspace: Workspace):
 
 
 def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
-    found = run_report(workspace, asked())["incidents"]
-    leak = next(each for each in found if each["signal"] == "mask_leak")
-    assert (leak["opened"], leak["closed"], leak["n_rows"]) == (LEAKS_FROM, None, STEPS - LEAKS_FROM + 1)
-    assert leak["severity"] == "error" and f"Since step {LEAKS_FROM}" in leak["sentence"]
+    found = run_incidents(workspace, asked())
+    leak = next(each for each in found if each.signal == "flags mask_leak")
+    n_rows = STEPS - LEAKS_FROM + 1
+    assert (leak.opened, leak.closed, leak.severity) == (LEAKS_FROM, None, "error")
+    assert (
+        f"{n_rows} rollouts carry mask_leak" in leak.sentence and f"since step {LEAKS_FROM}" in leak.sentence
+    )
     store = workspace.store("alarms")
-    assert store.count("run", "rollout", where=leak["where"], rows="all") == leak["n_rows"]
-    assert not any(each["signal"] == "stale" for each in found)
+    assert store.count("run", "rollout", where=leak.where, rows="all") == n_rows
+    assert not any("stale" in each.signal for each in found)
+
+
+def test_the_bar_the_page_and_explain_say_the_same(workspace: Workspace):
+    report = run_report(workspace, asked())
+    loud = {
+        each["sentence"] for each in report["diagnoses"] if each["severity"] != "info" and each["in_force"]
+    }
+    bar = incident_bar(workspace, asked())["incidents"]
+    assert bar and all(any(each["sentence"].startswith(one) for one in loud) for each in bar)
+    assert len(bar) == len(loud)
 
 
 def test_a_run_is_judged_by_the_thresholds_that_are_stored_with_it(workspace: Workspace):
     config = workspace.store("lenient").config("run")
     assert parameters_of_run(config) == {"stale.limit": 10, "mask_leak.alert_above": 0.9}
-    assert RunSettings.declared(config) == RunSettings.from_config(config)
-    assert not any(
-        each.signal == "mask_leak" for each in run_alarms(workspace, asked(project="lenient")).incidents
-    )
-    assert any(each.signal == "mask_leak" for each in run_alarms(workspace, asked()).incidents)
+    lenient = run_incidents(workspace, Request({"project": "lenient", "run": "run", "split": "rollout"}))
+    assert not any(each.signal == "flags mask_leak" for each in lenient)
+    assert any(each.signal == "flags mask_leak" for each in run_incidents(workspace, asked()))
 
 
 def test_thresholds_of_another_version_or_that_are_none_are_left_out():
@@ -139,20 +151,15 @@ def test_thresholds_of_another_version_or_that_are_none_are_left_out():
         assert parameters_of_run(damaged) == {}
 
 
-def test_a_step_is_read_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-    run_alarms(workspace, asked())
-    monkeypatch.setattr(workspace.store("alarms"), "ledger", None)
-    workspace._answers.forget()
-    assert run_alarms(workspace, asked()).incidents
-
-
 def test_a_split_without_rollouts_has_none(workspace: Workspace):
     report = run_report(workspace, asked(split="nothing"))
-    assert report["incidents"] == report["usual"] == []
+    assert report["diagnoses"] == report["usual"] == []
 
 
 def test_the_bar_lists_open_incidents_and_keeps_what_is_said_of_them(workspace: Workspace):
-    [leak] = [each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "mask_leak"]
+    [leak] = [
+        each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "flags mask_leak"
+    ]
     assert (leak["opened"], leak["muted"], leak["acknowledged"]) == (LEAKS_FROM, False, None)
     after = mark_incident(workspace, asked(incident=leak["name"], what="acknowledge"))["incidents"]
     assert next(each for each in after if each["name"] == leak["name"])["acknowledged"]
@@ -226,12 +233,12 @@ def test_the_bar_says_what_is_open_and_is_muted_and_called_back(visit):
 
 
 @pytest.mark.browser
-def test_the_run_page_lists_an_incident_and_opens_its_rollouts(visit):
+def test_the_run_page_says_what_is_in_force_and_opens_its_rollouts(visit):
     visit.open(tab="run", project="demo", run="run-a")
-    leak = visit.page.locator("[data-testid='incident'][data-signal='mask_leak']")
-    expect(leak).to_contain_text("open")
-    expect(leak).to_contain_text("Since step 1")
-    leak.get_by_test_id("incident-rollouts").click()
+    leak = visit.page.locator("[data-testid='diagnosis'][data-series='flags mask_leak']")
+    expect(leak.get_by_test_id("in-force")).to_be_visible()
+    expect(leak).to_contain_text("since step 1")
+    leak.get_by_test_id("diagnosis-rollouts").click()
     visit.page.wait_for_url(re.compile("tab=explore"))
     expect(visit.page.locator("td", has_text="mask leak").first).to_be_visible()
 
@@ -244,7 +251,7 @@ def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
     expect(visit.get("usual-flags")).to_contain_text("%")
 
 
-def test_a_projects_card_names_what_is_open_in_its_newest_run(workspace):
-    found = project(workspace, Request({"project": "alarms"}))["incidents"]
-    assert found[0]["severity"] == "error"
-    assert "mask" in found[0]["sentence"]
+@pytest.mark.browser
+def test_a_projects_card_names_what_is_open_in_its_newest_run(visit):
+    visit.open(tab="projects")
+    expect(visit.get("project-incidents").first).to_contain_text("mask")

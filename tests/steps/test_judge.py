@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import orjson
 import pytest
 
 from rollout_traces.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.choosing import StoredStep
-from rollout_traces.steps.judge import LOSS_HISTOGRAM, RUN_STATE, Judge, Judgement
+from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement, read_figures, read_run_state
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import RowReader
@@ -146,8 +145,8 @@ class TestTheRunState:
     def test_is_carried_by_the_summary_and_read_back_after_a_restart(self):
         first = judge(self.leaking())
         assert first.summary is not None
-        stored = orjson.loads(read_details(first.summary)[RUN_STATE])
-        resumed = RunState.resumed(stored, first.state.totals, {})
+        kept = [("rollout", read_details(first.summary))]
+        resumed = RunState.resumed(read_run_state(kept), read_figures(kept), [], first.state.totals, {})
         second = judge(self.leaking(), key=KEY._replace(step=2), state=resumed)
         assert not [alert for alert in second.alerts if "mask_leak" in alert.title]
         assert second.scalars["rollout/total/samples"] == 4

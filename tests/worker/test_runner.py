@@ -403,7 +403,7 @@ class TestAStepThatFails:
         def broken(*arguments, **named):
             raise ValueError("no alert of this")
 
-        monkeypatch.setattr("rollout_traces.steps.judge.signals_of", broken)
+        monkeypatch.setattr("rollout_traces.steps.judge.figures_of", broken)
         logger = rt.RolloutLogger(
             "p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4, worker="thread"
         )

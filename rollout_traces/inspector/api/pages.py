@@ -67,7 +67,7 @@ def project_page(workspace: Workspace, project: str) -> of_runs.ProjectAnswer:
 
 
 def run_page(workspace: Workspace, project: str, run: str, split: str = "rollout") -> of_runs.RunPageAnswer:
-    """Is a run healthy: diagnoses in causal order, incidents, events, the metrics that matter, settings."""
+    """Is a run healthy: diagnoses in causal order, events, the metrics that matter, settings."""
     return _typed(of_runs.RunPageAnswer, run_report(workspace, _place(project, run, split)))
 
 

@@ -33,7 +33,7 @@ def project(workspace: Workspace, request: Request) -> dict[str, Any]:
         "resumed_at": list(newest.resumed_at) if newest else [],
         "last_trace": _last_trace(workspace, name),
         "reward": _reward(workspace, name, newest) if newest else None,
-        "incidents": _incidents(workspace, name, newest) if newest else [],
+        "split": _split(newest) if newest else None,
     }
 
 
@@ -42,16 +42,6 @@ def _last_trace(workspace: Workspace, name: str) -> str | None:
     page = workspace.store(name).query(order_by="-timestamp", limit=1)
     value = page.rows[0]["timestamp"] if page.rows else None
     return str(value) if value else None
-
-
-def _incidents(workspace: Workspace, name: str, run: RunInfo) -> list[dict[str, Any]]:
-    """What is open in the newest run's training split and not muted, worst first: severity and sentence."""
-    asked = Request({"project": name, "run": run.id, "split": _split(run)})
-    try:
-        listed = incident_bar(workspace, asked)["incidents"]
-    except StoreError:
-        return []
-    return [{key: each[key] for key in ("severity", "sentence")} for each in listed if not each["muted"]]
 
 
 def _split(run: RunInfo) -> str:
@@ -74,4 +64,4 @@ def places(workspace: Workspace, request: Request) -> dict[str, Any]:
     return {"where": where, "projects": workspace.projects()}
 
 
-PAGE = Page(name="projects", title="Projects", key="p", functions=(project, places))
+PAGE = Page(name="projects", title="Projects", key="p", functions=(project, places, incident_bar))

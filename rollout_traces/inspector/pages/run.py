@@ -26,7 +26,7 @@ from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_events, run_scope
 from rollout_traces.inspector.pages.explain import answered_all, explain, figures, without_queries
 from rollout_traces.inspector.pages.figures import run_progress
-from rollout_traces.inspector.pages.incidents import incidents_listed, run_alarms, usual_listed
+from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
 from rollout_traces.inspector.pages.settings_between import since_run_before
 from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.pages.verdict import verdict
@@ -79,17 +79,15 @@ def _curves(workspace: Workspace, request: Request, run: RunScope) -> dict[str, 
 
 
 def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """What `run_curves` gives, and diagnoses in causal order, incidents, events and what is unobserved."""
+    """What `run_curves` gives, and diagnoses in causal order, events and what is unobserved."""
     report = run_diagnosed(workspace, request)
     found = run_events(workspace, request)
     alarms = run_alarms(workspace, request)
-    incidents = incidents_listed(alarms, report.split)
     return {
         **run_curves(workspace, request),
-        "verdict": verdict(report, incidents),
+        "verdict": verdict(report),
         "tiers": TIERS,
-        "diagnoses": [_diagnosis(d) for d in report.diagnoses],
-        "incidents": incidents,
+        "diagnoses": [_diagnosis(d, report.last_step) for d in report.diagnoses],
         "usual": usual_listed(alarms),
         "events": [without_queries(asdict(event)) for event in found[:MOST_EVENTS]],
         "n_events": len(found),
@@ -121,7 +119,7 @@ def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
     return answered_all(table, list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries)))
 
 
-def _diagnosis(d: Diagnosis) -> dict[str, Any]:
+def _diagnosis(d: Diagnosis, newest: int | None) -> dict[str, Any]:
     return {
         "name": d.name,
         "series": [str(name) for name in d.series],
@@ -132,9 +130,10 @@ def _diagnosis(d: Diagnosis) -> dict[str, Any]:
         "tier": TIERS[d.tier],
         "step": d.step,
         "last": d.last,
+        "in_force": d.touches(newest, newest),
         "where": d.where,
         "advice": d.advice,
-        "consequences": [_diagnosis(each) for each in d.consequences],
+        "consequences": [_diagnosis(each, newest) for each in d.consequences],
     }
 
 

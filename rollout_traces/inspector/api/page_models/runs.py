@@ -51,13 +51,6 @@ class CatalogAnswer(BaseModel):
     )
 
 
-class OpenModel(BaseModel):
-    """An incident in few words."""
-
-    severity: str
-    sentence: str
-
-
 class ProjectAnswer(BaseModel):
     """One project in figures; `error` where it cannot be read."""
 
@@ -74,23 +67,22 @@ class ProjectAnswer(BaseModel):
     )
     last_trace: str | None = None
     reward: SeriesModel | None = None
-    incidents: list[OpenModel] = []
+    split: str | None = Field(
+        default=None, description="the training split of the newest run, else its first one"
+    )
 
 
 class IncidentModel(BaseModel):
     """An incident of a run's split, with the filter of its rows."""
 
     name: str
-    signal: str
-    source: str
+    signal: str = Field(description="the series that its sentence is of")
+    part: str = Field(description="whose it is, in words; empty for all rollouts")
     severity: str
     sentence: str
     opened: int
-    last: int
-    closed: int | None
-    times: int
-    children: list[str] = Field(description="signals that passed as well and that it explains")
-    n_rows: int | None
+    closed: int | None = Field(description="its last step; null while it is in force")
+    children: list[str] = Field(description="series that moved with it or follow from it")
     where: str
     muted: bool | None = None
     acknowledged: str | None = None
@@ -140,6 +132,7 @@ class DiagnosisModel(BaseModel):
     tier: str
     step: int | None
     last: int | None
+    in_force: bool = Field(description="whether it is there at the newest step")
     where: str | None
     advice: str | None
     consequences: list[DiagnosisModel]
@@ -195,12 +188,11 @@ class RunCurvesAnswer(BaseModel):
 
 
 class RunPageAnswer(RunCurvesAnswer):
-    """The Run page: the metrics that matter, diagnoses, incidents, events, settings."""
+    """The Run page: the metrics that matter, diagnoses, events, settings."""
 
     verdict: VerdictModel
     tiers: list[str]
     diagnoses: list[DiagnosisModel]
-    incidents: list[IncidentModel]
     usual: list[UsualModel]
     events: list[EventModel]
     n_events: int

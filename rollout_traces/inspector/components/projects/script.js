@@ -39,13 +39,22 @@ async function update() {
     state.set({ project: name, page: "run" });
   } }, h("h2", null, name), h("div", { class: "rt-soft" }, "…")));
   replace(slot, catalog.error ? notice("error", "That project cannot be opened", catalog.error) : null, h("div", { class: "rt-projects-in" }, h("h1", null, "Projects"), h("p", { class: "rt-faint" }, found.where), h("div", { class: "rt-project-grid" }, cards)));
+  const shown = [];
   for (const [at, name] of found.projects.entries()) {
     const info = await call("project", { project: name }).catch(error => ({ error: error.message }));
     const facts = cards[at].lastChild;
     if (info.error) replace(facts, info.error);
     else if (!info.n_runs) replace(facts, "no runs yet");
-    else replace(facts, described(info));
+    else { replace(facts, described(info)); shown.push([facts, info]); }
   }
+  for (const [facts, info] of shown) facts.append(...await open(info).catch(() => []));
+}
+
+// What is open in the newest run and not muted; asked for when every card is there, because it takes a look at the whole run.
+async function open({ name, last_run, split }) {
+  const listed = (await call("incident_bar", { project: name, run: last_run, split })).incidents.filter(each => !each.muted);
+  if (!listed.length) return [];
+  return [h("div", { testid: "project-incidents", title: listed.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${listed[0].severity}` }, `${plural(listed.length, "open incident")}`), h("span", { class: "rt-soft rt-project-incident" }, inert(listed[0].sentence)))];
 }
 
 function described(info) {
@@ -53,7 +62,6 @@ function described(info) {
   return [
     h("div", null, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`),
     h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, info.resumed_at.length ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`) : null, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
-    info.incidents.length ? h("div", { testid: "project-incidents", title: info.incidents.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${info.incidents[0].severity}` }, `${plural(info.incidents.length, "open incident")}`), h("span", { class: "rt-soft rt-project-incident" }, inert(info.incidents[0].sentence))) : null,
     info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(parted(info.reward)[0].findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
   ];
 }

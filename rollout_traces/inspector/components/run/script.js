@@ -89,7 +89,7 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const known = Boolean(data.verdict);
-  replace(main, known ? [verdict(), diagnoses(), incidents(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
+  replace(main, known ? [verdict(), diagnoses(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
     h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
     known ? [events(), settings(), unobserved()] : null);
@@ -108,16 +108,6 @@ function verdict() {
     data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
 }
 
-// One line each, open ones first; the sentence unfolds.
-function incidents() {
-  if (!data.incidents.length) return null;
-  const open = data.incidents.filter(each => each.closed === null).length;
-  return h("section", { class: "rt-run-block rt-run-incidents", testid: "incidents" }, h("h2", null, "Incidents", h("span", { class: "rt-faint" }, ` ${number(open)} open of ${number(data.incidents.length)}`)), data.incidents.map(each => h("div", { class: "rt-incident", testid: "incident", dataset: { signal: each.signal } },
-    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("details", null, h("summary", { class: "rt-ellipsis", title: inert(each.sentence) }, inert(each.sentence)), h("p", { class: "rt-soft" }, inert(each.sentence))),
-    h("span", { class: "rt-faint rt-nowrap" }, each.n_rows === null ? null : `${plural(each.n_rows, "rollout")}, `, each.closed === null ? "open" : `over since step ${number(each.closed)}`),
-    rolloutsButton(each.where, "incident-rollouts"))));
-}
-
 function diagnoses() {
   if (!data.diagnoses.length) return null;
   return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.slice(0, SHOWN).map(diagnosis),
@@ -127,7 +117,7 @@ function diagnoses() {
 function diagnosis(each, at) {
   const slot = h("div", { class: "rt-run-query" });
   return h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
-    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.tier),
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null, each.tier),
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
       rolloutsButton(each.where, "diagnosis-rollouts"),

@@ -1,4 +1,4 @@
-// The open incidents of the run and split, in a line under the top: since when, how many, where; mute, acknowledge.
+// The open incidents of the run and split, in a line under the top: since when, whose; mute, acknowledge.
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
@@ -43,14 +43,13 @@ function draw(node, call) {
     h("b", { class: `rt-chip rt-chip-${one.severity}`, testid: "bar-signal" }, one.signal.replaceAll("_", " ")),
     one.children.length ? h("span", { class: "rt-nowrap rt-soft", title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" }, `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`) : null,
     h("span", { class: "rt-nowrap" }, `since step ${number(one.opened)}`),
-    one.n_rows === null ? null : h("span", { class: "rt-nowrap" }, plural(one.n_rows, "rollout")),
-    one.source ? h("span", { class: "rt-ellipsis" }, "source ", inert(one.source)) : null,
+    one.part ? h("span", { class: "rt-ellipsis" }, inert(one.part)) : null,
     h("span", { class: "rt-ellipsis rt-soft rt-bar-sentence", title: inert(one.sentence) }, inert(one.sentence)),
     shown.length > 1 ? h("span", { class: "rt-nowrap" }, button("‹", () => walk(-1), { class: "rt-ghost", "aria-label": "Incident before" }), `${at + 1} of ${shown.length}`, button("›", () => walk(1), { class: "rt-ghost", "aria-label": "Next incident", testid: "bar-next" })) : null,
     button("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), { class: "rt-ghost", title: one.where, testid: "bar-rollouts" }),
-    one.acknowledged === null ? button("acknowledge", () => say("acknowledge"), { class: "rt-ghost", title: "Seen: not shown again unless it closes and comes back", testid: "bar-acknowledge" })
+    one.acknowledged === null ? button("acknowledge", () => say("acknowledge"), { class: "rt-ghost", title: "Seen: not shown again unless another one of it begins", testid: "bar-acknowledge" })
       : button("recall", () => say("recall"), { class: "rt-ghost", title: `acknowledged ${one.acknowledged}`, testid: "bar-recall" }),
     one.muted ? button("unmute", () => say("unmute"), { class: "rt-ghost", testid: "bar-unmute" })
-      : button("mute", () => say("mute"), { class: "rt-ghost", title: "Never shown here for this signal and source, also when it comes again", testid: "bar-mute" }),
+      : button("mute", () => say("mute"), { class: "rt-ghost", title: "Never shown here for this series and part, also when it comes again", testid: "bar-mute" }),
     quiet ? button(all ? "hide them" : `${quiet} put aside`, () => { all = !all; draw(node, call); }, { class: "rt-ghost", testid: "bar-all" }) : null);
 }

@@ -1,0 +1,66 @@
+"""Alerts in words: what a step raised, in the sentences of `explain`. Names and numbers, never a rollout's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollout_traces.alarms.online import Judged
+from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.in_words import series_text
+from rollout_traces.flags import REGISTRY
+from rollout_traces.flags.registry import ALERT_ABOVE
+from rollout_traces.flags.report import Alert
+
+ORDER = ("error", "warn", "info")
+
+
+def alerts_of(
+    judged: Judged, step: int, n_rows: int, split: str, parameters: Mapping[str, Any]
+) -> list[Alert]:
+    """What a step raises, the worst first.
+
+    Args:
+        judged: what it says.
+        step: the step.
+        n_rows: its rollouts.
+        split: `rollout` or `eval-rollout`; "" for what the trainer logged.
+        parameters: `<flag>.alert_above`, see `may_alert`.
+    """
+    where = f" on {split}" if split else ""
+    found = [
+        Alert(f"{name}{where}", fault_sentence(name, n, step), "error")
+        for name, n in judged.faults.items()
+        if may_alert(name, n / max(n_rows, 1), parameters)
+    ]
+    found += [
+        Alert(f"{told.name or series_text(told.series[0])}{where}", sentence_of(told), told.severity)
+        for told in judged.found
+        if entry_may_alert(told, parameters)
+    ]
+    return sorted(found, key=lambda alert: ORDER.index(alert.level))
+
+
+def sentence_of(told: Diagnosis) -> str:
+    """What was seen, and what to do next."""
+    return f"{told.sentence} {told.advice}".strip()
+
+
+def fault_sentence(name: str, n: int, step: int) -> str:
+    """What a flag of severity error says of a step."""
+    rows = "1 rollout carries" if n == 1 else f"{n:,} rollouts carry"
+    return f"{rows} {name} at step {step}: {REGISTRY[name].meaning}."
+
+
+def entry_may_alert(told: Diagnosis, parameters: Mapping[str, Any]) -> bool:
+    """Whether an entry is an alert: not where its flag's threshold is not passed."""
+    first = told.series[0] if told.series else None
+    if first is None or first.column.rsplit("/", 1)[-1] != "flags" or first.value is None:
+        return True
+    return may_alert(first.value, told.after or 0.0, parameters)
+
+
+def may_alert(flag: str, share: float, parameters: Mapping[str, Any]) -> bool:
+    """Whether a flag's share is above its `<flag>.alert_above`; where that is None it never is."""
+    above = parameters.get(f"{flag}.{ALERT_ABOVE}", 0.0)
+    return above is not None and share > above

@@ -1,0 +1,301 @@
+"""A step is judged as it closes: has anything moved in the run's last steps that has not ended yet?
+
+The series, the noise, the sizes and the control of false discoveries are those of `analysis`; only the last steps are looked
+at, all rollouts together. Parts, causes and what shows in the whole run alone are left to the reader. A cheap screen
+chooses the few series that are looked at; a series that raised an alarm begins anew, so that what lasts is said once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
+from rollout_traces.analysis.compete import entries
+from rollout_traces.analysis.detect import (
+    DRIFT_DEGREE,
+    FEWEST_STEPS,
+    RESIDUE,
+    Moved,
+    all_noise,
+    freedom_of,
+    limits,
+    log_chance,
+    movements,
+)
+from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, noise_of
+from rollout_traces.analysis.panel import Panel, logged_panels, pooled
+from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
+from rollout_traces.analysis.step_series import Series, SeriesName
+from rollout_traces.analysis.templates import SPIKE, Template
+from rollout_traces.flags import needs_text
+
+TRAIL = 64
+"""Steps that are remembered."""
+REACH = 8
+"""Steps within which a movement has to have begun."""
+LENGTHS = (1, 2, 3, 5, REACH)
+"""Steps of the windows up to the newest step that are tried."""
+NEIGHBOURS = 10
+"""Steps before such a window that it is compared with, to choose what is looked at ..."""
+WORTH_A_LOOK = 3.5
+"""... where it lies this many standard errors from them: what is a movement lies further."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """The last steps of S series, the newest last.
+
+    Attributes:
+        names: the series.
+        parents: the columns that they are computed from.
+        steps: int [S, T].
+        known: int [S], how many of the steps are known, the last ones.
+        table: float [5, S, T], see `figures.FIELDS`.
+        home: float [S], where a series was before its last alarm; NaN without one.
+        n_steps: steps that were judged so far.
+        faults: flags of severity error -> the step, counted from the first one, that last had them.
+        prompts: those of the newest step, see `Figures`.
+        again: whether the newest step asked the prompts of the one before, as an evaluation does: how prompts differ
+            is no error then, and the steps tell how far they differ.
+    """
+
+    names: tuple[SeriesName, ...] = ()
+    parents: tuple[str, ...] = ()
+    steps: np.ndarray = field(default_factory=lambda: np.zeros((0, TRAIL), np.int64))
+    known: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    table: np.ndarray = field(default_factory=lambda: np.zeros((len(FIELDS), 0, TRAIL)))
+    home: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    n_steps: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict)
+    prompts: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What a step says.
+
+    Attributes:
+        trail: with the step in it.
+        found: what moved, as `explain` says it of a run.
+        faults: flags of severity error that the run did not have lately -> the rollouts that carry them.
+    """
+
+    trail: Trail
+    found: tuple[Diagnosis, ...] = ()
+    faults: Mapping[str, int] = field(default_factory=dict)
+
+
+def judge(trail: Trail, figures: Figures) -> Judged:
+    """Judges a step against those before it.
+
+    Args:
+        trail: the steps before.
+        figures: the step's.
+    """
+    trail, at = _appended(trail, figures)
+    faults = {
+        name: n
+        for name, n in figures.faults.items()
+        if trail.n_steps - trail.faults.get(name, -FEWEST_STEPS) >= FEWEST_STEPS
+    }
+    trail = replace(trail, faults={**trail.faults, **dict.fromkeys(figures.faults, trail.n_steps)})
+    ready = at[trail.known[at] >= FEWEST_STEPS]
+    moved = _moved(trail, ready) if len(ready) else {}
+    anew = {i: _level_before(trail, i, found) for i, found in moved.items()}
+    said = [found for i, found in moved.items() if not _is_back(trail, i, found)]
+    told = [diagnosis_of(entry, len(ready), float(figures.n_rows)) for entry in entries(said)]
+    return Judged(_begun_anew(trail, anew), tuple(d for d in told if d.severity != "info"), faults)
+
+
+def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:
+    """The trail with a step in it, and the places of its series, int [K]."""
+    trail = _with_series(trail, figures)
+    place = {name: i for i, name in enumerate(trail.names)}
+    at = np.asarray([place[name] for name in figures.names], np.int64)
+    steps, known, table = trail.steps.copy(), trail.known.copy(), trail.table.copy()
+    steps[at, :-1], steps[at, -1] = steps[at, 1:], figures.step
+    table[:, at, :-1], table[:, at, -1] = table[:, at, 1:], figures.table
+    known[at] = np.minimum(known[at] + 1, TRAIL)
+    again = figures.prompts != 0 and figures.prompts == trail.prompts
+    return replace(
+        trail, steps=steps, known=known, table=table, n_steps=trail.n_steps + 1, prompts=figures.prompts, again=again
+    ), at  # fmt: skip
+
+
+def as_plain(figures: Figures) -> dict[str, Any]:
+    """A step's figures as JSON-safe values: they are stored with the step."""
+    return {
+        "step": figures.step,
+        "names": [list(name) for name in figures.names],
+        "parents": figures.parents,
+        "table": [[float(f"{value:.6g}") for value in field] for field in figures.table.tolist()],
+        "faults": dict(figures.faults),
+        "n_rows": figures.n_rows,
+        "prompts": figures.prompts,
+    }
+
+
+def remembered(steps: Iterable[Mapping[str, Any]]) -> Trail:
+    """The trail of some steps, oldest first, as `as_plain` gave them."""
+    trail = Trail()
+    for known in steps:
+        names = tuple(SeriesName(*name) for name in known["names"])
+        table = np.asarray(known["table"], float).reshape(len(FIELDS), len(names))
+        figures = Figures(
+            known["step"], names, tuple(known["parents"]), table, known["faults"], known["n_rows"], known["prompts"]
+        )  # fmt: skip
+        trail = judge(trail, figures).trail
+    return trail
+
+
+def _with_series(trail: Trail, figures: Figures) -> Trail:
+    """The trail with room for series that are new: a value that comes was never there before."""
+    known = set(trail.names)
+    new = [i for i, name in enumerate(figures.names) if name not in known]
+    if not new:
+        return trail
+    place = {name: i for i, name in enumerate(trail.names)}
+    base = [_nothing(figures.names[i], place) for i in new]
+    blank = np.zeros((len(FIELDS), 1, TRAIL))
+    return replace(
+        trail,
+        names=(*trail.names, *(figures.names[i] for i in new)),
+        parents=(*trail.parents, *(figures.parents[i] for i in new)),
+        steps=np.concatenate([trail.steps, *(trail.steps[b : b + 1] if b is not None else np.zeros((1, TRAIL), np.int64) for b in base)]),
+        known=np.r_[trail.known, [trail.known[b] if b is not None else 0 for b in base]].astype(np.int64),
+        table=np.concatenate([trail.table, *(trail.table[:, b : b + 1] if b is not None else blank for b in base)], axis=1),
+        home=np.r_[trail.home, np.full(len(new), np.nan)],
+    )  # fmt: skip
+
+
+def _nothing(name: SeriesName, place: Mapping[SeriesName, int]) -> int | None:
+    """The series of what no row had, of a value's column; None for a number."""
+    if name.statistic != "share" or not name.value:
+        return None
+    drawn = place.get(nothing_of(name.column, True)) if needs_text(name.value) else None
+    return drawn if drawn is not None else place.get(nothing_of(name.column, False))
+
+
+def _begun_anew(trail: Trail, anew: Mapping[int, float]) -> Trail:
+    """The trail where some series begin anew, each with where it was before."""
+    if not anew:
+        return trail
+    known, home = trail.known.copy(), trail.home.copy()
+    at = list(anew)
+    known[at], home[at] = 0, list(anew.values())
+    return replace(trail, known=known, home=home)
+
+
+def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
+    """Series -> its movement that began within the last steps and goes on, where there is one."""
+    sizes = {int(n): ready[trail.known[ready] == n] for n in np.unique(trail.known[ready])}
+    chances = np.zeros(len(ready))
+    for n, at in sizes.items():
+        away, since = _apart(trail, at, n)
+        worth = away > WORTH_A_LOOK
+        if worth.any():
+            chances[np.isin(ready, at[worth])] = _log_p(trail, at[worth], n, since[worth])
+    allowed = limits([chances[i : i + 1] for i in range(len(ready))])
+    found = {}
+    for i, chance, limit in zip(ready.tolist(), chances.tolist(), allowed, strict=True):
+        if chance <= limit and (movement := _movement(trail, i, limit)) is not None:
+            found[i] = movement
+    return found
+
+
+def _apart(trail: Trail, at: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many standard errors the last steps of a series lie from those before them, float [K], and how many steps, int [K]."""
+    values = trail.table[0, at, TRAIL - n :]
+    between = np.median(np.abs(np.diff(values, axis=1)), axis=1) / np.sqrt(2) * DEVIATION
+    scale = np.maximum(between, np.sqrt(np.median(_errors(trail, at, n), axis=1)))
+    scale = np.maximum(scale, SMALLEST_ERROR * np.maximum(np.abs(values).max(axis=1), SMALLEST_ERROR))
+    sizes = np.zeros((len(LENGTHS), len(at)))
+    for row, length in enumerate(LENGTHS):
+        if n >= length + FEWEST_STEPS - 1:
+            before = np.median(values[:, -length - NEIGHBOURS : -length], axis=1)
+            error = scale * np.sqrt(1 / length + 1 / NEIGHBOURS)
+            sizes[row] = np.abs(values[:, -length:].mean(axis=1) - before) / error
+    best = np.argmax(sizes, axis=0)
+    return sizes[best, np.arange(len(at))], np.asarray(LENGTHS)[best]
+
+
+def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
+    """float [K, n]: variance of each mean from its groups; 0 where it is not known."""
+    _, _, squares, mass, spread = trail.table[:, at, TRAIL - n :]
+    if trail.again:
+        return np.zeros_like(spread)
+    return pooled(squares, mass).reshape(squares.shape) * spread
+
+
+def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
+    names = tuple(trail.names[i] for i in at)
+    values, rows = trail.table[:2, at, TRAIL - n :]
+    if names[0].statistic == "logged":
+        steps = np.arange(n)  # of one panel, whatever steps each of them was logged at
+        [panel] = logged_panels(
+            Series(name, (), steps, each, np.empty(0)) for name, each in zip(names, values, strict=True)
+        )
+        return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
+    parents = tuple(trail.parents[i] for i in at)
+    return Panel(
+        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values
+    )  # fmt: skip
+
+
+def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarray:
+    """float [K]: log of the chance of what each series does in its last steps, anywhere in the run so far.
+
+    Args:
+        trail: the steps.
+        at: the series.
+        n: steps that are known of them.
+        since: int [K], the last steps that lie apart, which are taken out before the noise is looked at.
+    """
+    panel = _panel(trail, at, n)
+    inside = np.arange(n) >= n - since[:, None]
+    size = np.asarray(
+        [row[own].mean() - np.median(row[~own]) for row, own in zip(panel.values, inside, strict=True)]
+    )
+    noise = noise_of(panel.values, panel.errors, size[:, None] * inside)
+    basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
+    sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
+    freedom = freedom_of(panel)
+    sizes, tails = [], []
+    for length in LENGTHS:
+        if n >= length + FEWEST_STEPS - 1:
+            is_spike = length <= SPIKE
+            size, _ = coefficients(sharp if is_spike else smooth, Template("level", n - length, n).over(n))
+            sizes.append(size)
+            tails.append(np.minimum(freedom, noise.freedom * length) if is_spike else freedom)
+    chances = log_chance(np.stack(sizes), np.stack(tails)).min(axis=0)
+    return np.minimum(np.log(n_tests(max(trail.n_steps, n))) + chances, 0.0)
+
+
+def _movement(trail: Trail, i: int, limit: float) -> Moved | None:
+    """What a series does at its newest step, as it is found in a whole run."""
+    n = int(trail.known[i])
+    panel = _panel(trail, np.asarray([i]), n)
+    [noise] = all_noise([panel])
+    further = np.log(max(trail.n_steps, n) / n)
+    for found in movements(panel, noise, limit - further):
+        template = found.template
+        if template.start >= n - REACH and template.inside(n)[-1] and not found.drift:
+            return found
+    return None
+
+
+def _level_before(trail: Trail, i: int, found: Moved) -> float:
+    return float(np.median(trail.table[0, i, TRAIL - len(found.panel.steps) :][: found.template.start]))
+
+
+def _is_back(trail: Trail, i: int, found: Moved) -> bool:
+    """Whether a series only went back to where it was before its last alarm."""
+    before, now, home = _level_before(trail, i, found), float(trail.table[0, i, -1]), float(trail.home[i])
+    return abs(now - home) < RESIDUE * abs(before - home)

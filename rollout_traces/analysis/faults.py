@@ -1,0 +1,65 @@
+"""Flags of severity error: they are faults wherever they are, from a run's first rollout on, and no movement has to say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollout_traces.analysis.diagnosis import DATA, Diagnosis
+from rollout_traces.analysis.in_words import percent, since, steps_filter, value_filter
+from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.flags import REGISTRY
+
+QUIET = 5
+"""Steps without a fault after which it is over."""
+
+
+def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """An entry for each flag of severity error that no other entry of such a severity tells of.
+
+    Args:
+        scope: the run and split.
+        found: the other entries.
+    """
+    if not scope.columns.has("flags"):
+        return []
+    loud = [one for each in found if each.severity != "info" for one in (each, *each.consequences)]
+    told = {name.value for one in loud for name in one.series if name.column == "flags"}
+    query = f"""
+        with counted as (select step, count(*) as n, flatten(list(flags)) as flags
+            from rollouts where {scope.scope} group by step)
+        select step, n, flags from counted order by step"""
+    steps = scope.relations.sql(query, scope.params).to_pylist()
+    names = [name for name, spec in REGISTRY.items() if spec.severity == "error" and name not in told]
+    return [entry for name in names if (entry := _entry(name, steps)) is not None]
+
+
+def _entry(name: str, steps: Sequence[dict[str, Any]]) -> Diagnosis | None:
+    has = [(at, (row["flags"] or []).count(name)) for at, row in enumerate(steps)]
+    with_it = [(at, n) for at, n in has if n]
+    if not with_it:
+        return None
+    first, last = with_it[0][0], with_it[-1][0]
+    n, n_rows = sum(n for _, n in with_it), sum(row["n"] for row in steps[first : last + 1])
+    over = len(steps) - 1 - last >= QUIET
+    at, end = int(steps[first]["step"]), int(steps[last]["step"]) if over else None
+    series = SeriesName("flags", name, "share")
+    rows = "1 rollout carries" if n == 1 else f"{n:,} rollouts carry"
+    return Diagnosis(
+        severity="error",
+        sentence=f"{rows} {name}, {percent(n / n_rows)}, {since(at, end)}: {REGISTRY[name].meaning}.",
+        advice="Open these rollouts: one is enough to see it.",
+        tier=DATA,
+        series=(series,),
+        part=(),
+        shape="level",
+        onset=(at, at),
+        step=at,
+        end=None if end is None else (end, end),
+        last=end,
+        after=n / n_rows,
+        cost=n / sum(row["n"] for row in steps),
+        where=f"{value_filter('flags', name)} and {steps_filter(at, end)}",
+        name="a fault of the data",
+    )

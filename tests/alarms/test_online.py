@@ -1,0 +1,169 @@
+"""A closed step is judged while the run goes: what is plain raises one alert within two steps, what is healthy none."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+from rollout_traces.alarms.alerts import alerts_of
+from rollout_traces.alarms.figures import figures_of, scalar_figures
+from rollout_traces.alarms.online import Trail, as_plain, judge, remembered
+from rollout_traces.decode import TranscriptDecoder
+from tests.alarms.healthy_runs import alerts_while_running
+from tests.alarms.one_cause import HEALTHY, N_ROWS, alerts_of_run
+from tests.alarms.steps import GROUPS, SIZE, ledger
+from tests.flags.planted import faults_for
+from tests.flags.steps import healthy_step, made_up_conversations
+from tests.generator import tiny_tokenizer
+
+B = GROUPS * SIZE
+TOKENIZER = tiny_tokenizer("qwen3")
+FAULTS = faults_for(TOKENIZER)
+ONSET = 40
+LATER = {"noise_amplified_group": 5}
+"""Flags whose fault moves a spread alone, in a few groups: steps after which it alarms."""
+
+
+def rewards(step: int, solved: float = 0.5) -> np.ndarray:
+    rng = np.random.default_rng([step, 7])
+    chance = 1 / (1 + np.exp(-np.repeat(rng.normal(0, 1, GROUPS), SIZE))) * 2 * solved
+    return (rng.random(B) < chance).astype(float)
+
+
+def alerts(ledgers) -> list[tuple[int, str]]:
+    return [(step, alert.text) for step, found in alerts_while_running(enumerate(ledgers)) for alert in found]
+
+
+def logged(values, n_steps: int = 120) -> list[tuple[int, str]]:
+    """The alerts of what a trainer logs; `values` gives the scalars of a step."""
+    trail, found = Trail(), []
+    for step in range(n_steps):
+        judged = judge(trail, scalar_figures(values(step), step))
+        trail = judged.trail
+        found += [(step, alert.text) for alert in alerts_of(judged, step, 0, "", {})]
+    return found
+
+
+class TestWhatIsPlain:
+    def test_a_loss_of_8_among_007_alarms_at_its_step(self):
+        noise = np.random.default_rng(1).normal(0, 0.01, 120)
+        [(step, text)] = logged(lambda s: {"train/loss": 0.07 + noise[s] + 8.3 * (s == 85)})
+        assert step == 85 and "train/loss" in text
+
+    def test_groups_that_die_alarm_within_two_steps(self):
+        dead = np.repeat(np.arange(GROUPS) >= 4, SIZE)
+        ledgers = [
+            ledger(seed=s, reward=np.where(dead & (s >= ONSET), 0.0, rewards(s))) for s in range(ONSET + 3)
+        ]
+        found = alerts(ledgers)
+        assert found and found[0][0] <= ONSET + 2 and "teach nothing" in found[0][1]
+
+    def test_an_evaluation_that_falls_alarms_within_two_steps(self):
+        solved = np.repeat(np.random.default_rng(5).random(GROUPS), SIZE)
+        prompts = np.repeat(np.asarray([f"p{group}" for group in range(GROUPS)], object), SIZE)
+        ledgers = [
+            ledger(
+                seed=s,
+                prompt_key=prompts,
+                reward=(np.random.default_rng([s, 9]).random(B) < solved * (0.6 if s >= ONSET else 1)).astype(
+                    float
+                ),
+            )
+            for s in range(ONSET + 3)
+        ]
+        found = alerts(ledgers)
+        assert found and found[0][0] <= ONSET + 2 and "reward" in found[0][1]
+
+    def test_a_flag_that_no_row_had_and_all_have_alarms_at_once(self):
+        found = alerts([ledger({"repetition": float(s >= ONSET)}, seed=s) for s in range(ONSET + 1)])
+        assert [step for step, _ in found] == [ONSET]
+
+    def test_one_row_with_a_flag_of_severity_error_alarms_at_once_and_once(self):
+        ledgers = [ledger(seed=s) for s in range(20)]
+        for one in ledgers[6:]:
+            one.columns["flags"][17] = ("mask_leak",)
+        assert alerts(ledgers) == [
+            (6, "1 rollout carries mask_leak at step 6: " + alerts(ledgers)[0][1].split(": ", 1)[1])
+        ]
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.flag}: {fault.what}" for fault in FAULTS])
+    def test_a_planted_fault_alarms_within_two_steps(self, fault, healthy):
+        found = alerts_of_run(fault, *healthy)
+        assert found and found[0][0] <= HEALTHY + LATER.get(fault.flag, 2)
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return healthy_step(TOKENIZER, made_up_conversations(N_ROWS), "made up"), TranscriptDecoder(TOKENIZER)
+
+
+class TestWhatIsHealthy:
+    def test_ten_runs_of_noise_drift_and_learning_alarm_nothing(self):
+        shares = {
+            "truncated": 0.08, "repetition": 0.03, "reward_outlier": 0.05, "tied_group": 0.4, "stale": 0.2,
+        }  # fmt: skip
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            drift = np.cumsum(rng.normal(0, 0.01, 100))
+            ledgers = []
+            for step in range(100):
+                n_groups = int(rng.integers(4, 20))
+                n = n_groups * SIZE
+                ledgers.append(
+                    ledger(
+                        {name: share * np.exp(drift[step]) for name, share in shares.items()},
+                        seed=1000 * seed + step, n_groups=n_groups,
+                        reward=(rng.random(n) < 0.3 + 0.004 * step).astype(float),
+                        mismatch_k3=1e-3 * rng.lognormal(0, 1.0, n), mean_logprob=-0.6 * rng.lognormal(0, 0.4, n),
+                    )
+                )  # fmt: skip
+            assert alerts(ledgers) == [], seed
+
+    def test_heavy_tailed_scalars_alarm_nothing(self):
+        values = np.random.default_rng(3).standard_t(5, (300, 20))
+        assert logged(lambda s: {f"k{i}": v for i, v in enumerate(values[s])}, 300) == []
+
+    def test_a_loss_that_falls_as_it_learns_alarms_nothing(self):
+        noise = np.random.default_rng(4).normal(0, 0.05, 400)
+        assert logged(lambda s: {"loss": 3 * np.exp(-s / 80) + noise[s]}, 400) == []
+
+
+class TestWhatLasts:
+    def test_is_said_once_and_its_way_back_is_not(self):
+        ledgers = [ledger({"truncated": 0.6 if ONSET <= s < 60 else 0.05}, seed=s) for s in range(100)]
+        assert [step for step, _ in alerts(ledgers)] == [ONSET]
+
+
+class TestThresholds:
+    @pytest.mark.parametrize("above, n", [(None, 0), (0.9, 0), (0.3, 1)])
+    def test_of_alerts_are_those_of_the_run(self, above, n):
+        trail, found = Trail(), []
+        for step in range(ONSET + 1):
+            one = ledger({"repetition": 0.6 if step >= ONSET else 0.0}, seed=step)
+            judged = judge(trail, figures_of(one, step, trail.names))
+            trail = judged.trail
+            found += alerts_of(judged, step, one.n_rows, "rollout", {"repetition.alert_above": above})
+        assert len(found) == n
+
+
+class TestTheTrail:
+    def test_that_was_stored_and_read_says_the_same(self):
+        figures, trail = [], Trail()
+        for step in range(50):
+            one = ledger({"truncated": 0.05, "stale": 0.2}, seed=step, reward=rewards(step))
+            figures.append(figures_of(one, step, trail.names))
+            trail = judge(trail, figures[-1]).trail
+        again = remembered(json.loads(json.dumps([as_plain(each) for each in figures])))
+        assert again.names == trail.names and again.known.tolist() == trail.known.tolist()
+        assert np.allclose(again.table, trail.table, rtol=1e-4)
+        bad = ledger({"truncated": 0.7}, seed=50, reward=rewards(50))
+        said = [judge(each, figures_of(bad, 50, each.names)).found for each in (trail, again)]
+        assert said[0] and [d.sentence for d in said[0]] == [d.sentence for d in said[1]]
+
+    def test_takes_a_few_thousand_bytes_of_each_step(self):
+        one = ledger({"truncated": 0.1, "stale": 0.2}, reward=rewards(0), n_sampled=np.arange(B) * 1.5)
+        stored = json.dumps(as_plain(figures_of(one, 0)))
+        assert len(zlib.compress(stored.encode())) < 4000
