@@ -67,3 +67,23 @@ def code_points(text: str) -> np.ndarray:
 def script_codes(points: np.ndarray) -> np.ndarray:
     """uint8 [n]: index into `NAMES` of each character's writing system, 0 for anything but letters."""
     return _CODES[np.searchsorted(_FIRST, points, side="right")]
+
+
+_WITHOUT_SPACES = ("Chinese or Japanese", "Hangul", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
+_BESIDE_LATIN = np.isin(NAMES, _WITHOUT_SPACES)
+_LATIN, _HANGUL, _HAN = (NAMES.index(name) for name in ("Latin", "Hangul", "Chinese or Japanese"))
+
+
+def script_changes(codes: np.ndarray) -> np.ndarray:
+    """bool [n]: letters right behind a letter of another script that no language writes it with.
+
+    Names in Latin letters stand beside scripts without spaces; Hangul stands beside Chinese characters.
+
+    Args:
+        codes: uint8 [n], see `script_codes`.
+    """
+    one, two = codes[:-1], codes[1:]
+    changes = (one > 0) & (two > 0) & (one != two)
+    changes &= ~((one == _LATIN) & _BESIDE_LATIN[two]) & ~((two == _LATIN) & _BESIDE_LATIN[one])
+    changes &= ~(np.isin(one, (_HANGUL, _HAN)) & np.isin(two, (_HANGUL, _HAN)))
+    return np.concatenate([np.zeros(min(len(codes), 1), bool), changes])

@@ -11,7 +11,7 @@ from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
 from rollout_traces.decode.grammars.thinking import FAMILIES
 from rollout_traces.flags.base import Flag, Population, TracedRow, counted
 from rollout_traces.flags.registry import make_flag, population_flag, row_flag
-from rollout_traces.flags.scripts import NAMES, code_points, script_codes
+from rollout_traces.flags.scripts import code_points, script_changes, script_codes
 from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.metrics.repetition import repetitions
 from rollout_traces.quoting import quoted
@@ -200,21 +200,20 @@ def empty_turn(row: TracedRow) -> Iterator[Flag]:
     "gibberish",
     family="text",
     severity="warn",
-    meaning="an assistant turn holds broken characters, or letters of a script that the prompt does not use",
+    meaning="an assistant turn holds broken characters, or words whose letters are of several scripts",
 )
 def gibberish(
     row: TracedRow,
     *,
     replacement_share: Annotated[float, "of a turn's characters that may be U+FFFD"] = 0.02,
     script_share: Annotated[
-        float, "of a turn's letters that may be of a script absent from the prompt"
-    ] = 0.2,
-    min_characters: Annotated[int, "broken characters, or letters of that script, from which it fires"] = 8,
+        float,
+        "of a turn's letters that may stand beside a letter of a script that no language writes it with",
+    ] = 0.1,
+    min_characters: Annotated[int, "broken characters, or such letters, from which it fires"] = 8,
 ) -> Iterator[Flag]:
-    """Shares of U+FFFD among characters and of foreign scripts among letters; Greek never counts."""
+    """Shares of U+FFFD among characters, and of letters beside one of another script; Greek never counts."""
     transcript = row.transcript
-    at_prompt = [turn.raw for turn in transcript.turns if turn.role != "assistant"]
-    prompt: np.ndarray | None = None
     for index, turn in enumerate(transcript.turns):
         if turn.role != "assistant" or not row.is_written_by_policy(turn) or turn.raw.isascii():
             continue
@@ -225,17 +224,12 @@ def gibberish(
             yield _at_characters("gibberish", text, transcript, index, broken)
             continue
         codes = script_codes(points)
-        counts = np.bincount(codes, minlength=len(NAMES))[1:]
-        if prompt is None:
-            prompt = np.bincount(script_codes(code_points("".join(at_prompt))), minlength=len(NAMES))[1:]
-        foreign = np.where(prompt == 0, counts, 0)
-        script = int(np.argmax(foreign))
-        if foreign[script] >= min_characters and foreign[script] > script_share * counts.sum():
+        mixed = script_changes(codes)
+        if mixed.sum() >= min_characters and mixed.sum() > script_share * (codes > 0).sum():
             text = (
-                f"{foreign[script]} of {counts.sum()} letters of the turn are {NAMES[script + 1]}, "
-                "which the prompt does not use."
+                f"{mixed.sum()} of {(codes > 0).sum()} letters of the turn stand in words of several scripts."
             )
-            yield _at_characters("gibberish", text, transcript, index, codes == script + 1)
+            yield _at_characters("gibberish", text, transcript, index, mixed)
 
 
 @row_flag(

@@ -253,10 +253,10 @@ def _replaced_characters(step: Step) -> Planted:
     return Planted(start=start, stop=stop)
 
 
-def _foreign_script(step: Step) -> Planted:
-    text = "привет как дела всё хорошо " * 40
+def _mixed_scripts(step: Step) -> Planted:
+    text = "пр한иве的т каке क дไела всеअ хор답ошо " * 40
     start, stop = _write(step, text.strip())
-    return Planted(start=start, stop=stop, slack=1)
+    return Planted(start=start, stop=stop, slack=40)
 
 
 def _empty_completion(step: Step) -> Planted:
@@ -551,7 +551,7 @@ FAULTS = (
     Fault("no_end_marker", "the end marker dropped, no stop reason", _no_end_marker),
     Fault("repetition", "a phrase repeated over 170 tokens", _repetition),
     Fault("gibberish", "60 replacement characters", _replaced_characters),
-    Fault("gibberish", "Cyrillic in an English conversation", _foreign_script),
+    Fault("gibberish", "words of several scripts", _mixed_scripts),
     Fault("empty_completion", "the last turn's body dropped", _empty_completion),
     Fault("tool_call_unparsed", "a tool call of broken JSON", _unparsed_call),
     Fault("tool_error", "a tool result that opens with Error:", _tool_error),

@@ -119,7 +119,35 @@ class TestEmptyCompletion:
         assert 5 in flag_population(population_of(step.batch()), only=["empty_completion"])
 
 
+SENTENCES = {
+    "Chinese": "首先，我们用Python计算这个三角形的面积，然后检查答案是否等于42。",
+    "Japanese": "まず三角形の面積をNumPyで計算し、それから答えが正しいかどうかを確かめます。",
+    "Korean": "먼저 삼각형의 넓이를 GPU로 계산한 다음 大韓民國의 답이 맞는지 확인합니다.",
+    "Russian": "Сначала вычислим площадь треугольника в Python, затем проверим ответ.",
+    "Ukrainian": "Спочатку обчислимо площу трикутника, а потім перевіримо відповідь.",
+    "Arabic": "أولاً نحسب مساحة المثلث باستخدام Python ثم نتحقق من أن الإجابة صحيحة.",
+    "Hebrew": "קודם נחשב את שטח המשולש ב-Python ואחר כך נבדוק שהתשובה נכונה.",
+    "Hindi": "पहले हम त्रिभुज का क्षेत्रफल Python में निकालते हैं, फिर उत्तर की जाँच करते हैं।",
+    "Bengali": "প্রথমে আমরা ত্রিভুজের ক্ষেত্রফল বের করি, তারপর উত্তরটি যাচাই করি।",
+    "Tamil": "முதலில் முக்கோணத்தின் பரப்பளவைக் கணக்கிட்டு, பிறகு விடையைச் சரிபார்ப்போம்.",
+    "Thai": "ก่อนอื่นเราคำนวณพื้นที่ของสามเหลี่ยมด้วยPythonแล้วตรวจสอบว่าคำตอบถูกต้อง",
+    "Greek": "Πρώτα υπολογίζουμε το εμβαδόν του τριγώνου και μετά ελέγχουμε την απάντηση.",
+    "Armenian": "Նախ հաշվենք եռանկյան մակերեսը, ապա ստուգենք պատասխանը։",
+    "Georgian": "ჯერ გამოვთვალოთ სამკუთხედის ფართობი, შემდეგ შევამოწმოთ პასუხი.",
+}
+
+
 class TestGibberish:
+    @pytest.mark.parametrize("text", SENTENCES.values(), ids=SENTENCES)
+    def test_a_language_that_the_prompt_does_not_use_is_fine(self, step, find, text):
+        write(step, text * 12)
+        assert not find("gibberish")
+
+    def test_words_of_several_scripts_are_not(self, step, find):
+        write(step, "пр한иве的т какक дไела " * 12)
+        (flag,) = find("gibberish")
+        assert "several scripts" in flag.message
+
     def test_a_script_that_the_prompt_uses_is_fine(self, step, find):
         at = step.rows[5].runs()[0][1] + 9
         step.rows[5].splice(at, at, step.encode("привет"), sampled=False)
