@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, unit_over_steps
 from rollout_traces.analysis.scope import OUTCOMES, RunScope
 from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
 
 MOST_PARTS = 16
@@ -21,6 +22,8 @@ FEWEST_HITS = 3
 """Rollouts that have a value in the whole run, below which its share is no series."""
 NULL_BY_DEFINITION = ("update_share", "advantage")
 """Numbers that a row of a step without any advantage does not have: that they are unknown is no loss."""
+TOGETHER = 6
+"""Numeric columns that are read together."""
 UNKNOWN = "unknown"
 """The value of a number that a row does not have, as the name of a share."""
 OF_TRACES = ("tool_names", "error_signatures")
@@ -104,10 +107,6 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     what += [f"case when {drawn} then coalesce({weight}, 1.0) else 0.0 end as weight"]
     what += [f"{'traced' if c.has('traced') else 'true'} as kept"]
     what += [f"hash({quoted('prompt_key')}) as prompt"] if c.has("prompt_key") else []
-    what += [
-        f"{known_reward(c) if name == 'reward' else known_number(name)} as n{i}"
-        for i, name in enumerate(numbers)
-    ]
     what += [f"{quoted(name)} as t{i}" for i, name in enumerate(texts)]
     what += [f"{quoted(name)} as l{i}" for i, name in enumerate(c.tags)]
     found = run.relations.sql(f"select {', '.join(what)} from rollouts where {run.scope}", run.params)
@@ -117,14 +116,16 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     if c.has("prompt_key"):
         rows.prompt = np.unique(found.column("prompt").to_numpy(), return_inverse=True)[1]
     kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
-    for i, name in enumerate(numbers):
-        values = found.column(f"n{i}").to_numpy(zero_copy_only=False).astype(float)
-        known = np.isfinite(values)
+    # steps that come while this reads are left out
+    seen = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
+    for name, kept_values in _columns_of(seen, numbers, len(at)):
+        floats = kept_values()
+        known = np.isfinite(floats)
         of_traces = not kept.all() and not known[~kept].any()
         if not of_traces and name not in NULL_BY_DEFINITION and known.any() and not known.all():
             rows.measures.append(RowMeasure(SeriesName(prefix + name, UNKNOWN, "share"), _unknown(known)))
-        if known.any() and np.ptp(values[known]) > 0:
-            rows.measures.append(RowMeasure(SeriesName(prefix + name), _kept(values), of_traces))
+        if known.any() and np.ptp(floats[known]) > 0:
+            rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
     for i, name in enumerate(texts):
         codes, values = _coded(found.column(f"t{i}"))
         if name not in OUTCOMES and 2 <= len(values) <= MOST_PARTS:
@@ -144,6 +145,26 @@ def _numbers(run: RunScope) -> list[str]:
     counts = ", ".join(f"count({quoted(name)}) as c{i}" for i, name in enumerate(names))
     row = run.relations.sql(f"select {counts} from rollouts where {run.scope}", run.params).to_pylist()[0]
     return [name for i, name in enumerate(names) if row[f"c{i}"]]
+
+
+def _columns_of(
+    run: RunScope, names: Sequence[str], n_rows: int
+) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+    """Numeric columns of a run's rows, each with what gives its values; a few at a time, since a run may have many rows.
+
+    Raises:
+        StoreError: rows of these steps came or went meanwhile.
+    """
+    c = run.columns
+    for at in range(0, len(names), TOGETHER):
+        part = names[at : at + TOGETHER]
+        what = [known_reward(c) if name == "reward" else known_number(name) for name in part]
+        listed = ", ".join(f"{each} as n{i}" for i, each in enumerate(what))
+        found = run.relations.sql(f"select {listed} from rollouts where {run.scope}", run.params)
+        if found.num_rows != n_rows:
+            raise StoreError(f"{n_rows:,} rollouts, then {found.num_rows:,}: the run went on. Ask again.")
+        for i, name in enumerate(part):
+            yield name, _kept(found.column(f"n{i}").to_numpy(zero_copy_only=False).astype(float))
 
 
 def _kept(values: np.ndarray) -> Callable[[], np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -26,7 +26,7 @@ MOST = 3
 """Small questions that are answered at the same time."""
 QUICK_SECONDS = 1.0
 """A question that takes longer is a large one; one that was taken for small makes room for the next then."""
-MOST_SLOW = 4
+MOST_SLOW = 1
 """Questions taken for small that may go on after they made room: each holds memory."""
 LAST = 5
 """Durations of a name by which its next question is taken for small or large."""
@@ -40,9 +40,12 @@ class FewAtOnce:
     Args:
         most: how many.
         quick_seconds: seconds after which one that is not answered yet makes room for the next.
+        large: names whose questions are taken for large ones until it is known how long they take.
     """
 
-    def __init__(self, most: int = MOST, quick_seconds: float = QUICK_SECONDS) -> None:
+    def __init__(
+        self, most: int = MOST, quick_seconds: float = QUICK_SECONDS, large: Sequence[str] = ()
+    ) -> None:
         self._most = most
         self._quick_seconds = quick_seconds
         self._lock = threading.Lock()
@@ -50,6 +53,8 @@ class FewAtOnce:
         self._working: list[_Question] = []
         self._begun: Counter[str] = Counter()
         self._took: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
+        for name in large:
+            self._took[name].append(quick_seconds)
         self._threads: anyio.CapacityLimiter | None = None
 
     async def run(self, answer: Callable[[], T], name: str = "") -> T:

@@ -22,6 +22,11 @@ FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 EXPORT_FRESH_FOR = 60.0
 """The same of an export, of which every look lists all files."""
+LOOK_AT_EVERY_ROW = (
+    *("run_report", "health", "flips", "explain", "breakdown"),
+    *("run_page", "health_page", "flips_page", "explain_page", "health_breakdown", "report"),
+)
+"""What pages and the API call the questions that look at every row where nothing is remembered yet."""
 LONGEST_WAIT = 60.0
 """Seconds that a question waits for the first indexing of its project."""
 LONGEST_TEXT = 10_000
@@ -171,7 +176,7 @@ class Workspace:
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.turns = Turns()
-        self.few_at_once = FewAtOnce()
+        self.few_at_once = FewAtOnce(large=LOOK_AT_EVERY_ROW)
 
     def ask_to_open(self, state: Mapping[str, str]) -> None:
         """Asks the pages to show a state; those whose reader allows it do.

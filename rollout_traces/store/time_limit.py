@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollout_traces.errors import StoreError
 
@@ -19,20 +19,43 @@ STEPS_BETWEEN_LOOKS = 100_000
 
 @dataclass
 class TimeLimit:
-    """Until when a question may take.
+    """How long a question may take: its statements by the clock, what lies between them by the processor time of its thread.
+
+    A thread that waits for the processor, as one of many on a busy machine does, is not what takes long.
 
     Attributes:
         seconds: how long it may take in all.
-        deadline: when it is over, of `time.monotonic`.
+        in_statements: seconds by the clock of its statements, less the processor time that its thread had in them.
     """
 
     seconds: float
-    deadline: float
+    in_statements: float = 0.0
+    _began: float = field(default_factory=time.thread_time)
+    _statement: float | None = None
 
     @property
     def seconds_left(self) -> float:
         """Seconds that are left; 0 when it is over."""
-        return max(self.deadline - time.monotonic(), 0.0)
+        waits = 0.0 if self._statement is None else self._ahead() - self._statement
+        return max(self.seconds - (time.thread_time() - self._began) - self.in_statements - waits, 0.0)
+
+    @contextmanager
+    def statement(self) -> Iterator[None]:
+        """Counts what is run within the block by the clock."""
+        if self._statement is not None:
+            yield
+            return
+        self._statement = self._ahead()
+        try:
+            yield
+        finally:
+            self.in_statements += self._ahead() - self._statement
+            self._statement = None
+
+    @staticmethod
+    def _ahead() -> float:
+        """By how much the clock is ahead of this thread's processor time."""
+        return time.monotonic() - time.thread_time()
 
     def error(self) -> StoreError:
         """What is said of a question that was stopped."""
@@ -50,7 +73,7 @@ _STEP_ASIDE: ContextVar[StepAside] = ContextVar("rollout_traces_step_aside", def
 @contextmanager
 def time_limit(seconds: float) -> Iterator[TimeLimit]:
     """Stops what this thread asks of a store within the block after some seconds, with a StoreError."""
-    limit = TimeLimit(seconds, time.monotonic() + seconds)
+    limit = TimeLimit(seconds)
     token = _LIMIT.set(limit)
     try:
         yield limit
@@ -74,14 +97,9 @@ def stepping_aside(step_aside: StepAside) -> Iterator[None]:
 
 @contextmanager
 def waiting_for_another() -> Iterator[None]:
-    """What this thread waits for within the block is computed by another one: that costs none of its own time."""
-    limit, begun = _LIMIT.get(), time.monotonic()
-    try:
-        with _STEP_ASIDE.get()():
-            yield
-    finally:
-        if limit is not None:
-            limit.deadline += time.monotonic() - begun
+    """What this thread waits for within the block is computed by another one."""
+    with _STEP_ASIDE.get()():
+        yield
 
 
 def current_limit() -> TimeLimit | None:
@@ -109,7 +127,8 @@ def stopping(connection: sqlite3.Connection) -> Iterator[None]:
         return
     connection.set_progress_handler(lambda: int(not limit.seconds_left), STEPS_BETWEEN_LOOKS)
     try:
-        yield
+        with limit.statement():
+            yield
     except sqlite3.OperationalError as error:
         if "interrupted" in str(error):
             raise limit.error() from None

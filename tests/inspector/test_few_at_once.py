@@ -236,3 +236,24 @@ def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_tak
         return await few.run(lambda: "next")
 
     assert _ran(ask) == "next"
+
+
+def test_a_name_that_is_declared_large_is_so_from_the_first_question_on():
+    together, most = 0, 0
+    lock = threading.Lock()
+
+    def answer() -> None:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.02)
+        with lock:
+            together -= 1
+
+    async def ask() -> None:
+        few = FewAtOnce(3, NEVER, large=("health", "run"))
+        await asyncio.gather(few.run(answer, "health"), few.run(answer, "run"))
+
+    _ran(ask)
+    assert most == 1

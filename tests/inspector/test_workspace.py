@@ -94,3 +94,12 @@ class TestARunOfAnotherTool:
     def test_a_run_with_ledgers_has_no_note(self, note):
         write_step(make_ledger([[0.0, 1.0]], step=3), (0, 1))
         assert note() == ""
+
+
+def test_the_questions_that_are_taken_for_large_are_ones_that_can_be_asked() -> None:
+    from rollout_traces.inspector.api.http import READ
+    from rollout_traces.inspector.pages import PAGES
+    from rollout_traces.inspector.workspace import LOOK_AT_EVERY_ROW
+
+    known = {function.__name__ for page in PAGES for function in page.functions}
+    assert set(LOOK_AT_EVERY_ROW) <= known | {answer.__name__ for answer in READ.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from rollout_traces.inspector.component import answered
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import Store
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.time_limit import stopping, time_limit
+from rollout_traces.store.time_limit import check_time, stopping, time_limit
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
 ENDLESS_IN_SQLITE = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
@@ -32,6 +33,21 @@ def test_the_time_is_that_of_all_statements_together():
     with time_limit(0.3), pytest.raises(StoreError, match="and was stopped"):
         for _ in range(100_000):
             engine.run("SELECT count(*) FROM range(100000)")
+
+
+def test_what_a_thread_waits_for_between_statements_is_not_counted():
+    engine = Engine()
+    with time_limit(30) as limit:
+        engine.run("SELECT 1")
+        before = limit.seconds_left
+        time.sleep(0.5)
+        assert before - limit.seconds_left < 0.5
+
+
+def test_work_between_statements_is_counted():
+    with time_limit(0.1), pytest.raises(StoreError, match="and was stopped"):
+        while True:
+            check_time()
 
 
 def test_an_endless_search_is_interrupted():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import duckdb
@@ -77,7 +78,8 @@ class Engine:
         try:
             for name, table in (relations or {}).items():
                 cursor.register(name, pa.Table.from_batches(table.to_batches(SCANNED), table.schema))
-            with self._interrupter.after(min(left, default=None), cursor.interrupt):
+            counted = nullcontext() if limit is None else limit.statement()
+            with counted, self._interrupter.after(min(left, default=None), cursor.interrupt):
                 return cursor.sql(statement, params=_listed(parameters)).to_arrow_table()
         except duckdb.InterruptException:
             if limit is not None and not limit.seconds_left:

@@ -21,8 +21,9 @@ from rollout_traces.store.columns.side import SideColumns
 from rollout_traces.store.columns.values import ValuesOf
 from rollout_traces.store.labels.book import Labelled
 
-MOST_KEPT = 128 << 20
-"""Bytes of columns that are kept in memory; those asked for longest ago are let go first."""
+MOST_KEPT = 64 << 20
+"""Bytes of columns that are kept in memory, of whole ones and of segments' own; those asked for longest ago are let go
+first."""
 
 FEW_GROUPS = 8
 """Groups of neighbouring rows that are read by themselves, each time anew."""
