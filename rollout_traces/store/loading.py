@@ -12,6 +12,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED
 from rollout_traces.store.columns.table import Rows
+from rollout_traces.store.query.names import Names
 from rollout_traces.store.rows import TraceRow
 
 PLACE = ("id", "run_id", "run", "split", "step")
@@ -23,13 +24,19 @@ def shown_columns(rows: Rows, wanted: Sequence[str] | None) -> list[str]:
     Args:
         rows: the table.
         wanted: some columns; all when None.
+
+    Raises:
+        StoreError: there is no column of a name.
     """
     known = {*rows.state.stored_names, "id", "split", "step", *COMPUTED, *rows.state.side_names}
     known |= LABELLED.keys() if rows.state.labelled.entries else set()
     names = [name for name in rows.kinds if name in known and name not in INTERNAL]
     if wanted is None:
         return names
-    return list(dict.fromkeys([*PLACE, *(name for name in wanted if name in rows.kinds)]))
+    for name in wanted:
+        if name not in rows.kinds or name in INTERNAL:
+            raise StoreError(f"columns: no column {name!r}.{Names(rows.kinds).hint(name)}")
+    return list(dict.fromkeys([*PLACE, *wanted]))
 
 
 def plain_rows(rows: Rows, positions: np.ndarray, names: Sequence[str]) -> list[TraceRow]:

@@ -256,7 +256,7 @@ class Store(StoreTables):
 
         Raises:
             QueryError: filter or sort cannot be understood; the text points at the place.
-            StoreError: no such run, no such cursor.
+            StoreError: no such run, no such cursor, no such column.
         """
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.page(scope, order_by, limit, after, columns)

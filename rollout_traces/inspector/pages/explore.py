@@ -31,11 +31,12 @@ def table(workspace: Workspace, request: Request) -> dict[str, Any]:
     chosen = request.names("columns") or default_columns(_rows(request), n_traced)
     searched = Scope(text=request.text("text"), where=request.text("where")).looked_for()
     wanted = tuple(name for name in chosen if name != FOUND) + ((FOUND,) if searched else ())
+    there = {column.name for column in store.columns(_rows(request))}
     page = store.search(
         order_by=request.text("sort") or None,
         limit=PAGE_ROWS,
         after=request.text("after") or None,
-        columns=[*wanted, "group", "sample"],
+        columns=[*(name for name in wanted if name in there), "group", "sample"],
         **_asked(request),
     )
     known = [info.n_rollouts for info in steps if info.n_rollouts is not None]
