@@ -101,6 +101,8 @@ class Served:
         self.process.terminate()
         self.process.wait(timeout=20)
         self._log.close()
+        for place in [place for place in _CONTEXTS if place[0] == self.address]:
+            del _CONTEXTS[place]
 
 
 NO_BROWSER = "browser tests: no Chromium. Get it with `apt-get install chromium`, or `.venv/bin/playwright install chromium`"
@@ -168,18 +170,53 @@ def sign_in(context: object, address: str, token: str = TOKEN) -> None:
     )
 
 
-class Visit:
-    """A page of the inspector in a browser; what it must never do is collected in `sins`."""
+DESKTOP = {"width": 1440, "height": 900}
+_CONTEXTS: dict[tuple[str, str], object] = {}
+"""Browser contexts by a server's address and the visitor's token: the page's scripts stay in their cache."""
 
-    def __init__(self, browser: object, address: str, token: str = TOKEN, **context: object) -> None:
+
+def _context_of(browser: object, address: str, token: str) -> object:
+    if (address, token) not in _CONTEXTS:
+        _CONTEXTS[address, token] = _signed_in(browser, address, token)
+    return _CONTEXTS[address, token]
+
+
+def _signed_in(browser: object, address: str, token: str, **options: object) -> object:
+    context = browser.new_context(viewport=DESKTOP, **options)  # type: ignore[attr-defined]
+    sign_in(context, address, token)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    return context
+
+
+class Visit:
+    """A page of the inspector in a browser; what it must never do is collected in `sins`.
+
+    Visits of one address and token share a context, and clear its storage when they close. One with options of its
+    own (`bypass_csp=True`) has a context of its own.
+    """
+
+    def __init__(
+        self,
+        browser: object,
+        address: str,
+        token: str = TOKEN,
+        *,
+        viewport: dict[str, int] | None = None,
+        color_scheme: str | None = None,
+        **options: object,
+    ) -> None:
         self.address = address
         self.sins: list[str] = []
-        self.context = browser.new_context(  # type: ignore[attr-defined]
-            viewport=context.pop("viewport", {"width": 1440, "height": 900}), **context
+        self._is_alone = bool(options)
+        self.context = (
+            _signed_in(browser, address, token, **options)
+            if options
+            else _context_of(browser, address, token)
         )
-        sign_in(self.context, address, token)
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        self.page = self.context.new_page()
+        self._before = list(self.context.pages)  # type: ignore[attr-defined]
+        self.page = self.context.new_page()  # type: ignore[attr-defined]
+        self.page.set_viewport_size(viewport or DESKTOP)
+        self.page.emulate_media(color_scheme=color_scheme)
         self.page.set_default_timeout(20_000)
         self.page.on("request", self._requested)
         self.page.on("pageerror", lambda error: self.sins.append(f"script error: {error}"))
@@ -247,8 +284,18 @@ class Visit:
 
     def close(self) -> None:
         """Closes the tab; fails when the page did what it must not."""
-        self.context.close()
+        if self._is_alone:
+            self.context.close()  # type: ignore[attr-defined]
+        else:
+            self._leave_nothing()
         assert not self.sins, "\n".join(self.sins)
+
+    def _leave_nothing(self) -> None:
+        if self.page.url.startswith(self.address):
+            self.page.evaluate("localStorage.clear()")
+        for page in self.context.pages:  # type: ignore[attr-defined]
+            if page not in self._before:
+                page.close()
 
 
 @pytest.fixture
