@@ -93,6 +93,7 @@ def busy(visit):
 
 
 class TestRepetitiveText:
+    @pytest.mark.slow
     def test_the_page_answers_whatever_a_rollout_repeats(self, visit, capsys):
         visit.open(tab="rollouts", project="repetitive", split="repeated", scope="all")
         expect(visit.get("sample-card").first).to_be_visible()
