@@ -25,6 +25,12 @@ def mcp(
             help="Address of a running inspector whose page the tool `open` moves; its token in ROLLOUT_TRACES_TOKEN."
         ),
     ] = None,
+    http: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve over HTTP at this port of 127.0.0.1, /mcp, in place of standard input and output."
+        ),
+    ] = None,
     author: Annotated[
         str | None,
         typer.Option(
@@ -32,7 +38,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serve query, explain, read, compare and, with --author, labels to an agent over standard input and output (MCP).
+    """Serve query, explain, read, compare and, with --author, labels to an agent (MCP).
 
     Example: claude mcp add rollouts -- rollout-traces mcp -p gsm8k
     """
@@ -46,4 +52,17 @@ def mcp(
         projects=(project,) if project else (),
         may_label=author is not None,
     )
-    build_tools(workspace, inspector, os.environ.get(VARIABLE), author).run("stdio")
+    server = build_tools(workspace, inspector, os.environ.get(VARIABLE), author)
+    if http is None:
+        server.run("stdio")
+        return
+    import uvicorn
+
+    from rollout_traces.inspector.access import chosen_token
+    from rollout_traces.inspector.api.bounded import with_token
+
+    token = chosen_token("127.0.0.1", False)
+    assert token is not None  # none is chosen only where that was asked for
+    typer.echo(f"Tools: http://127.0.0.1:{http}/mcp   Authorization: Bearer {token}", err=True)
+    app = with_token(server.streamable_http_app(host="127.0.0.1"), token)
+    uvicorn.run(app, host="127.0.0.1", port=http, log_level="warning")

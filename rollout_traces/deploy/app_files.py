@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.resources import files
@@ -12,8 +13,8 @@ from packaging.requirements import Requirement
 
 from rollout_traces.errors import ConfigError
 
-PYTHON = "3.11"
-"""The version of Python that is asked for."""
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The version of Python that is asked for: this one, for which the requirements are pinned."""
 EXTRAS = ("inspector", "reading")
 NOT_READING = frozenset({"torch", "transformers", "tokenizers"})
 """Requirements of the package that reading does without, gigabytes of them."""

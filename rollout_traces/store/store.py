@@ -37,9 +37,11 @@ from rollout_traces.trace.images import IMAGES_KEY
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
+    from rollout_traces.store.keywords import QueryKeywords
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
     from rollout_traces.transcript import Transcript
@@ -261,7 +263,9 @@ class Store(StoreTables):
         scope = self._scope(run, split, where, text, steps, rows)
         return self._finder.page(scope, order_by, limit, after, columns)
 
-    def search(self, text: str | None = None, run: str | None = None, **asked: Any) -> RowPage:
+    def search(
+        self, text: str | None = None, run: str | None = None, **asked: Unpack[QueryKeywords]
+    ) -> RowPage:
         """Rollouts as `query` gives them; where words are searched for, each with the place in `snippet`.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -12,10 +13,12 @@ import venv
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
@@ -304,6 +307,9 @@ class TestAContainer:
         steps = instructions((running.app / "Dockerfile").read_text())
         of = dict(steps)
         assert of["FROM"] == f"python:{PYTHON}-slim"
+        assert platform.python_version().startswith(f"{PYTHON}.")
+        asked = {name: metadata.metadata(name).get("Requires-Python") or "" for name in pinned_versions()}
+        assert {name for name, python in asked.items() if not SpecifierSet(python).contains(PYTHON)} == set()
         copied = [rest.split()[0] for word, rest in steps if word == "COPY"]
         assert copied == ["requirements.txt", "."] and (running.app / "requirements.txt").is_file()
         words = [word for word, _ in steps]

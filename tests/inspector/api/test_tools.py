@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
+from rollout_traces import __version__
+from rollout_traces.inspector.api.bounded import MOST_CHARACTERS, with_token
 from rollout_traces.inspector.api.tools import build_tools
+from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.api.conftest import AT
 
 ARTIFACTS = Path(__file__).resolve().parents[3] / "artifacts"
@@ -223,3 +226,60 @@ def test_a_beginning_of_a_uid_is_no_citation(workspace):
     store = workspace.store("story")
     uid = store.query(where="run = healthy", limit=1).rows[0]["uid"]
     assert not checked(store, f"rollout:{uid[:-2]}").all_resolve
+
+
+class TestWithOneProject:
+    def test_no_tool_needs_it(self, workspace):
+        async def ask(agent: Agent) -> Any:
+            runs = (await agent.ask("runs"))["runs"]
+            page = await agent.ask("query", run=runs[0]["name"], limit=1)
+            return runs, await agent.ask("read_rollout", id=page["rows"][0]["uid"])
+
+        workspace_of_one = Workspace(folder=workspace.folder, projects=("story",))
+        runs, rollout = with_agent(workspace_of_one, ask)
+        assert runs and rollout["turns"]
+
+    def test_where_there_are_several_they_are_named(self, workspace):
+        several = Workspace(folder=workspace.folder, projects=("story", "other"))
+        said = with_agent(several, lambda agent: agent.ask("runs"))
+        assert "which project? story, other." in said
+
+
+class TestTheServer:
+    def test_says_its_version_and_what_its_tools_do(self, workspace):
+        async def seen() -> Any:
+            async with Client(build_tools(workspace, author="an agent")) as client:
+                return client.server_info, (await client.list_tools()).tools
+
+        with ThreadPoolExecutor(1) as apart:
+            info, tools = apart.submit(asyncio.run, seen()).result()
+        assert info.version == __version__
+        hints = {tool.name: tool.annotations.read_only_hint for tool in tools}
+        assert {name for name, reads in hints.items() if not reads} == {"label", "remove_label"}
+        assert "project" not in {need for tool in tools for need in tool.input_schema.get("required", ())}
+
+    def test_a_page_of_a_query_is_bounded_and_the_next_goes_on(self, workspace):
+        async def ask(agent: Agent) -> Any:
+            asked = {"run": "healthy", "rows": "all", "limit": 200, "project": "story"}
+            first = await agent.ask("query", **asked)
+            return first, await agent.ask("query", **asked, after=first["next"])
+
+        first, second = with_agent(workspace, ask)
+        assert (
+            1 < len(first["rows"]) < 200
+            and len(json.dumps(first, separators=(",", ":"))) < 1.1 * MOST_CHARACTERS
+        )
+        assert not {row["uid"] for row in first["rows"]} & {row["uid"] for row in second["rows"]}
+
+    def test_over_http_a_token_is_asked_for(self, workspace):
+        from starlette.testclient import TestClient
+
+        app = with_token(build_tools(workspace).streamable_http_app(host="127.0.0.1"), "a token")
+        with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+            asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            heads = {"Accept": "application/json, text/event-stream"}
+            assert client.post("/mcp", json=asked, headers=heads).status_code == 401
+            wrong = client.post("/mcp", json=asked, headers=heads | {"Authorization": "Bearer another"})
+            assert wrong.status_code == 401
+            right = client.post("/mcp", json=asked, headers=heads | {"Authorization": "Bearer a token"})
+            assert right.status_code not in (401, 404, 500)
