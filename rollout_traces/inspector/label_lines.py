@@ -11,8 +11,7 @@ from rollout_traces.inspector.visitor import Visitor
 from rollout_traces.quoting import quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry
-from rollout_traces.store.labels.entry import check_entry
-from rollout_traces.store.labels.places import checked_place
+from rollout_traces.store.labels.entry import check_entry, checked_place
 
 
 @dataclass(frozen=True)

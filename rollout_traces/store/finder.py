@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ PIECE = 32_768
 FEW = 4
 """Rows up to one in so many are read where they lie, not out of whole columns."""
 
+_COLUMN = re.compile(r'\bt\.("(?:[^"]|"")*"|\w+)')
 Answer = TypeVar("Answer")
 
 
@@ -210,6 +212,31 @@ def named(asking: Asking, name: str) -> QueryColumn:
     """
     compiler = Compiler(asking.names, name, asking._no_text)
     return compiler.column(name, Place(0, len(name)))
+
+
+def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
+    """A condition without an alias, and its parameters.
+
+    What the filter language can say and one row's columns cannot (searches, figures of the group) is answered
+    first and becomes a list of rows.
+
+    Args:
+        asking: a state of the table.
+        where: the filter.
+
+    Raises:
+        QueryError: it cannot be understood.
+    """
+    asked = asking.asked(Scope(where=where, rows="all"))
+    if not asked.found and not any(name in GROUP for name in asked.columns):
+        return _COLUMN.sub(r"\1", asked.condition.text), asked.condition.parameters
+    found = asking.run(
+        asked,
+        f"SELECT t.row FROM rollouts t WHERE {asked.condition.text}",
+        asked.condition.parameters,
+        ["row"],
+    )
+    return '"row" in (select unnest(?))', (found["row"].to_pylist(),)
 
 
 def _ordered(asking: Asking, asked: Asked) -> Asked:

@@ -155,7 +155,7 @@ class Store(StoreTables):
         Raises:
             StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
         """
-        from rollout_traces.store.labels.places import checked_place
+        from rollout_traces.store.labels.entry import checked_place
 
         trace_id = self.find(rollout)
         if turn is not None or tokens is not None:

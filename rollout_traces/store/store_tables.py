@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.encodable import encodable
 from rollout_traces.store import steps
+from rollout_traces.store.asking import groups_table
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.finder import Finder
+from rollout_traces.store.finder import Finder, sql_condition
 from rollout_traces.store.full_texts import FullTexts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo
@@ -47,8 +48,6 @@ class StoreTables:
 
     def groups_table(self) -> pa.Table:
         """Every group of every step: run, split, step, group, attempt, and the figures of its rewards."""
-        from rollout_traces.store.group_table import groups_table
-
         return self._finder.ask(groups_table)
 
     def ledger(
@@ -162,8 +161,6 @@ class StoreTables:
         Raises:
             QueryError: it cannot be understood.
         """
-        from rollout_traces.store.conditions import sql_condition
-
         return self._finder.ask(lambda asking: sql_condition(asking, where))
 
     def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:

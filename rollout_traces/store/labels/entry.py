@@ -1,4 +1,4 @@
-"""One line of the file: a label, a note, or that one of them is taken back."""
+"""One line of the file: a label, a note, or that one of them is taken back; and the place on a rollout that it names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.transcript import Transcript
 
 Kind = Literal["label", "note", "removed"]
 KINDS: tuple[Kind, ...] = ("label", "note", "removed")
@@ -147,3 +148,24 @@ def _checked(name: str, text: str, most: int, *, lines: bool) -> str:
     if odd is not None:
         raise StoreError(f"{name}: holds U+{ord(odd):04X}, a sign that is not shown. Leave it out.")
     return text
+
+
+def checked_place(transcript: Transcript | None, turn: int | None, tokens: tuple[int, int] | None) -> None:
+    """Refuses a place that a rollout does not have.
+
+    Args:
+        transcript: the rollout; None where another tool wrote it, without tokens.
+        turn: a turn's number.
+        tokens: the first token and the one behind the last.
+
+    Raises:
+        StoreError: there is no such turn, or there are no such tokens.
+    """
+    if transcript is None:
+        raise StoreError("This rollout has no turns and tokens of ours; only the whole of it can be named.")
+    if turn is not None and not 0 <= turn < len(transcript.turns):
+        raise StoreError(f"turn {turn}: this rollout has {len(transcript.turns)} turns, from 0.")
+    if tokens is not None and not 0 <= tokens[0] < tokens[1] <= len(transcript.tokens):
+        raise StoreError(
+            f"tokens {tokens[0]}:{tokens[1]}: this rollout has {len(transcript.tokens)}, from 0."
+        )
