@@ -105,6 +105,25 @@ class TestBombs:
             read(path)
 
 
+class TestAPageThatLies:
+    def test_about_its_size_is_refused_in_little_memory(self, tmp_path: Path) -> None:
+        path = tmp_path / "lies.parquet"
+        table = pa.table({"step": range(100)})
+        pq.write_table(table, path, use_dictionary=False, compression="snappy", write_statistics=False)
+        whole = path.read_bytes()
+        at = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+        # thrift's compact protocol: the page's type, then its size unpacked, a zigzag varint
+        assert whole[at : at + 3] == bytes([0x15, 0x00, 0x15])
+        end = next(n for n in range(at + 3, len(whole)) if whole[n] < 0x80) + 1
+        two_gigabytes = bytes([0xFE, 0xFF, 0xFF, 0xFF, 0x0F])
+        path.write_bytes(whole[: at + 3] + two_gigabytes + whole[end:])
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True
+        )
+        said, most = done.stdout.strip().splitlines()
+        assert str(path) in said and int(most) < 500, done.stdout
+
+
 class TestDamage:
     def test_cut_emptied_and_no_parquet(self, small: Path, tmp_path: Path) -> None:
         whole = small.read_bytes()
