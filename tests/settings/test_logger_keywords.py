@@ -32,6 +32,26 @@ class LoggerKeywords(TypedDict, total=False):
 '''
 
 
+TYPED = "import rollout_traces as rt\nstore = rt.open_store('p')\n{}\n"
+WRONG = {
+    "option": "rt.RolloutLogger('p', quiet_second=3.0)",
+    "kind": "rt.RolloutLogger('p', quiet_seconds='soon')",
+    "split": "rt.RolloutLogger('p').log_rollouts({}, step=1, spilt='rollout')",
+    "query": "store.query(wher='reward > 1')",
+    "search": "store.search('words', wher='reward > 1')",
+    "rows": "store.query(rows='every')",
+    "name": "store.transcrip('b0-1')",
+    "none": "store.transcript('b0-1').turns",
+    "opening": "rt.open_store('p', server='http://here')",
+}
+RIGHT = (
+    "rt.RolloutLogger('p', quiet_seconds=3.0, selection='all', reward_range=None)",
+    "rt.RolloutLogger('p').log_rollouts({}, step=1, split='rollout')",
+    "split: str = store.search('words', where='reward > 1', limit=3).rows[0].split",
+    "found = store.transcript('b0-1')\nassert found is not None\nrole: str = found.turns[0].role",
+)
+
+
 def module() -> str:
     """The generated module."""
     kept = [item for item in fields(LoggerOptions) if item.name not in BY_POSITION]
@@ -64,18 +84,20 @@ class TestLoggerKeywords:
     def test_the_module_is_what_the_options_say(self):
         assert MODULE.read_text() == module()
 
+    @pytest.fixture(scope="class")
+    def said(self, tmp_path_factory):
+        """What mypy says of all scripts below."""
+        scripts = {f"wrong_{name}": TYPED.format(line) for name, line in WRONG.items()}
+        right = {f"right_{number}": TYPED.format(line) for number, line in enumerate(RIGHT)}
+        return checked(tmp_path_factory.mktemp("scripts"), scripts | right)
+
     @pytest.mark.timeout(900)
-    def test_a_type_checker_takes_options_and_catches_a_typo_and_a_wrong_type(self, tmp_path):
-        made = "import rollout_traces as rt\nrt.RolloutLogger('p', {})\n"
-        said = checked(
-            tmp_path,
-            {
-                "good": made.format("quiet_seconds=3.0, selection='all', reward_range=None"),
-                "typo": made.format("quiet_second=3.0"),
-                "kind": made.format("quiet_seconds='soon'"),
-            },
-        )
-        assert "typo.py:2" in said and "kind.py:2" in said and "good.py" not in said, said
+    @pytest.mark.parametrize("name", WRONG)
+    def test_a_type_checker_catches(self, said, name):
+        assert f"wrong_{name}.py:3" in said, said
+
+    def test_a_type_checker_takes_what_is_right(self, said):
+        assert "right_" not in said, said
 
     def test_the_docstring_names_every_option(self):
         named = rt.RolloutLogger.__doc__ or ""
