@@ -96,6 +96,7 @@ class Diagnosis:
         queries: SELECTs over `rollouts` and `metrics` that give the levels again.
         consequences: what follows from it.
         movements: one a series, as found.
+        flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
     """
 
     severity: Severity
@@ -121,6 +122,7 @@ class Diagnosis:
     queries: tuple[str, ...] = ()
     consequences: tuple[Diagnosis, ...] = ()
     movements: tuple[Movement, ...] = field(default=(), repr=False)
+    flips: tuple[str, int, int] | None = None
 
     def touches(self, first: int | None, last: int | None) -> bool:
         """Whether it is in force at some step of a range; None at an end is open."""

@@ -10,7 +10,7 @@ from rollout_traces.analysis.relations import Relations, current, describe
 
 
 def with_flips(relations: Relations, run: str, found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Entries, where an evaluation fell with the command that lists which prompts were lost between its two steps."""
+    """Entries, where an evaluation fell with its split and the two steps between which prompts were lost."""
     return [_linked(relations, run, entry) for entry in found]
 
 
@@ -24,5 +24,4 @@ def _linked(relations: Relations, run: str, entry: Diagnosis) -> Diagnosis:
     before = [step for step in steps if step is not None and step < entry.step]
     if not before or entry.step not in steps:
         return entry
-    command = f"rollout-traces flips {run} --steps {before[-1]}:{entry.step} --split {split}"
-    return replace(entry, advice=f"{entry.advice} Which prompts were lost: {command}".strip())
+    return replace(entry, flips=(split, int(before[-1]), entry.step))

@@ -170,6 +170,31 @@ def setting_entries(relations: Relations, run: str, split: str = "rollout") -> l
     ]
 
 
+def settings_changed(store: Any, name: str) -> tuple[str, list[ConfigDifference]]:
+    """The run that was started before one, and the settings that were chosen otherwise; none for the first.
+
+    Args:
+        store: what knows `run`, `runs` and `config`.
+        name: the run.
+    """
+    runs = sorted(store.runs(), key=lambda run: run.started)
+    here = next(at for at, run in enumerate(runs) if run.id == store.run(name).id)
+    if here == 0:
+        return "", []
+    before = runs[here - 1]
+    newest = configs_of(store.config(runs[here].id))[0]
+    return before.name, chosen(config_differences(store.config(before.id), newest))
+
+
+def settings_sentences(store: Any, name: str) -> list[str]:
+    """What was set otherwise than in the run before, a sentence each."""
+    before, changed = settings_changed(store, name)
+    return [
+        f"{quoted(each.key)} is {_value(each.b)}; {_value(each.a)} in {quoted(before)}, the run before."
+        for each in changed
+    ]
+
+
 def _value(value: Any) -> str:
     return "not set" if value is None else quoted(value, LONGEST_SETTING)
 

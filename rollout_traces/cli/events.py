@@ -12,8 +12,7 @@ from rollout_traces.cli.tables import print_rows
 from rollout_traces.terminal_text import one_line
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis.runs import ConfigDifference
-    from rollout_traces.store import Store
+    pass
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +35,8 @@ def events(
 
     store = source.open()
     name = options.run_name(store, run)
+    from rollout_traces.analysis.runs import settings_changed
+
     before, changed = settings_changed(store, name)
     found = timeline(store.table(), name, split, before=before, changed=changed)
     if as_json:
@@ -45,17 +46,3 @@ def events(
     for event in found if not as_json else ():
         until = f" to {event.last}" if event.last is not None and event.last != event.step else ""
         typer.echo(f"step {event.step}{until}  {event.kind}: {one_line(event.sentence, 300)}")
-
-
-def settings_changed(store: Store, name: str) -> tuple[str, list[ConfigDifference]]:
-    """The run that was started before one, and the settings that were chosen otherwise; none for the first."""
-    from rollout_traces.analysis.runs import chosen, config_differences, configs_of
-
-    runs = sorted(store.runs(), key=lambda run: run.started)
-    here = next(at for at, run in enumerate(runs) if run.id == store.run(name).id)
-    if here == 0:
-        return "", []
-    before = runs[here - 1]
-    return before.name, chosen(
-        config_differences(store.config(before.id), configs_of(store.config(runs[here].id))[0])
-    )

@@ -57,13 +57,18 @@ def explain(
     """
     from rollout_traces.analysis import Selection, diagnose
     from rollout_traces.analysis import explain as explain_selections
+    from rollout_traces.analysis.runs import settings_sentences
 
     store = source.open()
     name = options.run_name(store, run)
     table = store.table()
     if step is None and steps is None and against is None and where is None:
         report = diagnose(table, name, split)
-        print_json(plain_report(report)) if as_json else print_report(report)
+        settings = settings_sentences(store, name)
+        if as_json:
+            print_json({"settings": settings, **plain_report(report)})
+        else:
+            print_report(report, settings)
         return
     between = (step, step) if step is not None else options.parse_steps(steps)
     a = Selection(name, split, between)
@@ -81,9 +86,9 @@ def explain(
     if as_json:
         print_json({**asdict(found), "in_force": [plain_diagnosis(d) for d in in_force]})
         return
-    print_explanation(found, in_force, short_links(table, found))
     if against is not None and b is not None and b.run != a.run:
         print_config(store, name, str(b.run))
+    print_explanation(found, in_force, short_links(table, found))
 
 
 def other_side(store: Store, a: Selection, text: str) -> Selection:
@@ -112,8 +117,8 @@ def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Sel
     return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
 
 
-def print_report(report: RunReport) -> None:
-    """Prints the diagnoses of a run, and what is unobserved."""
+def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
+    """Prints the settings that are new, the diagnoses of a run, and what is unobserved."""
     from rollout_traces.terminal_text import one_line
 
     typer.secho(
@@ -121,6 +126,8 @@ def print_report(report: RunReport) -> None:
     )
     for remark in report.remarks:
         typer.echo(remark)
+    for setting in settings:
+        typer.echo(typer.style(" info ", fg="blue") + one_line(setting, 500))
     if report.n_rows:
         _print_diagnoses(report.diagnoses, "Nothing stands out.")
     for problem in report.problems:
@@ -141,6 +148,9 @@ def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
         typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + one_line(d.sentence, 500))
         if d.advice:
             typer.echo(f"      {d.advice}")
+        if d.flips:
+            split, first, second = d.flips
+            typer.echo(f"      rollout-traces flips --steps {first}:{second} --split {split}")
         if d.where:
             typer.echo(f"      rollouts: {one_line(d.where, 300)}")
         for each in d.consequences:
@@ -247,7 +257,6 @@ def print_config(store: Store, a: str, b: str) -> None:
 
     rows = [[d.key, d.a, d.b] for d in config_differences(store.config(a), store.config(b))]
     if rows:
-        typer.echo("")
         print_table(["setting", a, b], rows, title="Configuration")
 
 

@@ -14,12 +14,10 @@ def entry(before: float, after: float, column: str = "eval-rollout/success") -> 
     )
 
 
-def test_the_command_names_the_two_evaluations():
+def test_the_two_evaluations_are_named():
     relations = table([{"step": step, "split": "eval-rollout"} for step in (0, 10, 20, 30)])
     fell, rose, other = with_flips(
         relations, "run", [entry(0.6, 0.3), entry(0.3, 0.6), entry(0.6, 0.3, "success")]
     )
-    assert (
-        fell.advice == "Which prompts were lost: rollout-traces flips run --steps 10:20 --split eval-rollout"
-    )
-    assert (rose.advice, other.advice) == ("", "")
+    assert fell.flips == ("eval-rollout", 10, 20)
+    assert (rose.flips, other.flips) == (None, None)

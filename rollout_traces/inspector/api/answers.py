@@ -10,6 +10,7 @@ from rollout_traces.analysis import Selection, diagnose
 from rollout_traces.analysis import events as timeline
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis import flips as match_evaluations
+from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api import models
 from rollout_traces.inspector.api.citations import checked, cite
@@ -149,6 +150,7 @@ def report(workspace: Workspace, project: str, run: str, split: str = "rollout")
         split=found.split,
         n_steps=found.n_steps,
         n_rows=found.n_rows,
+        settings=settings_sentences(store, name),
         diagnoses=[_diagnosis(each) for each in found.diagnoses],
         unobserved=[str(missing) for missing in found.unobserved],
         remarks=list(found.remarks),
@@ -282,6 +284,7 @@ def _diagnosis(each: Any) -> models.DiagnosisAnswer:
         last=each.last,
         where=each.where or None,
         advice=each.advice or "",
+        flips=each.flips,
         consequences=[consequence.sentence for consequence in each.consequences],
     )
 

@@ -108,6 +108,9 @@ class DiagnosisAnswer(BaseModel):
     last: int | None
     where: str | None = Field(description="filter of the rollouts behind it")
     advice: str
+    flips: tuple[str, int, int] | None = Field(
+        description="of an evaluation that fell: its split and the two steps whose prompts to compare"
+    )
     consequences: list[str]
 
 
@@ -118,6 +121,7 @@ class ReportAnswer(FromRuns):
     split: str
     n_steps: int
     n_rows: int
+    settings: list[str] = Field(description="what was set otherwise than in the run before, a sentence each")
     diagnoses: list[DiagnosisAnswer]
     unobserved: list[str]
     remarks: list[str]

@@ -133,6 +133,7 @@ def _diagnosis(d: Diagnosis, newest: int | None) -> dict[str, Any]:
         "in_force": d.touches(newest, newest),
         "where": d.where,
         "advice": d.advice,
+        "flips": d.flips,
         "consequences": [_diagnosis(each, newest) for each in d.consequences],
     }
 

@@ -135,6 +135,9 @@ class DiagnosisModel(BaseModel):
     in_force: bool = Field(description="whether it is there at the newest step")
     where: str | None
     advice: str | None
+    flips: tuple[str, int, int] | None = Field(
+        description="of an evaluation that fell: its split and the two steps whose prompts to compare"
+    )
     consequences: list[DiagnosisModel]
 
 

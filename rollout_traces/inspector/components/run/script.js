@@ -89,10 +89,10 @@ function draw() {
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const known = Boolean(data.verdict);
-  replace(main, known ? [verdict(), diagnoses(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
+  replace(main, known ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
     h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
     h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
-    known ? [events(), settings(), unobserved()] : null);
+    known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null);
   main.scrollTop = keep;
 }
 
@@ -120,6 +120,7 @@ function diagnosis(each, at) {
     h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null, each.tier),
     h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
       each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
+      each.flips && !inFile() ? button("which prompts were lost", () => state.set({ page: "flips", split: each.flips[0], evals: `${each.flips[1]}:${each.flips[2]}`, other: null, step: null }), { class: "rt-ghost", testid: "diagnosis-flips" }) : null,
       rolloutsButton(each.where, "diagnosis-rollouts"),
       queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at }))), slot,
     each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
