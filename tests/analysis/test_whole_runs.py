@@ -139,8 +139,8 @@ def ledger(rows: list[dict]) -> Ledger:
     )
 
 
-RISE = 15
-"""Steps that the onset of a ramp over ten may be off by."""
+OFF = {"jump": 2, "drop": 2, "ramp": 40}
+"""Steps that the onset may be off by; a ramp may be told as slow change from the first step on."""
 SHAPES = {
     "jump": lambda t: (t >= 40) * 1.0,
     "ramp": lambda t: np.clip((t - 40) / 10, 0, 1),
@@ -169,7 +169,12 @@ class TestWhatTheEyeSees:
             for g in range(2)
         ]
         found = diagnose(relations(rows, scalars), "run").diagnoses
-        assert [d for d in found for name in d.series if name.column == names[3] and abs(d.step - 40) <= RISE]
+        assert [
+            d
+            for d in found
+            for name in d.series
+            if name.column == names[3] and abs(d.step - 40) <= OFF[shape]
+        ]
 
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("seed", range(2))
@@ -184,7 +189,9 @@ class TestWhatTheEyeSees:
             for _ in range(4)
         ]
         found = diagnose(table(rows), "run").diagnoses
-        assert [d for d in found for each in d.series if each.column == name and abs(d.step - 40) <= RISE]
+        assert [
+            d for d in found for each in d.series if each.column == name and abs(d.step - 40) <= OFF[shape]
+        ]
 
 
 class TestNeverAllOrNothing:
