@@ -115,9 +115,10 @@ def _shows_in(each: Moved, part: Part) -> bool:
     outside = [
         i for i, own in enumerate(each.panel.parts) if own and own[0][0] == column and i not in members
     ]
+    size, error = coefficients(_whitened(each), each.template.over(len(each.panel.steps)))
+    outside = [i for i in outside if np.isfinite(error[i])]
     if not members or not outside:
         return False
-    size, error = coefficients(_whitened(each), each.template.over(len(each.panel.steps)))
     inside = max(members, key=lambda i: abs(size[i]))
     rest = np.asarray([size[i] * error[i] for i in outside])
     weight = np.asarray([1 / error[i] ** 2 for i in outside])

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import LAGS, Noise, clipped, noise_of
-from rollout_traces.analysis.panel import Panel, one_of
+from rollout_traces.analysis.noise import Noise, clipped, noise_of
+from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.parts import Chosen, smallest_part
+from rollout_traces.analysis.run_rows import RunRows
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
     Whitened,
@@ -32,6 +33,8 @@ DRIFT_DEGREE = 2
 """A policy that learns is a parabola over the run: it may saturate or begin late, and has no edge."""
 MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
+MOST_ASIDE = 4
+"""What looks like one and is none, or is the rest of one, is passed over so often."""
 AT_ONCE = 1 << 17
 """Values [S, T] that are scanned at once, so that what is in between stays in the processor's cache."""
 STILL = 3.5
@@ -92,7 +95,7 @@ class Moved:
 def noise_of_panel(panel: Panel) -> Noise:
     """The noise of each series around a slow drift and its largest movements."""
     n_series, n = panel.values.shape
-    first = noise_of(panel.values, panel.errors, lags=LAGS[:1])
+    first = noise_of(panel.values, panel.errors)
     if n < FEWEST_STEPS:
         return first
     smooth = polynomials(n, DRIFT_DEGREE)
@@ -269,7 +272,8 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
     basis, n_smooth = polynomials(n, 0), 1
     kept: list[Moved] = []
     noise = replace(noise, variance=noise.variance.copy())
-    for _ in range(MOST_MOVEMENTS + 1):
+    aside = 0
+    while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p))[0])
         if best.log_p[at] <= limit and n_smooth == 1 and n >= FEWEST_STEPS:
@@ -285,9 +289,12 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
         found = _found(panel, noise, basis, best, w, at)
         if found is None or found.log_p > limit:
             _set_aside(noise, best, at)
+            aside += 1
             continue
         found = replace(found, drift=found.drift or _may_be_slow(found, w, best, at))
-        if not any(_is_rest_of(found, other) for other in kept):
+        if any(_is_rest_of(found, other) for other in kept):
+            aside += 1
+        else:
             kept.append(found)
         basis = np.concatenate([basis, found.template.over(n)[None]])
     drifts = [
@@ -296,7 +303,28 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
         if each.drift and each.located.template.stop == n and not each.located.template.start
     ]
     others = [each for each in kept if each not in drifts]
-    return drifts + _there_and_back([each for each in others if _stands(each, basis)])
+    lasting = [_from_its_end(each) for each in others if _stands(each, basis)]
+    return drifts + _there_and_back(lasting)
+
+
+def _from_its_end(found: Moved) -> Moved:
+    """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
+    window, n = found.template, len(found.panel.steps)
+    end = found.located.end
+    if (
+        window.kind != "window"
+        or end is None
+        or window.start > STARTS_STEPS
+        or window.stop - window.start <= SPIKE
+    ):
+        return found
+    level = Template("level", window.stop, n)
+    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
+    return replace(found, located=Located(level, onset, None, -found.located.z))
+
+
+STARTS_STEPS = 5
+"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
 
 
 def _there_and_back(found: list[Moved]) -> list[Moved]:
@@ -429,9 +457,21 @@ def _gain(squares: float, freedom: float) -> float:
 
 
 def _is_given(found: Moved) -> bool:
-    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine."""
-    source = found.panel.source
-    return source is not None and found.panel.names[0].column in source.parts
+    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine, a prompt's length."""
+    source, measure = found.panel.source, found.panel.measure
+    if source is None or measure is None:
+        return False
+    return found.panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())
+
+
+def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
+    """Whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups."""
+    known = np.isfinite(values)
+    order = np.argsort(rows.unit[known], kind="stable")
+    unit, at, value = rows.unit[known][order], rows.at[known][order], values[known][order]
+    together, same = unit[1:] == unit[:-1], value[1:] == value[:-1]
+    others = ~same & (at[1:] == at[:-1])
+    return bool(together.any() and same[together].all() and others.any())
 
 
 SLOW = 0.2
@@ -504,7 +544,7 @@ def all_noise(panels: Sequence[Panel]) -> list[Noise]:
     """The noise of each panel's series."""
     found: dict[int, Noise] = {}
     for members in side_by_side(panels):
-        noise = noise_of_panel(_stacked([panels[i] for i in members]))
+        noise = noise_of_panel(stacked([panels[i] for i in members]))
         first = 0
         for i in members:
             found[i] = _floored(noise.at(np.arange(first, first + len(panels[i].names))))
@@ -534,18 +574,10 @@ def all_screened(panels: Sequence[Panel], noises: Sequence[Noise]) -> list[tuple
                 for name in ("variance", "memory", "freedom", "clipped")
             )
         )
-        log_p, drifts = screened(_stacked([panels[i] for i in members]), noise)
+        log_p, drifts = screened(stacked([panels[i] for i in members]), noise)
         first = 0
         for i in members:
             last = first + len(panels[i].names)
             found[i] = log_p[first:last], drifts[first:last]
             first = last
     return [found[i] for i in range(len(panels))]
-
-
-def _stacked(panels: Sequence[Panel]) -> Panel:
-    return replace(
-        panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
-        parents=tuple(parent for p in panels for parent in p.parents),
-        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels")},
-    )  # fmt: skip

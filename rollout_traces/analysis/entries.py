@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -132,30 +133,31 @@ def diagnosis_of(entry: Told, n_series: int, n_rows: float, n_carriers: Sequence
     """An entry in words."""
     moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
     signature, at = _named(moved, entry.part)
-    moved = [moved[at], *moved[:at], *moved[at + 1 :]]
-    lead, first = moved[0], entry.found[at]
+    head, first = moved[0], entry.found[0]
+    lead = replace(moved[at], step=head.step, last=head.last)
+    others = [*moved[:at], *moved[at + 1 :]]
     severities = [severity_of(found, n_series) for found in entry.found]
     severity: Severity = "info" if "info" in severities[:1] else "error" if "error" in severities else "warn"
     return Diagnosis(
         severity=severity,
-        sentence=sentence_of(lead, entry.part, moved[1:], signature),
+        sentence=sentence_of(lead, entry.part, others, signature),
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in moved)),
         part=entry.part,
-        shape=lead.shape,
-        onset=lead.onset,
-        step=lead.step,
-        end=lead.end,
-        last=lead.last,
-        also=lead.also,
-        carriers=lead.carriers,
-        before=lead.before,
-        after=lead.after,
-        elsewhere=lead.elsewhere,
-        p=lead.p,
+        shape=head.shape,
+        onset=head.onset,
+        step=head.step,
+        end=head.end,
+        last=head.last,
+        also=head.also,
+        carriers=head.carriers,
+        before=head.before,
+        after=head.after,
+        elsewhere=head.elsewhere,
+        p=head.p,
         cost=max(cost_of(found, n_rows) for found in entry.found),
-        where=filter_of(lead.name, entry.part, lead.step, lead.last, first),
+        where=filter_of(head.name, entry.part, head.step, head.last, first),
         name=signature.what if signature else "",
         movements=tuple(moved),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),

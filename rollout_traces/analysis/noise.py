@@ -10,8 +10,8 @@ import numpy as np
 
 from rollout_traces.analysis.student import log_tail, quartile
 
-LAGS = (1, 3, 5)
-"""Steps between the values whose differences are looked at: neighbours, and two at which a short memory is over."""
+LAGS = (1, 4, 7)
+"""Steps between the values whose differences are looked at: neighbours, and two at which a short memory is nearly over."""
 DEVIATION = 1.4826
 """A standard deviation in median absolute deviations, for a normal distribution."""
 CLIPPED = 3.5
@@ -20,12 +20,13 @@ CLIPPED_LOSS = 1.01
 """What the variance of a normal distribution loses by that clipping, made good."""
 LONGEST_MEMORY = 0.9
 """The correlation of two neighbours is taken as at most this, else nothing could ever be seen."""
-MEMORY_ERROR = 0.5
-"""Standard error of that correlation times the root of the number of steps; so much is taken off."""
 SPREAD_ERROR = 1.0
-"""Of the variance, in the same way: what may be chance is not held against the groups' own error."""
+"""Standard error of a variance times the root of the number of steps: what may be chance is not held against the groups."""
+TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
+NORMAL = 1.5
+"""Log likelihood by which heavy tails have to be better than none: of forty steps many look heavy by chance."""
 NEIGHBOURS = 7
 """Steps whose median a value is compared with: more than twice as many as a spike has."""
 REACH = 4.0
@@ -74,17 +75,18 @@ def noise_of(
     n = np.isfinite(y).sum(axis=1)
     known = np.where(np.isfinite(y), np.nan_to_num(errors), np.nan)
     own = _median(known)
-    spreads = np.stack([_spread(y, lag) for lag in (*lags, *lags[:1])])
-    level = np.nan_to_num(np.where(np.isfinite(spreads[1:]), spreads[1:], spreads[:1])).mean(axis=0)
+    spreads = np.stack([_spread(y, lag) for lag in lags])
+    further = spreads[1:] if len(lags) > 1 else spreads
+    level = np.nan_to_num(np.where(np.isfinite(further), further, spreads[:1])).mean(axis=0)
     level = np.where(np.isfinite(level), np.maximum(level, spreads[0]), 0.0)
     scale = np.sqrt(_median((y - _median(y)[:, None]) ** 2)) + np.abs(_median(y)) * SMALLEST_ERROR
     with np.errstate(invalid="ignore", divide="ignore"):
         root = np.sqrt(np.maximum(n, 1.0))
-        memory = 1 - np.nan_to_num(spreads[0] / level, nan=1.0) - MEMORY_ERROR / root
+        memory = 1 - np.nan_to_num(spreads[0] / level, nan=1.0)
         between = np.where(own > 0, level - own * (1 + SPREAD_ERROR / root), level)
     between = np.maximum(between, 0.0)
     memory = np.where((n > 2 * LAGS[-1]) & (len(lags) > 1), np.clip(memory, 0.0, LONGEST_MEMORY), 0.0)
-    memory = np.where((own > 0) & (between <= 0), 0.0, memory)
+    memory = np.where(own > 0, np.minimum(memory, between / np.maximum(between + own, TINY)), memory)
     floor = np.where(own > 0, own * CONSTANT, (CONSTANT * scale) ** 2)
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
@@ -167,6 +169,7 @@ def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
         likelihoods.append(
             inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * further
         )
+    likelihoods[-1] += NORMAL
     return np.asarray(FREEDOMS)[np.argmax(likelihoods, axis=0)]
 
 

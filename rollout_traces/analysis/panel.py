@@ -17,8 +17,12 @@ LEAST_SMOOTHED = 8
 """... and at least so many steps."""
 LEAST_SPREAD = 0.3
 """Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
+HALF_A_ROW = 0.5
+"""What is added to the rows that have a value, so that a share that never occurred is not impossible."""
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""
+FLOAT32 = np.finfo(np.float32).eps
+"""Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
 ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
@@ -176,12 +180,16 @@ class Parting:
         plain = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
+        rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
         found = []
         for column in ("", *rows.parts):
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
             cells = self.cells(column)
             mean, variance, n = cells.sums(values, weight)
+            variance = np.maximum(variance, rounding)
+            if measure.name.value is not None:
+                variance = np.maximum(variance, _binomial(mean, n))
             level = mean if plain is values else cells.sums(plain, weight)[0]
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
@@ -211,6 +219,15 @@ class Parting:
             usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
         return values
+
+
+def _binomial(share: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """float [V, T]: of a share of which less than a row is to be expected, the variance by the whole run; else 0."""
+    total = n.sum(axis=1, keepdims=True)
+    usual = (np.where(n > 0, np.nan_to_num(share), 0.0) * n).sum(axis=1, keepdims=True)
+    usual = np.clip((usual + HALF_A_ROW) / (total + 1), 0.0, 1.0)
+    rare = (n > 0) & (np.minimum(usual, 1 - usual) * n < 1)
+    return np.where(rare, usual * (1 - usual) / np.maximum(n, 1.0), 0.0)
 
 
 def _moves(values: np.ndarray, largest: float) -> bool:
@@ -256,6 +273,15 @@ def one_of(panel: Panel, at: Sequence[int]) -> Panel:
         panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
         values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows],
         parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows],
+    )  # fmt: skip
+
+
+def stacked(panels: Sequence[Panel]) -> Panel:
+    """Panels over the same steps as one; what else is known is the first one's."""
+    return replace(
+        panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
+        parents=tuple(parent for p in panels for parent in p.parents),
+        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels")},
     )  # fmt: skip
 
 

@@ -77,8 +77,8 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         if cut is None:
             continue
         inside, gain, remaining, remaining_error, size = cut
-        apart = remaining + BOUND * remaining_error < REMAINS * size
-        if remaining < THERE * remaining_error:
+        apart = abs(remaining) + BOUND * remaining_error < REMAINS * size
+        if gain > 0 and remaining < THERE * remaining_error:
             everywhere = False
         if apart:
             chosen = [members[i] for i in inside]
@@ -115,8 +115,9 @@ def _best_cut(beta: np.ndarray, error: np.ndarray) -> tuple[list[int], float, fl
         gain = (alone - loss) / 2 - np.log(len(beta))
         if size > 0 and (best is None or gain > best[1]):
             remaining = float(np.average(beta[outside], weights=weight[outside]))
-            also_there = (beta[outside] > REMAINS * size) & (beta[outside] > PLAINLY * error[outside])
-            remaining = max(remaining, float(beta[outside][also_there].max(initial=-np.inf)))
+            rest = np.abs(beta[outside])
+            also_there = (rest > REMAINS * size) & (rest > PLAINLY * error[outside])
+            remaining = max(remaining, float(rest[also_there].max(initial=0.0)), key=abs)
             best = inside.tolist(), float(gain), remaining, float(weight[outside].sum() ** -0.5), size
     return best
 
@@ -127,7 +128,8 @@ def _part(panel: Panel, members: list[int]) -> Part:
 
 def _same_rows(panel: Panel, one: list[int], other: list[int]) -> bool:
     """Whether two parts hold the same rows, so that they are two names of one."""
-    if panel.source is None:
+    columns = {panel.parts[members[0]][0][0] for members in (one, other)}
+    if panel.source is None or not columns <= set(panel.source.parts):
         return False
     held = [_held(panel, members) for members in (one, other)]
     both = (held[0] & held[1]).sum()

@@ -20,14 +20,14 @@ from rollout_traces.analysis.detect import (
     spikes_of_rows,
 )
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
 from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.flips_link import with_flips
 from rollout_traces.analysis.group_shapes import group_rows, update_series
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries
 from rollout_traces.analysis.logged import logged_series
-from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of
+from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import RunRows, read_rows
@@ -127,15 +127,14 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
-    groups = contained("groups", group_rows, rows)
-    panels = _of_measures(rows, contained) + (_of_measures(groups, contained) if groups is not None else [])
+    panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
     update = contained("share of the update", update_series, rows)
     panels += logged_panels([update]) if update is not None and np.isfinite(update.values).any() else []
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
         read = contained(split, read_rows, other, f"{split}/")
         panels += _of_measures(read, contained) if read is not None and len(read.at) else []
-    written = contained("what was written", text_rows, scope)
+    written = contained("what was written", text_rows, scope, rows.parts)
     panels += _of_measures(written, contained) if written is not None else []
     logged = contained("logged scalars", _logged, scope) or []
     panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
@@ -151,6 +150,22 @@ def _of_measures(rows: RunRows, contained: Contained) -> list[Panel]:
     parting = Parting(rows)
     found = [contained(series_text(measure.name), parting.panel, measure) for measure in rows.measures]
     return [panel for panel in found if panel is not None]
+
+
+def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
+    """The shapes of groups; over a part that cuts through groups, of what each group has in it."""
+    groups = group_rows(rows)
+    if groups is None:
+        return []
+    panels = {panel.names[0]: panel for panel in _of_measures(groups, contained)}
+    for column in rows.parts:
+        cut = group_rows(rows.cut_by(column)) if column not in groups.parts else None
+        for part in _of_measures(cut, contained) if cut is not None else []:
+            name = part.names[0]
+            own = one_of(part, [i for i, each in enumerate(part.parts) if each])
+            if own.names:
+                panels[name] = stacked([panels[name], own]) if name in panels else own
+    return list(panels.values())
 
 
 def _evaluations(scope: RunScope) -> Sequence[str]:
@@ -183,5 +198,10 @@ def _said(scope: RunScope, entry: Told, n_series: int, n_rows: float) -> Diagnos
 
 
 def ordered(found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Errors first, then by what they cost."""
-    return sorted(found, key=lambda each: (ORDER.index(each.severity), -each.cost, each.step))
+    """Errors first, then by what they cost; how a run starts comes last."""
+
+    def place(each: Diagnosis) -> tuple[int, bool, float, int]:
+        starts = each.severity == "info" and each.onset[0] <= STARTS_STEPS
+        return ORDER.index(each.severity), starts, -each.cost, each.step
+
+    return sorted(found, key=place)

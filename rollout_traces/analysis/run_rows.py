@@ -90,6 +90,12 @@ class RunRows:
         """float [T]: rows of each step."""
         return np.bincount(self.at, minlength=len(self.steps)).astype(float)
 
+    def cut_by(self, column: str) -> RunRows:
+        """The same rows, each unit cut into those with each value of a column, by which alone they are parted."""
+        codes, values = self.parts[column]
+        unit = np.unique(self.unit * (len(values) + 1) + codes, return_inverse=True)[1]
+        return RunRows(self.steps, self.at, unit, {column: self.parts[column]}, self.measures, self.weight)
+
 
 def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     """Reads the rollouts of a run and split.

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.ngrams import FEWEST_GROUPS, Ngrams, ngrams_of, told_once, words_of
-from rollout_traces.analysis.run_rows import RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.step_series import SeriesName
@@ -30,7 +30,7 @@ MOSTLY = 0.5
 """A text is of a script that this part of its letters are of."""
 FEWEST_HITS = 5
 """Texts of a kind, and texts of any other, below which its share is no series."""
-LEAST_RISE = 0.1
+LEAST_RISE = 0.03
 """A phrase is followed where its share in some stretch of the run differs by this from that of the rest."""
 FEWEST_WORDS = 3
 """Words of a language that a text has to hold."""
@@ -64,19 +64,27 @@ ANSWERS: Mapping[str, re.Pattern[str]] = {
 """Forms in which answers are given; the first that a text has."""
 
 
-def text_rows(run: RunScope) -> RunRows | None:
-    """The kept rollouts of a run with what was written as measures; None where no text is known: unobserved."""
-    texts = read_texts(run.relations, run.columns, Selection(run.run, run.split))
+def text_rows(
+    run: RunScope, parts: Mapping[str, tuple[np.ndarray, list[str]]] | None = None
+) -> RunRows | None:
+    """The kept rollouts of a run with what was written as measures; None where no text is known: unobserved.
+
+    Args:
+        run: which rollouts.
+        parts: column -> codes and values by which all rollouts of the run are parted; none by default.
+    """
+    which = Selection(run.run, run.split)
+    texts = read_texts(run.relations, run.columns, which, parts=tuple(parts or ()))
     if texts is None:
         return None
     steps, at = np.unique(texts.step, return_inverse=True)
     rows = RunRows(steps, at, texts.group, {}, weight=texts.weight)
-    names, codes = np.unique(np.asarray([str(s or "") for s in texts.source]), return_inverse=True)
-    if len(names) >= 2 and "" not in names:
-        rows.parts["source"] = codes, names.tolist()
-    rows.measures = [
-        RowMeasure(name, _constant(held), drawn=True) for name, held in text_shares(texts, at).items()
-    ]
+    for name, (_, values) in (parts or {}).items():
+        place = {value: code for code, value in enumerate(values)}
+        codes = np.asarray([place.get(value, -1) for value in texts.parts[name].tolist()])
+        rows.parts[name] = codes, values
+    shares = text_shares(texts, at) | given_shares(texts)
+    rows.measures = [RowMeasure(name, _constant(held), drawn=True) for name, held in shares.items()]
     return rows
 
 
@@ -111,6 +119,22 @@ def text_shares(texts: KeptTexts, at: np.ndarray) -> dict[SeriesName, np.ndarray
         held = np.zeros(len(texts))
         held[grams.texts(i)] = 1.0
         found[SeriesName("written", grams.name(i), "text")] = held
+    return found
+
+
+def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
+    """The share of each system prompt and tool schema, where there are few; as `text_shares`."""
+    found: dict[SeriesName, np.ndarray] = {}
+    for column in ("system", "tools"):
+        given = texts.texts[column]
+        known = np.asarray([text is not None for text in given.tolist()])
+        values, counts = np.unique(given[known].astype(str), return_counts=True)
+        if not 2 <= len(values) <= MOST_PARTS:
+            continue
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            if count >= FEWEST_HITS:
+                held = (given == value).astype(float)
+                found[SeriesName(column, value, "text")] = np.where(known, held, np.nan)
     return found
 
 

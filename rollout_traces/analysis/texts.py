@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class KeptTexts:
         step: int [N].
         group: int [N], the same for one group of one step.
         prompt_key: object [N], None where unknown.
-        source: object [N].
+        parts: text column -> object [N], None where unknown.
         reward: float [N], NaN where unknown.
         weight: float [N], 1 / the probability of having been kept.
         texts: name of `READ` -> object [N], None where unknown.
@@ -42,7 +43,7 @@ class KeptTexts:
     step: np.ndarray
     group: np.ndarray
     prompt_key: np.ndarray
-    source: np.ndarray
+    parts: dict[str, np.ndarray]
     reward: np.ndarray
     weight: np.ndarray
     texts: dict[str, np.ndarray]
@@ -60,7 +61,8 @@ class KeptTexts:
         at = np.flatnonzero(which) if which.dtype == bool else which
         return KeptTexts(
             [self.uid[i] for i in at], [self.id[i] for i in at], self.step[at], self.group[at], self.prompt_key[at],
-            self.source[at], self.reward[at], self.weight[at], {name: each[at] for name, each in self.texts.items()},
+            {name: each[at] for name, each in self.parts.items()}, self.reward[at], self.weight[at],
+            {name: each[at] for name, each in self.texts.items()},
         )  # fmt: skip
 
 
@@ -71,6 +73,7 @@ def read_texts(
     *,
     condition: str = "selected_by = 'random'",
     most: int = MOST_TEXTS,
+    parts: Sequence[str] = (),
 ) -> KeptTexts | None:
     """The texts of a selection's kept rollouts; None where no text is to be had: unobserved.
 
@@ -80,6 +83,7 @@ def read_texts(
         which: the rollouts.
         condition: which of them; those kept at random, which alone may stand for all.
         most: how many at most.
+        parts: text columns that are read beside.
     """
     ask = getattr(relations, "texts", None)
     if ask is None or not columns.has("traced", "selected_by", "uid"):
@@ -89,7 +93,8 @@ def read_texts(
     inner = f"""
         select coalesce(uid, cast({columns.expression("id")} as varchar)) as uid,
             cast({columns.expression("id")} as varchar) as id, step, {unit_over_steps(columns, one_run=False)} as unit,
-            {columns.expression("prompt_key")} as prompt_key, {columns.expression("source")} as source, {reward} as reward,
+            {columns.expression("prompt_key")} as prompt_key, {reward} as reward,
+            {" ".join(f"cast({columns.expression(name)} as varchar) as p{i}," for i, name in enumerate(parts))}
             coalesce(1 / nullif({columns.expression("selected_probability")}, 0), 1) as weight,
             row_number() over (partition by step order by hash(uid)) as place, count(distinct step) over () as steps
         from rollouts where {scope} and traced and step is not null and {condition}"""
@@ -112,6 +117,7 @@ def read_texts(
     groups = np.unique(found["unit"][there], return_inverse=True)[1]
     return KeptTexts(
         [uids[i] for i in there], [str(found["id"][i] or uids[i]) for i in there], found["step"][there].astype(np.int64),
-        groups, found["prompt_key"][there], found["source"][there], found["reward"][there].astype(float),
+        groups, found["prompt_key"][there], {name: found[f"p{i}"][there] for i, name in enumerate(parts)},
+        found["reward"][there].astype(float),
         found["weight"][there].astype(float), values,
     )  # fmt: skip
