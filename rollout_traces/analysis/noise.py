@@ -25,8 +25,6 @@ SPREAD_ERROR = 1.0
 TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
-NORMAL = 1.5
-"""Log likelihood by which heavy tails have to be better than none: of forty steps many look heavy by chance."""
 NEIGHBOURS = 7
 """Steps whose median a value is compared with: more than twice as many as a spike has."""
 REACH = 4.0
@@ -169,7 +167,6 @@ def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
         likelihoods.append(
             inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * further
         )
-    likelihoods[-1] += NORMAL
     return np.asarray(FREEDOMS)[np.argmax(likelihoods, axis=0)]
 
 
