@@ -176,7 +176,7 @@ class TestDeletedAndRenamed:
         write_step(make_ledger([[0.0]], step=0), (0,))
         write_step(make_ledger([[1.0]], step=0, batch="x"), (0,), run=(RUN, OTHER[1]))
         store = open_store(PROJECT)
-        with pytest.raises(StoreError, match="2 runs are named 'run-001'; give the id"):
+        with pytest.raises(StoreError, match="2 runs are meant by 'run-001'; give the id"):
             store.query(run=RUN)
         assert store.query(run=OTHER[1]).rows[0]["uid"] == "x0-0"
 

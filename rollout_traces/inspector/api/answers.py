@@ -40,7 +40,6 @@ def projects(workspace: Workspace) -> models.ProjectsAnswer:
 
 def runs(workspace: Workspace, project: str) -> models.RunsAnswer:
     """The runs of a project."""
-    workspace.refresh(project)
     found = workspace.store(project).runs()
     return models.RunsAnswer(
         runs=[models.RunAnswer(**{**asdict(run), "splits": list(run.splits)}) for run in found]

@@ -136,6 +136,8 @@ def _bound(answer: Callable[..., Any], workspace: Workspace) -> Callable[..., An
 
     def json_of(given: Mapping[str, Any]) -> str:
         with time_limit(workspace.query_seconds):
+            if project := given.get("project"):
+                workspace.refresh(project)
             return answer(workspace, **given).model_dump_json()
 
     async def bound(**given: Any) -> Response:

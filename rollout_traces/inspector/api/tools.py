@@ -66,7 +66,9 @@ def build_tools(
     moves = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 
     def meant(project: str | None) -> str:
-        return only_project(workspace, project)
+        found = only_project(workspace, project)
+        workspace.refresh(found)
+        return found
 
     def said(question: Callable[[], Any]) -> Any:
         try:
@@ -176,7 +178,9 @@ def _add_writing(
     removes = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
 
     def meant(project: str | None) -> str:
-        return only_project(workspace, project)
+        found = only_project(workspace, project)
+        workspace.refresh(found)
+        return found
 
     def written(new: models.NewLabel) -> models.LabelsAnswer:
         with asking(Visitor(author)):
