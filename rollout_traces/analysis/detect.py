@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import Noise, clipped, noise_of
+from rollout_traces.analysis.noise import LAGS, Noise, clipped, noise_of
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.run_rows import RunRows
@@ -95,7 +95,7 @@ class Moved:
 def noise_of_panel(panel: Panel) -> Noise:
     """The noise of each series around a slow drift and its largest movements."""
     n_series, n = panel.values.shape
-    first = noise_of(panel.values, panel.errors)
+    first = noise_of(panel.values, panel.errors, lags=LAGS[:1])
     if n < FEWEST_STEPS:
         return first
     smooth = polynomials(n, DRIFT_DEGREE)

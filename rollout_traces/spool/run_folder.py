@@ -26,7 +26,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,7 +42,7 @@ from rollout_traces.spool.waiters import Waiters
 log = logging.getLogger("rollout_traces")
 
 MANIFEST_VERSION = 1
-"""3: small records lie in segments, which earlier versions do not see and would remove with the folder."""
+"""Of a run's manifest and of how its folder is laid out."""
 RANK_SPOOL = "from-rank-"
 """What the names of the spools of a run of several ranks begin with."""
 
@@ -96,11 +96,8 @@ class RunManifest:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
-        """Reads the result of `as_plain`; fields of other versions are passed over."""
-        known = {item.name for item in fields(cls)}
-        if "drain" in values:  # version 1 called the options so
-            values = {"options": values["drain"], **values}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        """Reads the result of `as_plain`."""
+        return cls(**values)
 
 
 class RunFolder:
