@@ -10,8 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.packed_batch import StepKey
@@ -23,6 +22,7 @@ from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.called_away import CalledAway, stay
 from rollout_traces.worker.close_log import Close, CloseLog
 from rollout_traces.worker.closing import CloseRules, Due, Handed
+from rollout_traces.worker.record_source import Consumed, RecordSource, Waiting
 from rollout_traces.worker.replay import Place, Replay
 
 log = logging.getLogger(__name__)
@@ -48,51 +48,6 @@ CLOSING = ("flush", "finish")
 """Records that close every step of their spool."""
 SUMMARY = "-digest"
 """What the uid of a step summary ends with."""
-
-
-class RecordSource(Protocol):
-    """A spool as the consumer sees it."""
-
-    @property
-    def spool(self) -> str: ...
-
-    @property
-    def owner_is_gone(self) -> bool: ...
-
-    def names(self) -> list[str]: ...
-
-    def read(self, name: str) -> Record: ...
-
-    def remove(self, name: str) -> None: ...
-
-    def set_aside(self, name: str) -> Any: ...
-
-
-class Waiting(NamedTuple):
-    """A spool as it was found: whether its owner was gone, and the records that waited in it then, oldest first."""
-
-    source: RecordSource
-    owner_is_gone: bool
-    names: Sequence[str]
-
-
-@dataclass(eq=False)
-class Consumed:
-    """A record that was processed and waits to be seen in the store.
-
-    Attributes:
-        source: its spool.
-        kind: its kind.
-        step: the step that it belongs to and that is still open, or None.
-        n_rows: rollouts in it.
-        tokens: what was logged for it.
-    """
-
-    source: RecordSource
-    kind: str
-    step: StepKey | None = None
-    n_rows: int = 0
-    tokens: set[Token] = field(default_factory=set)
 
 
 class SpoolConsumer:
