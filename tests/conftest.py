@@ -21,10 +21,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where temporary files of this session lie, spools of the node among them: none that others left is found."""
+def temporary_files() -> Iterator[Path]:
+    """Where temporary files of this session lie, spools of the node among them: none that others left is found.
+
+    Its path is short: the names of Unix sockets may have 107 characters.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rt-"))
     with pytest.MonkeyPatch.context() as patch:
-        yield _use_for_temporary_files(patch, tmp_path_factory.mktemp("tmp"))
+        yield _use_for_temporary_files(patch, folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

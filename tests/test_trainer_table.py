@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 
-from rollout_traces.integrations.base import integration_named
 from tests.integrations import test_generated_layouts
-from tests.trainers.table import FIGURES, LAYOUTS, PAGE, REAL, ROOT, ROWS_OF_LAYOUTS, render, written
+from tests.trainers.table import FIGURES, LAYOUTS, PAGE, REAL, ROWS_OF_LAYOUTS, render, written
 
 
 def test_the_page_has_the_table_of_the_last_figures():
@@ -23,8 +21,3 @@ def test_every_row_that_was_compared_was_equal():
 def test_as_many_rows_are_made_in_a_mirrored_layout_as_the_table_says():
     assert test_generated_layouts.ROWS == ROWS_OF_LAYOUTS
     assert set(test_generated_layouts.LAYOUTS) == set(LAYOUTS)
-
-
-def test_the_extra_takes_every_trl_that_the_hook_takes():
-    extra = re.search(r'^trl = \["trl(.*)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert extra[1] == integration_named("trl").supported

@@ -32,7 +32,8 @@ def parameters(name: str) -> list:
 def piped(folder: Path, line: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A line of a shell, in which `$CMD` is the command line."""
     command = f"{sys.executable} -c '{MAIN}'"
-    env = {**os.environ, "TRACKIO_DIR": str(folder), **variables}
+    own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    env = {**own, "TRACKIO_DIR": str(folder), **variables}
     asked = ["bash", "-o", "pipefail", "-c", line.replace("$CMD", command)]
     return subprocess.run(asked, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 

@@ -103,9 +103,7 @@ def test_a_small_question_does_not_wait_behind_large_ones():
     later = threading.Event()
 
     async def ask() -> list[str]:
-        few = FewAtOnce(1, 0.01)
-        for _ in range(3):
-            await few.run(lambda: threading.Event().wait(0.05), "health")
+        few = FewAtOnce(1, 0.5, large=["health"])
         await few.run(lambda: None, "rollouts")
         large = [few.run(lambda: later.wait(60) and "large", "health") for _ in range(8)]
         waiting = [asyncio.ensure_future(one) for one in large]

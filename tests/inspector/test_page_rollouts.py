@@ -77,8 +77,8 @@ class TestMovingBetweenSteps:
         visit.open(tab="rollouts", project="demo", run="run-a")
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
         expect(chart).to_be_visible()
-        box = chart.bounding_box()
-        chart.click(position={"x": 44, "y": box["height"] / 2})
+        height = chart.evaluate("node => node.getBoundingClientRect().height")
+        chart.click(position={"x": 44, "y": height / 2})
         expect(visit.get("step-input")).to_have_value("1")
         expect(visit.page.locator("[data-testid='charts'] .rt-now").first).to_be_attached()
 

@@ -53,7 +53,7 @@ class TestTexts:
         table = rt.open_store(project="texts").table()
         uids = [uid for uid, _ in kept(store)]
         assert table.texts(uids).num_rows == len(uids)
-        assert table._full_texts._size <= 100
+        assert table.full_texts._size <= 100
 
 
 class TestOneTrace:

@@ -113,14 +113,14 @@ class TestTheButton:
 
     def test_the_report_of_a_run_leads_to_no_rows_that_the_file_lacks(self, visit, chromium, tmp_path):
         visit.open(tab="run", project="demo", run="run-a", split="rollout")
-        expect(visit.get("incident-rollouts").first).to_be_visible()
+        expect(visit.get("diagnosis-rollouts").first).to_be_visible()
         visit.get("share").click()
         with visit.page.expect_download() as download:
             visit.get("share-download").click()
         path = tmp_path / "report.html"
         download.value.save_as(path)
         report = Opened(chromium, path)
-        expect(report.get("incident").first).to_be_visible()
-        expect(report.get("incident-rollouts")).to_have_count(0)
+        expect(report.get("diagnosis").first).to_be_visible()
+        expect(report.get("diagnosis-rollouts")).to_have_count(0)
         assert not report.sins
         report.context.close()

@@ -145,7 +145,7 @@ class TestTheCommand:
         assert json.loads(held)["rollouts"][0]["id"] == longest
         assert "sk-4711" not in held
 
-    @pytest.mark.parametrize("arguments", [[], ["x", "--explain"], ["--group", "three"]])
+    @pytest.mark.parametrize("arguments", [[], ["x", "y", "--explain"], ["--group", "three"]])
     def test_asks_for_one_thing(self, arguments, workspace):
         from typer.testing import CliRunner
 

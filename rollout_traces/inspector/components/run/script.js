@@ -133,11 +133,11 @@ function strip(wide, step) {
   if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
-  const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": "The run as a timeline" });
+  const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "group", "aria-label": "The run as a timeline" });
   heads.forEach((each, i) => {
     const start = x(each.step);
     const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 13, width: Math.max(x(each.last ?? last) - start, 3), height: 4, rx: 2 }, svg("title", null, inert(each.sentence)));
-    bar.addEventListener("click", () => ask(each.step));
+    leadsTo(bar, each.step);
     const left = start > wide / 2;
     picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, inert(`${(each.series || [])[0] || each.name}, step ${each.step}`)));
   });
@@ -145,12 +145,19 @@ function strip(wide, step) {
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
   for (const event of data.events) {
     const mark = svg("circle", { class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`, cx: x(event.step), cy: base, r: event.kind === "change" ? 4 : 3 }, svg("title", null, inert(event.sentence)));
-    mark.addEventListener("click", () => ask(event.step));
+    leadsTo(mark, event.step);
     picture.append(mark);
   }
   if (step !== null) picture.append(svg("line", { class: "rt-now", x1: x(step), x2: x(step), y1: 0, y2: base + 6 }));
   picture.append(svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`), svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)));
   return h("section", { class: "rt-run-block", testid: "timeline" }, h("h2", null, "Timeline"), picture);
+}
+
+function leadsTo(mark, step) {
+  mark.setAttribute("tabindex", "0");
+  mark.setAttribute("role", "button");
+  mark.addEventListener("click", () => ask(step));
+  mark.addEventListener("keydown", event => { if (event.key === "Enter") ask(step); });
 }
 
 function inUnit(unit, value) {
