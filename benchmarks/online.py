@@ -15,7 +15,7 @@ import numpy as np
 
 from rollout_traces.alarms.figures import Figures, figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, judge
-from rollout_traces.analysis.detect import FEWEST_STEPS
+from rollout_traces.analysis.screen import FEWEST_STEPS
 from tests.alarms.steps import ledger
 
 GROUPS, SIZE, SCALARS = 64, 8, 60

@@ -15,22 +15,20 @@ import numpy as np
 
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
 from rollout_traces.analysis.compete import entries
-from rollout_traces.analysis.detect import (
-    DRIFT_DEGREE,
-    FEWEST_STEPS,
-    RESIDUE,
-    Moved,
-    all_noise,
-    freedom_of,
-    limits,
-    log_chance,
-    movements,
-)
+from rollout_traces.analysis.detect import RESIDUE, Moved, movements
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels, pooled
 from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
+from rollout_traces.analysis.screen import (
+    DRIFT_DEGREE,
+    FEWEST_STEPS,
+    all_noise,
+    freedom_of,
+    limits,
+    log_chance,
+)
 from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.analysis.templates import SPIKE, Template
 from rollout_traces.flags import needs_text

@@ -1,15 +1,15 @@
-"""What moved: the scan over all series under one control of false discoveries, and each movement's smallest part."""
+"""What moved in one measure: its movements one after the other, and each one's smallest part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import LAGS, Noise, clipped, noise_of
-from rollout_traces.analysis.panel import Panel, one_of, stacked
+from rollout_traces.analysis.noise import Noise, clipped
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.run_rows import RunRows
 from rollout_traces.analysis.scan import (
@@ -21,45 +21,24 @@ from rollout_traces.analysis.scan import (
     polynomials,
     whitened,
 )
+from rollout_traces.analysis.screen import (
+    DRIFT_DEGREE,
+    FEWEST_STEPS,
+    Scanned,
+    drift_evidence,
+    freedom_of,
+    log_chance,
+    scan,
+)
 from rollout_traces.analysis.shares import share_sizes
-from rollout_traces.analysis.student import log_tail
-from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Kind, Located, Template, evidence, locate
+from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Located, Template, locate
 
-DISCOVERY = 0.01
-"""False discovery rate over the run's family of series (Benjamini and Yekutieli 2001)."""
-FEWEST_STEPS = 12
-"""Steps of a series; with fewer, nothing is known of what steps differ by."""
-DRIFT_DEGREE = 2
-"""A policy that learns is a parabola over the run: it may saturate or begin late, and has no edge."""
 MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
 """What looks like one and is none, or is the rest of one, is passed over so often."""
-AT_ONCE = 1 << 17
-"""Values [S, T] that are scanned at once, so that what is in between stays in the processor's cache."""
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scanned:
-    """The best template of each of S series.
-
-    Attributes:
-        kind: S kinds.
-        start: int [S].
-        length: int [S].
-        z: float [S].
-        log_p: float [S], chance of it anywhere in the series.
-        evidence: float [S].
-    """
-
-    kind: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-    z: np.ndarray
-    log_p: np.ndarray
-    evidence: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,174 +71,6 @@ class Moved:
         return self.located.template
 
 
-def noise_of_panel(panel: Panel) -> Noise:
-    """The noise of each series around a slow drift and its largest movements."""
-    n_series, n = panel.values.shape
-    first = noise_of(panel.values, panel.errors, lags=LAGS[:1])
-    if n < FEWEST_STEPS:
-        return first
-    smooth = polynomials(n, DRIFT_DEGREE)
-    basis = np.zeros((n_series, len(smooth) + LARGEST_OF_NOISE, n))
-    basis[:, : len(smooth)] = smooth
-    left = np.arange(n_series)
-    for place in range(LARGEST_OF_NOISE):
-        if not len(left):
-            break
-        best, _ = scan_in_parts(
-            one_of(panel, left.tolist()), first.at(left), basis[left][:, _used(len(smooth), place)]
-        )
-        sure = np.abs(best.z) > EVIDENT
-        for i, kind, start, length in zip(
-            left[sure], best.kind[sure], best.start[sure], best.length[sure], strict=True
-        ):
-            stop = n if kind == "level" else int(start) + int(length)
-            basis[i, len(smooth) + place] = Template(kind, int(start), stop).over(n)
-        left = left[sure]
-    return noise_of(panel.values, panel.errors, _fitted(panel.values, basis))
-
-
-LARGEST_OF_NOISE = 3
-"""Movements that are taken out of a series before its noise is looked at ..."""
-EVIDENT = 8.0
-"""... where they are this large beside the differences of its neighbours."""
-
-
-def _used(n_smooth: int, place: int) -> list[int]:
-    return [0, *range(n_smooth, n_smooth + place)] if place else list(range(n_smooth))
-
-
-def _fitted(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """float [S, T]: least squares over the steps that there are."""
-    there = np.isfinite(values)
-    centre = np.where(there, values - _centre(values), 0.0)
-    masked = np.where(there[:, None], basis, 0.0)
-    gram = np.einsum("skt,slt->skl", masked, masked) + np.eye(basis.shape[1]) * 1e-9
-    right = np.einsum("skt,st->sk", masked, centre)
-    return np.einsum("skt,sk->st", basis, np.linalg.solve(gram, right[..., None])[..., 0])
-
-
-def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, None]:
-    """As `scan`, some series at a time; `basis` is [S, K, T]."""
-    per = max(1, AT_ONCE // max(len(panel.steps), 1))
-    parts = []
-    for first in range(0, len(panel.values), per):
-        here = np.arange(first, min(first + per, len(panel.values)))
-        parts.append(scan(one_of(panel, here.tolist()), noise.at(here), basis[here])[0])
-    names = [each.name for each in fields(Scanned)]
-    return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names)), None
-
-
-def _centre(values: np.ndarray) -> np.ndarray:
-    there = np.isfinite(values)
-    return np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(
-        there.sum(axis=1, keepdims=True), 1
-    )
-
-
-def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whitened]:
-    """The best template of each series beside what it does already.
-
-    Args:
-        panel: the series.
-        noise: theirs.
-        basis: float [K, T] or [S, K, T], what they may do.
-    """
-    n_series, n = panel.values.shape
-    wide = np.broadcast_to(basis, (n_series, *basis.shape[-2:]))
-    w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
-    found = lengths(n)
-    rows = np.arange(n_series)
-    tests, freedom = n_tests(n), freedom_of(panel)
-    best = Scanned(
-        np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
-        np.zeros(n_series), np.full(n_series, -np.inf),
-    )  # fmt: skip
-    tables: list[tuple[Kind, int, np.ndarray, int]] = [("level", n, w.levels(), 1)]
-    for length in found.tolist():
-        windows = (sharp if length <= SPIKE else w).windows(length)
-        tables.append(("window", length, windows, len(found)))
-        if length >= SHORTEST_RAMP:
-            tables.append(("ramp", length, w.ramps(length), len(found)))
-    for kind, length, sizes, n_lengths in tables:
-        if sizes.shape[1] < 2:
-            continue
-        at = 1 + np.argmax(np.abs(sizes[:, 1:]), axis=1)
-        z = sizes[rows, at]
-        is_short = kind == "window" and length <= SPIKE
-        tails = np.minimum(freedom, noise.freedom * length) if is_short else freedom
-        gained = evidence(_as_normal(z, tails), n, n_lengths)
-        better = gained > best.evidence
-        best.kind[better], best.start[better], best.length[better] = kind, at[better], length
-        best.z[better], best.evidence[better] = z[better], gained[better]
-        best.log_p[better] = (np.log(tests) + log_chance(z, tails))[better]
-    return replace(best, log_p=np.minimum(best.log_p, 0.0)), w
-
-
-def freedom_of(panel: Panel) -> np.ndarray:
-    """float [S]: degrees of freedom with which the noise of a series is known: the groups', or its own steps'."""
-    known = np.nanmedian(np.where(np.isfinite(panel.values), panel.errors, 0.0), axis=1) > 0
-    n = np.isfinite(panel.values).sum(axis=1).astype(float)
-    return np.where(known, FREEDOM_OF_GROUPS * n, n)
-
-
-FREEDOM_OF_GROUPS = 4.0
-"""Degrees of freedom a step where the groups say how sure it is."""
-
-
-def log_chance(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Log of the chance of a size, to both sides, under Student's t."""
-    return np.log(2.0) + log_tail(np.abs(z), freedom)
-
-
-def _as_normal(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """The size that has the same chance under a normal distribution."""
-    return np.sqrt(freedom * np.log1p(z**2 / freedom))
-
-
-def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
-    """Log p of each series' best movement, float [S], and whether a drift explains it better, bool [S]."""
-    n = len(panel.steps)
-    chance, drifts = np.zeros(len(panel.values)), np.zeros(len(panel.values), bool)
-    per = max(1, AT_ONCE // max(n, 1))
-    for first in range(0, len(panel.values), per):
-        here = np.arange(first, min(first + per, len(panel.values)))
-        part, own = one_of(panel, here.tolist()), noise.at(here)
-        plain, w = scan(part, own, polynomials(n, 0))
-        log_p = plain.log_p
-        if n >= FEWEST_STEPS:
-            smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
-            drift = _drift_evidence(w, v, n, freedom_of(part))
-            drifts[here] = drift > plain.evidence
-            log_p = np.where(drifts[here], smooth.log_p, log_p)
-        chance[here] = log_p
-    return chance, drifts
-
-
-def _drift_evidence(plain: Whitened, smooth: Whitened, n: int, freedom: np.ndarray) -> np.ndarray:
-    """float [S]: log evidence of a drift, on the scale of `evidence`."""
-    size = np.sqrt(np.maximum(plain.loss - smooth.loss, 0.0))
-    return evidence(_as_normal(size, freedom), 1) - DRIFT_DEGREE * np.log(n) / 2
-
-
-def limits(screens: Sequence[np.ndarray]) -> list[float]:
-    """For each measure the log p up to which one of its series has moved.
-
-    False discoveries are held at `DISCOVERY` among measures, which depend on each other; a measure's series share its part.
-
-    Args:
-        screens: for each measure the log p of each of its series.
-    """
-    if not screens:
-        return []
-    each = np.asarray([float(log_p.min()) + np.log(len(log_p)) for log_p in screens])
-    m = len(each)
-    ranks = np.arange(1, m + 1)
-    steps = np.log(DISCOVERY * ranks / (m * (1 / ranks).sum()))
-    passed = np.flatnonzero(np.sort(each) <= steps)
-    limit = float(steps[passed[-1]] if len(passed) else steps[0])
-    return [limit - float(np.log(len(log_p))) for log_p in screens]
-
-
 def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
     """The movements of a measure, the surest first, each of its smallest part.
 
@@ -279,7 +90,7 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
         if best.log_p[at] <= limit and n_smooth == 1 and n >= FEWEST_STEPS:
             wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
             smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
-            gained = _drift_evidence(w, smooth, n, freedom_of(panel))
+            gained = drift_evidence(w, smooth, n, freedom_of(panel))
             if gained[at] > best.evidence[at] + AMBIGUOUS:
                 kept.append(_drift(panel, noise, basis, w, smooth, at))
                 basis, n_smooth = wider, len(wider) - len(basis) + 1
@@ -530,54 +341,3 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
                 )
             )
     return found
-
-
-def side_by_side(panels: Sequence[Panel]) -> list[list[int]]:
-    """The panels by the steps that they share: their series are looked at together."""
-    same: dict[bytes, list[int]] = {}
-    for i, panel in enumerate(panels):
-        same.setdefault(panel.steps.tobytes(), []).append(i)
-    return list(same.values())
-
-
-def all_noise(panels: Sequence[Panel]) -> list[Noise]:
-    """The noise of each panel's series."""
-    found: dict[int, Noise] = {}
-    for members in side_by_side(panels):
-        noise = noise_of_panel(stacked([panels[i] for i in members]))
-        first = 0
-        for i in members:
-            found[i] = _floored(noise.at(np.arange(first, first + len(panels[i].names))))
-            first += len(panels[i].names)
-    return [found[i] for i in range(len(panels))]
-
-
-def _floored(noise: Noise) -> Noise:
-    """A part has no more rows than all, so it is hardly surer: one that never moved has the noise of all."""
-    usual = np.where(np.isfinite(noise.variance[:1]), noise.variance[:1], 0.0)
-    floor = SURER * np.median(usual[usual > 0]) if (usual > 0).any() else 0.0
-    return replace(noise, variance=np.maximum(noise.variance, floor))
-
-
-SURER = 0.5
-"""Variance that a part of the rows has at least, of that of all."""
-
-
-def all_screened(panels: Sequence[Panel], noises: Sequence[Noise]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """As `screened`, for each panel."""
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for members in side_by_side(panels):
-        parts = [noises[i] for i in members]
-        noise = Noise(
-            *(
-                np.concatenate([getattr(each, name) for each in parts])
-                for name in ("variance", "memory", "freedom", "clipped")
-            )
-        )
-        log_p, drifts = screened(stacked([panels[i] for i in members]), noise)
-        first = 0
-        for i in members:
-            last = first + len(panels[i].names)
-            found[i] = log_p[first:last], drifts[first:last]
-            first = last
-    return [found[i] for i in range(len(panels))]

@@ -10,15 +10,7 @@ import numpy as np
 from rollout_traces.analysis.carrier_rows import carriers_of
 from rollout_traces.analysis.compete import Told, entries
 from rollout_traces.analysis.contained import Contained
-from rollout_traces.analysis.detect import (
-    FEWEST_STEPS,
-    Moved,
-    all_noise,
-    all_screened,
-    limits,
-    movements,
-    spikes_of_rows,
-)
+from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
 from rollout_traces.analysis.faults import fault_entries
@@ -33,6 +25,7 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
 from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
 from rollout_traces.notebook import lines, table, titled
