@@ -22,9 +22,10 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.private_files import make_folder, open_file
 from rollout_traces.store import manifest
+from rollout_traces.store.columns.cache import Cache
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
-from rollout_traces.store.columns.table import Cache, Rows, State
+from rollout_traces.store.columns.table import Rows, State
 from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.store import manifest
+from rollout_traces.store.columns.cache import Cache
 from rollout_traces.store.columns.kinds import column_of
 from rollout_traces.store.columns.segments import write_segment
-from rollout_traces.store.columns.table import Cache, Rows
+from rollout_traces.store.columns.table import Rows
 from rollout_traces.store.compaction import join_neighbours
 from rollout_traces.store.indexing import parts_of
 

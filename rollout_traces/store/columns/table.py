@@ -14,16 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.store.columns import attempts
+from rollout_traces.store.columns.cache import MOST_KEPT, Cache, size_of
 from rollout_traces.store.columns.kinds import BYTES_OF_A_VALUE, Kind, cast, common_kind, type_of
 from rollout_traces.store.columns.schema import ALWAYS, COMPUTED, LABELLED, PLACE, TRACE
-from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, alive_rows, read_columns
+from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile, read_columns
 from rollout_traces.store.columns.side import SideColumns
-from rollout_traces.store.columns.values import ValuesOf
 from rollout_traces.store.labels.book import Labelled
-
-MOST_KEPT = 64 << 20
-"""Bytes of columns that are kept in memory, of whole ones and of segments' own; those asked for longest ago are let go
-first."""
 
 FEW_GROUPS = 8
 """Groups of neighbouring rows that are read by themselves, each time anew."""
@@ -314,9 +310,9 @@ class Rows:
             for name in names:
                 self._columns[name] = found[name]
                 self._columns.move_to_end(name)
-            size = sum(map(_size, self._columns.values()))
+            size = sum(map(size_of, self._columns.values()))
             while size > MOST_KEPT and len(self._columns) > len(names):
-                size -= _size(self._columns.popitem(last=False)[1])
+                size -= size_of(self._columns.popitem(last=False)[1])
         return found
 
     def _computed_whole(self, name: str, stored: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -377,80 +373,6 @@ def _computed_values(name: str, stored: Mapping[str, list[Any]], state: State, n
     if name == "late":
         return [part is not None and part != 0 for part in stored["late_part"]]
     return None if state.superseded else [False] * n
-
-
-class Cache:
-    """Columns of segments in memory, shared by all states of one table."""
-
-    def __init__(self, most: int = MOST_KEPT) -> None:
-        self._most = most
-        self._kept: OrderedDict[tuple[str, frozenset[int], str], ValuesOf] = OrderedDict()
-        self._bytes = 0
-        self._alive: dict[tuple[str, frozenset[int]], np.ndarray | None] = {}
-        self._lock = threading.RLock()
-
-    def alive(self, segment: SegmentFile) -> np.ndarray | None:
-        """See `alive_rows`."""
-        key = (segment.path.name, segment.dead)
-        with self._lock:
-            if key not in self._alive:
-                self._alive = {k: v for k, v in self._alive.items() if k[0] != segment.path.name}
-                self._alive[key] = alive_rows(segment)
-            return self._alive[key]
-
-    def known(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Those columns of a segment's living rows that are in memory."""
-        return {name: kept.column for name, kept in self.values(segment, names).items()}
-
-    def values(self, segment: SegmentFile, names: Sequence[str]) -> dict[str, ValuesOf]:
-        """The values of those columns."""
-        file, dead = segment.path.name, segment.dead
-        with self._lock:
-            found = {name: self._kept.get((file, dead, name)) for name in names}
-        return {name: kept for name, kept in found.items() if kept is not None}
-
-    def columns(
-        self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str], kinds: Mapping[str, Kind]
-    ) -> dict[str, pa.ChunkedArray]:
-        """Columns of a segment's living rows."""
-        file, dead = segment.path.name, segment.dead
-        with self._lock:
-            self.read(segment, alive, names)
-            return {name: cast(self._kept[(file, dead, name)].column, kinds[name]) for name in names}
-
-    def read(self, segment: SegmentFile, alive: np.ndarray | None, names: Sequence[str]) -> None:
-        """Brings columns of a segment's living rows into memory."""
-        file, dead = segment.path.name, segment.dead
-        with self._lock:
-            missing = [name for name in names if (file, dead, name) not in self._kept]
-            if missing:
-                for name, column in read_columns(segment, missing).items():
-                    living = column if alive is None else column.filter(pa.array(alive))
-                    self._keep((file, dead, name), living)
-            for name in names:
-                self._kept.move_to_end((file, dead, name))
-            self._shrink(len(names))
-
-    def forget(self, segments: Sequence[SegmentFile]) -> None:
-        """Lets go of what belongs to other segments than these."""
-        kept = {(segment.path.name, segment.dead) for segment in segments}
-        with self._lock:
-            for key in [key for key in self._kept if key[:2] not in kept]:
-                self._bytes -= _size(self._kept.pop(key).column)
-
-    def _keep(self, key: tuple[str, frozenset[int], str], column: pa.ChunkedArray) -> None:
-        self._kept[key] = ValuesOf(column)
-        self._bytes += _size(column)
-
-    def _shrink(self, just_asked: int) -> None:
-        while self._bytes > self._most and len(self._kept) > just_asked:
-            _, kept = self._kept.popitem(last=False)
-            self._bytes -= _size(kept.column)
-
-
-def _size(column: pa.ChunkedArray) -> int:
-    """Bytes that a column takes; one without any value takes none."""
-    return 0 if column.null_count == len(column) else int(column.nbytes)
 
 
 def _chunked(chunks: Sequence[pa.Array], kind: Kind) -> pa.ChunkedArray:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.store.columns import table as table_module
+from rollout_traces.store.columns.cache import Cache
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import column_of
 from rollout_traces.store.columns.segments import (
@@ -21,7 +22,7 @@ from rollout_traces.store.columns.segments import (
     read_columns,
     write_segment,
 )
-from rollout_traces.store.columns.table import Cache, Rows, State
+from rollout_traces.store.columns.table import Rows, State
 
 N = ROW_GROUP + 300
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollout_traces.store.columns.cache import Cache
 from rollout_traces.store.columns.segments import ROW_GROUP, SegmentFile
-from rollout_traces.store.columns.table import Cache, Rows, State
+from rollout_traces.store.columns.table import Rows, State
 from rollout_traces.store.columns.values import MOST_WORDS, ValuesOf
 from tests.store.columns.test_segments import written
 
