@@ -141,10 +141,6 @@ class PackedBatch:
         """int64 [B]: tokens of each row that are at hand."""
         return self.offsets[1:] - self.offsets[:-1]
 
-    def row_of_token(self) -> np.ndarray:
-        """int64 [N]: the row every token belongs to."""
-        return np.repeat(np.arange(self.n_rows), self.lengths)
-
     def sum_rows(self, values_N: np.ndarray) -> np.ndarray:
         """Sums a per-token array over each row.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.alarms.alerts import entry_may_alert, sentence_of
-from rollout_traces.analysis.in_words import part_text
+from rollout_traces.analysis.in_words import part_text, series_text
 
 if TYPE_CHECKING:
     from rollout_traces.analysis.diagnosis import Severity
@@ -21,7 +21,7 @@ class Incident:
 
     Attributes:
         name: what distinguishes it from all others of its run and split: its series, the how many it is of them, its part.
-        signal: the series that its sentence is of.
+        signal: the series that its sentence is of, in words.
         part: whose it is, in words; "" for all rollouts.
         severity: `error` or `warn`.
         sentence: what was seen, with its figures, and what to do next.
@@ -55,7 +55,7 @@ def incidents_of(report: RunReport, parameters: Mapping[str, Any]) -> list[Incid
     for each in sorted(told, key=lambda each: each.step):
         if not entry_may_alert(each, parameters):
             continue
-        signal, part = str(each.series[0]), part_text(each.part) if each.part else ""
+        signal, part = series_text(each.series[0]), part_text(each.part) if each.part else ""
         n_of[signal, part] += 1
         over = each.last is not None and report.last_step is not None and each.last < report.last_step
         further = (*each.series[1:], *(one.series[0] for one in each.consequences if one.series))
@@ -69,7 +69,7 @@ def incidents_of(report: RunReport, parameters: Mapping[str, Any]) -> list[Incid
                 each.step,
                 each.last if over else None,
                 each.where,
-                tuple(dict.fromkeys(map(str, further))),
+                tuple(dict.fromkeys(map(series_text, further))),
             )
         )
     return found

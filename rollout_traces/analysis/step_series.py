@@ -52,8 +52,3 @@ class Series:
     rows: np.ndarray = field(default_factory=lambda: np.empty(0))
     parent: str = ""
     about: str = ""
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the values are shares of rollouts."""
-        return self.name.value is not None

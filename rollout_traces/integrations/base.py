@@ -18,29 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError, text_of
 from rollout_traces.integrations import run_report
 
 log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
-
-
-class Adapter(Protocol):
-    """Turns a trainer's own batch into canonical ones."""
-
-    def __call__(self, native: Any, /) -> list[RolloutBatch]:
-        """Converts a batch without moving or reading its tensors where that can be avoided.
-
-        Raises:
-            BatchError: a needed key is missing; the text names it.
-        """
-        ...
 
 
 @dataclass(frozen=True)
