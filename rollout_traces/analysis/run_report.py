@@ -13,8 +13,8 @@ from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
+from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
-from rollout_traces.analysis.flips_link import with_flips
 from rollout_traces.analysis.group_shapes import group_rows, update_series
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries

@@ -19,6 +19,24 @@ NEVER = 3600.0
 T = TypeVar("T")
 
 
+class AtOnce:
+    """Counts how many are inside at the same time."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+
+
 def _ran(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """In a thread: a browser of other tests may have left an event loop in this one."""
     with ThreadPoolExecutor(1) as thread:
@@ -67,21 +85,15 @@ def test_a_slow_one_gives_its_place_back_once():
     async def ask() -> int:
         few = FewAtOnce(1, 0.001)
         await few.run(lambda: threading.Event().wait(0.1))
-        together, most = 0, 0
-        lock = threading.Lock()
+        at_once = AtOnce()
 
         def answer() -> None:
-            nonlocal together, most
-            with lock:
-                together += 1
-                most = max(most, together)
-            threading.Event().wait(0.01)
-            with lock:
-                together -= 1
+            with at_once:
+                time.sleep(0.01)
 
         few._quick_seconds = NEVER
         await asyncio.gather(*(few.run(answer) for _ in range(6)))
-        return most
+        return at_once.most
 
     assert _ran(ask) == 1
 
@@ -116,17 +128,11 @@ def test_a_small_question_does_not_wait_behind_large_ones():
 
 
 def test_large_questions_are_answered_one_at_a_time():
-    together, most = 0, 0
-    lock = threading.Lock()
+    at_once = AtOnce()
 
     def answer() -> None:
-        nonlocal together, most
-        with lock:
-            together += 1
-            most = max(most, together)
-        threading.Event().wait(0.01)
-        with lock:
-            together -= 1
+        with at_once:
+            time.sleep(0.01)
 
     async def ask() -> None:
         few = FewAtOnce(3, 0.001)
@@ -134,7 +140,7 @@ def test_large_questions_are_answered_one_at_a_time():
         await asyncio.gather(*(few.run(answer, "health") for _ in range(6)))
 
     _ran(ask)
-    assert most == 1
+    assert at_once.most == 1
 
 
 def test_a_name_that_became_quick_is_small_again():
@@ -186,8 +192,7 @@ def test_of_a_name_that_is_new_one_is_tried_beside_the_small_ones_and_the_next_i
 def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
     answers = RememberedAnswers()
     begun, go_on = threading.Event(), threading.Event()
-    together, most = 0, 0
-    lock = threading.Lock()
+    at_once = AtOnce()
 
     def compute() -> str:
         begun.set()
@@ -195,13 +200,8 @@ def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
         return "large"
 
     def small() -> str:
-        nonlocal together, most
-        with lock:
-            together += 1
-            most = max(most, together)
-        time.sleep(0.01)
-        with lock:
-            together -= 1
+        with at_once:
+            time.sleep(0.01)
         return "small"
 
     async def ask() -> list[str]:
@@ -213,7 +213,7 @@ def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
         return [*found, *await asyncio.gather(*large)]
 
     assert _ran(ask) == ["small"] * 8 + ["large"] * 6
-    assert most == 1, "the one that computes keeps its place"
+    assert at_once.most == 1, "the one that computes keeps its place"
 
 
 def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_taken():
@@ -237,21 +237,15 @@ def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_tak
 
 
 def test_a_name_that_is_declared_large_is_so_from_the_first_question_on():
-    together, most = 0, 0
-    lock = threading.Lock()
+    at_once = AtOnce()
 
     def answer() -> None:
-        nonlocal together, most
-        with lock:
-            together += 1
-            most = max(most, together)
-        time.sleep(0.02)
-        with lock:
-            together -= 1
+        with at_once:
+            time.sleep(0.02)
 
     async def ask() -> None:
         few = FewAtOnce(3, NEVER, large=("health", "run"))
         await asyncio.gather(few.run(answer, "health"), few.run(answer, "run"))
 
     _ran(ask)
-    assert most == 1
+    assert at_once.most == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.flips_link import with_flips
+from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.step_series import SeriesName
 from tests.analysis.builders import table
 
