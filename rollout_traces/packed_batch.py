@@ -29,7 +29,7 @@ class StepKey(NamedTuple):
     """Which step of a run.
 
     Attributes:
-        attempt: the attempt's id; empty in data of version 0.1.
+        attempt: the id of the attempt.
         step: the trainer's global step.
         split: `rollout` or `eval-rollout`.
         late: 0; 1, 2, ... for what came after the step was closed.
@@ -71,7 +71,7 @@ class PackedBatch:
             `tracks`, `row_floats`, `reward_components`, `sample_metrics`, and of the row lists in
             `PARTLY_GIVEN`. NaN of all other rows is what was given, and so is None in those lists. Under
             `response_mask`: the rows whose response mask is assumed while others' is known.
-        attempt: id of the run's attempt, ordered by time; empty in data of version 0.1.
+        attempt: id of the run's attempt, ordered by time.
     """
 
     batch_id: str

@@ -56,7 +56,9 @@ COLUMNS = (
     Column("split", "text", "rollout (training) or eval-rollout"),
     Column("step", "int", "the trainer's global step"),
     Column(
-        "attempt", "text", "the run's attempt that logged it, ordered by time; unknown in data of version 0.1"
+        "attempt",
+        "text",
+        "the run's attempt that logged it, ordered by time; unknown in what a trainer logged to Trackio itself",
     ),
     Column("late", "int", "1 when it came after its step was closed, 0 otherwise"),
     Column("group", "int", "rollouts of one prompt in this step share it"),
