@@ -21,11 +21,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def temporary_files() -> Iterator[Path]:
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where temporary files of this session lie, spools of the node among them: none that others left is found.
 
     Its path is short: the names of Unix sockets may have 107 characters.
     """
+    tmp_path_factory.getbasetemp()  # made now: made by the first test, it would be removed with that test's files
     folder = Path(tempfile.mkdtemp(prefix="rt-"))
     with pytest.MonkeyPatch.context() as patch:
         yield _use_for_temporary_files(patch, folder)
