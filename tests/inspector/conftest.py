@@ -145,7 +145,7 @@ def served(home: Path) -> Iterator[Served]:
 def chromium() -> Iterator[object]:
     """One headless Chromium for the session."""
     playwright = pytest.importorskip("playwright.sync_api")
-    playwright.expect.set_options(timeout=20_000)
+    playwright.expect.set_options(timeout=60_000)
     with playwright.sync_playwright() as started:
         system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         try:
@@ -217,7 +217,7 @@ class Visit:
         self.page = self.context.new_page()  # type: ignore[attr-defined]
         self.page.set_viewport_size(viewport or DESKTOP)
         self.page.emulate_media(color_scheme=color_scheme)
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("request", self._requested)
         self.page.on("pageerror", lambda error: self.sins.append(f"script error: {error}"))
         self.page.on("response", self._answered)

@@ -99,6 +99,7 @@ class TestMovingBetweenSteps:
 
     def test_smoothing_keeps_the_slider_that_is_moved(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
+        expect(visit.get("chart").first).to_be_visible()
         slider = visit.get("smoothing")
         slider.focus()
         for _ in range(4):
@@ -106,6 +107,17 @@ class TestMovingBetweenSteps:
         expect(visit.page.locator("[data-testid='charts'] .rt-line-raw").first).to_be_attached()
         expect(slider).to_be_focused()
         assert float(visit.state["smooth"]) == pytest.approx(0.2)
+
+    def test_a_slider_that_is_moved_before_the_curves_are_there_keeps_the_focus(self, visit):
+        held = visit.hold("metrics")
+        visit.open(tab="rollouts", project="demo", run="run-a")
+        slider = visit.get("smoothing")
+        slider.focus()
+        visit.page.keyboard.press("ArrowRight")
+        held.pop().continue_()
+        expect(visit.get("chart").first).to_be_visible()
+        expect(slider).to_be_focused()
+        assert float(visit.state["smooth"]) == pytest.approx(0.05)
 
     def test_the_other_split_has_its_own_steps(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")

@@ -79,7 +79,7 @@ export class Charts {
     const wide = this.root.clientWidth > 480;
     const width = Math.max((wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28), 160);
     const frame = `${names.length} ${this.choosing}`;
-    const inUse = this.root.contains(document.activeElement) && document.activeElement.matches("input");
+    const inUse = [".rt-charts-smooth input", ".rt-chooser .rt-input", ".rt-chooser-list input"].find(each => this.root.querySelector(`${each}:focus`));
     if (inUse && this.frame === frame) return this.drawCharts(now, chosen, width, weight);
     this.frame = frame;
     this.list = h("div", { class: "rt-charts-list" + (wide ? " rt-two" : "") });
@@ -90,6 +90,7 @@ export class Charts {
         button("choose", () => this.choose(), { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
       this.choosing ? this.chooser(names, chosen) : null,
       this.list);
+    if (inUse) this.root.querySelector(inUse)?.focus();
     return this.drawCharts(now, chosen, width, weight);
   }
 
