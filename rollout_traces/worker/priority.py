@@ -9,7 +9,8 @@ read: a step's judgement has no effect before it is complete. Trackio's own send
 not niced either, since whoever waits waits for it too.
 
 Where Linux also weighs sessions against each other (autogroup), a thread's niceness counts within its session alone.
-The session's own may be taken back by anybody.
+The session's own may be taken back by anybody; but of processes without privilege Linux takes ten changes a second from
+all of them together, and refuses the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +28,10 @@ from rollout_traces.worker.called_away import CalledAway
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
+ASK_AGAIN = 0.02
+"""Seconds after which a change that Linux refused as one too many is tried again."""
+PATIENCE = 2.0
+"""Seconds in which it is tried."""
 LOOK_EVERY = 0.25
 """Seconds between two looks whether somebody waits, and between two rounds of the niced thread that find nothing to do."""
 
@@ -133,6 +139,16 @@ def give_way(niceness: int) -> None:
 
     A worker that was started by hand does not change its shell's session.
     """
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            AUTOGROUP.write_text(str(niceness))
+    if os.getsid(0) != os.getpid():
+        return
+    deadline = time.monotonic() + PATIENCE
+    with contextlib.suppress(OSError):
+        while True:
+            try:
+                AUTOGROUP.write_text(str(niceness))
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(ASK_AGAIN)
+            else:
+                return
