@@ -25,13 +25,22 @@ SECRET_WORDS = frozenset(
         "webhook",
         "authorization",
         "bearer",
+        "cookie",
+        "cookies",
     ]
 )
 """A name that ends in one of these names a secret."""
+PASSWORD = re.compile(r"\w*(?:password|passwd|passphrase)")
+"""Words that others are written together with: `PGPASSWORD`, `dbpassword`."""
+PASS_OWNERS = frozenset(
+    ["auth", "database", "db", "ftp", "mail", "mysql", "postgres", "redis", "smtp", "ssh", "user"]
+)
+"""`<one of these>_pass` names a secret; `first_pass` does not."""
 KEY_OWNERS = frozenset(
     [
         "access",
         "account",
+        "admin",
         "anthropic",
         "api",
         "app",
@@ -47,16 +56,19 @@ KEY_OWNERS = frozenset(
         "google",
         "groq",
         "hf",
+        "hmac",
         "hub",
         "huggingface",
         "langfuse",
         "license",
+        "master",
         "mistral",
         "neptune",
         "openai",
         "openrouter",
         "personal",
         "private",
+        "root",
         "secret",
         "service",
         "session",
@@ -71,24 +83,43 @@ KEY_OWNERS = frozenset(
 )
 """`<one of these>_key` names a secret; `prompt_key` and `reward_fn_key` name columns."""
 TOKEN_OWNERS = KEY_OWNERS | frozenset(
-    ["bot", "csrf", "github", "gitlab", "id", "jwt", "login", "oauth", "read", "refresh", "slack", "user"]
+    [
+        "bearer",
+        "bot",
+        "csrf",
+        "github",
+        "gitlab",
+        "id",
+        "jwt",
+        "login",
+        "oauth",
+        "read",
+        "refresh",
+        "sas",
+        "slack",
+        "user",
+    ]
 )
 """`<one of these>_token` names a secret; `pad_token` and `eos_token` are of a vocabulary."""
 SHAPES = re.compile(
     r"""
     \bhf_[A-Za-z0-9]{24,}\b | \bsk-[A-Za-z0-9_\-]{20,} | \bgh[opsu]_[A-Za-z0-9]{30,}\b | \bgithub_pat_\w{30,}
     | \bglpat-[\w\-]{20,} | \bxox[abprs]-[\w\-]{10,} | \bAKIA[0-9A-Z]{16}\b | \bAIza[\w\-]{35}
+    | \bgsk_[A-Za-z0-9]{40,} | \br8_[A-Za-z0-9]{30,} | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w\-]{40,}
     | \beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]{8,} | \bwandb_v1_\w{20,} | (?<=Bearer\ )[\w\-.~+/=]{8,}
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----[\s\S]*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-    | (?<=://)[^/\s:@]*:[^/\s@]+(?=@) | (?<=[?&])(?<!\\)(?:access_token|write_token|token|api_key|apikey|key|password)=[^&\s\#]+
+    | (?<=hooks\.slack\.com/)[\w/]{8,} | (?<=/api/webhooks/)[\w/\-]{8,}
+    | (?<=://)[^/\s:@]*:[^/\s@]+(?=@) | (?<=[?&])(?<!\\)(?:access_token|write_token|token|api_key|apikey|key|password|sig|X-Amz-Signature)=[^&\s\#]+
     """,
     re.VERBOSE,
 )
 """Keys as their makers shape them, and the user, password and token of an address, wherever they stand in a text."""
+ASSIGNED = re.compile(r"(?<![\w.\-])(-{0,2})([A-Za-z][\w.\-]{0,60})(=|(?<=\w) )(['\"]?)([^\s'\"&;]{4,})")
+"""A name with a value, as command lines and environments are written: `judge.api_key=...`, `--api-key ...`."""
 HEX_KEY = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """A key of Weights & Biases, and of others; under a name that says neither key nor token it is a commit."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_JOINED = re.compile(r"^(\w*?(?:api|access|auth|private|secret|hf|write|refresh))(keys?|tokens?)$")
+_JOINED = re.compile(r"^\w*?(api|access|auth|private|secret|hf|write|refresh)(keys?|tokens?)$")
 _VOCABULARY = re.compile(r"\s|<|\[")
 
 
@@ -131,11 +162,17 @@ def names_a_secret(name: str, text: str) -> bool:
         text: what it holds.
     """
     words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1].isdigit():
+        words.pop()
+    if words[-2:] in (["webhook", "url"], ["webhook", "uri"]):
+        words.pop()
     if words and (joined := _JOINED.match(words[-1])):
         words[-1:] = [joined[1], joined[2]]
     last, before = (words or [""])[-1], (words[-2] if len(words) > 1 else "")
-    if last in SECRET_WORDS:
+    if last in SECRET_WORDS or PASSWORD.fullmatch(last) or (last == "pass" and before in PASS_OWNERS):
         return bool(text)
+    if last == "pwd":
+        return bool(text) and "/" not in text
     if last in ("key", "keys"):
         return (before in KEY_OWNERS and bool(text)) or bool(HEX_KEY.fullmatch(text))
     if last in ("token", "tokens"):
@@ -152,7 +189,15 @@ def _kept(value: Any, names: tuple[str, ...], allowed: frozenset[str], masked: l
     path = ".".join(names)
     if not isinstance(value, str) or value == MASK or names[-1] in allowed or path in allowed:
         return value
-    shown = MASK if names_a_secret(names[-1], value) else SHAPES.sub(MASK, value)
+    shown = MASK if names_a_secret(names[-1], value) else ASSIGNED.sub(_assigned, SHAPES.sub(MASK, value))
     if shown != value and path not in masked:
         masked.append(path)
     return shown
+
+
+def _assigned(found: re.Match[str]) -> str:
+    """What stands where a text gives a name a value: behind a blank only where the name is an option's."""
+    dashes, name, sign, quote, value = found.groups()
+    if (sign == " " and not dashes) or value == MASK or not names_a_secret(name, value):
+        return found[0]
+    return f"{dashes}{name}{sign}{quote}{MASK}"

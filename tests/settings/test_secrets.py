@@ -15,7 +15,9 @@ LONG = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6"
     "name",
     ["api_key", "WANDB_API_KEY", "hf_token", "HF_TOKEN", "apiKey", "hfToken", "accessToken", "apikey", "authtoken",
      "token", "password", "db.password", "secret", "client_secret", "aws_secret_access_key", "private_key",
-     "alert_webhook", "write_token", "openai-api-key", "api_keys", "smtp_passwd"],
+     "alert_webhook", "write_token", "openai-api-key", "api_keys", "smtp_passwd", "PGPASSWORD", "dbpassword",
+     "password2", "DB_PWD", "db_pass", "API_KEY_2", "WANDBAPIKEY", "slack_webhook_url", "bearer_token", "session_cookie",
+     "master_key"],
 )  # fmt: skip
 def test_a_text_whose_name_says_secret_is_masked(name):
     assert without_secrets({name: LONG}) == ({name: MASK}, [name])
@@ -31,6 +33,8 @@ def test_a_text_whose_name_says_secret_is_masked(name):
         ("sort_key", "length_of_the_prompt"), ("keys", "loss,reward"), ("api_key_env", "OPENAI_API_KEY"),
         ("token_path", "/run/secrets/token"), ("use_auth_token", True), ("password", None), ("secret", ""),
         ("n_tokens", "12345678"), ("tokens", 5), ("token_level_loss", "token-mean"), ("commit", "a" * 40),
+        ("PWD", "/home/ann/run"), ("first_pass", "greedy-decoding"), ("command", "--max-tokens 16384 --pad-token endoftext"),
+        ("overrides", "data.prompt_key=question"), ("note", "the api key is elsewhere"), ("webhook_url", None),
         ("url", "http://127.0.0.1:8000/v1"), ("path", "s3://bucket/a:b/c@d"), ("note", "sk-learn and hf_xet"),
     ],
 )  # fmt: skip
@@ -45,6 +49,12 @@ def test_what_is_none_is_kept(name, value):
         (f"--token hf_{LONG} --lr 1", f"--token {MASK} --lr 1"),
         (f"sk-proj-{LONG}", MASK),
         (f"ghp_{LONG}{LONG}", MASK),
+        (f"--api-key {LONG} --lr 1", f"--api-key {MASK} --lr 1"),
+        (f"--judge.api_key={LONG}", f"--judge.api_key={MASK}"),
+        (f"OPENAI_API_KEY='{LONG}' python x", f"OPENAI_API_KEY='{MASK}' python x"),
+        ("https://hooks.slack.com/services/T0000/B000/XXXXXXXX", f"https://hooks.slack.com/{MASK}"),
+        (f"https://host/a.parquet?sig={LONG}&se=1", f"https://host/a.parquet?{MASK}&se=1"),
+        (f"gsk_{LONG}{LONG}", MASK),
         ("AKIAIOSFODNN7EXAMPLE", MASK),
         (f"Authorization: Bearer {LONG}", f"Authorization: Bearer {MASK}"),
         ("postgres://ann:hush@db:5432/runs", f"postgres://{MASK}@db:5432/runs"),
@@ -74,5 +84,5 @@ def test_masking_twice_is_masking_once(config):
 
 
 def test_a_long_text_takes_time_in_proportion_to_its_length():
-    for piece in ("://", "a:", "eyJ-.", "-----BEGIN ", "sk-", "?key=", "hf_"):
+    for piece in ("://", "a:", "eyJ-.", "-----BEGIN ", "sk-", "?key=", "hf_", "--a", "a.", "a="):
         assert without_secrets({"template": piece * 40_000})
