@@ -74,7 +74,7 @@ class TestTheToken:
         expect(page.locator("body")).to_contain_text("not this server's")
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Open", exact=True).click()
-        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=60_000)
         assert TOKEN not in page.url
         context.close()
 
@@ -84,7 +84,7 @@ class TestTheToken:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(printed(served).replace("/#", "/?project=demo&tab=rollouts#"))
-        expect(page.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
+        expect(page.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=60_000)
         assert "#" not in page.url
         assert not [url for url in asked if "access_token" in url.partition("#")[0]]
         assert context.cookies() == [] and page.evaluate("localStorage.length") == 0
@@ -97,17 +97,17 @@ class TestTheToken:
         page = context.new_page()
         page.goto(printed(served).replace("/#", "/?project=demo&run=run-a&tab=rollouts#"))
         turn = page.locator("[data-testid='turn']:visible").first
-        expect(turn).to_be_visible(timeout=20_000)
+        expect(turn).to_be_visible(timeout=60_000)
         page.locator("[data-testid='tab-health']").click()
         expect(page.locator("[data-testid='tab-health']")).to_have_attribute("aria-current", "page")
         page.go_back()
-        expect(turn).to_be_visible(timeout=20_000)
+        expect(turn).to_be_visible(timeout=60_000)
         page.reload()
-        expect(turn).to_be_visible(timeout=20_000)
+        expect(turn).to_be_visible(timeout=60_000)
         with context.expect_page() as opened:
             page.locator("[data-testid='tab-health']").click(modifiers=["Control"])
         expect(opened.value.locator("[data-testid='tab-health']")).to_have_attribute(
-            "aria-current", "page", timeout=20_000
+            "aria-current", "page", timeout=60_000
         )
         expect(opened.value.locator("[data-testid='sign-in']")).to_have_count(0)
         context.close()
@@ -117,7 +117,7 @@ class TestTheToken:
         for _ in range(2):
             page = context.new_page()
             page.goto(printed(served).replace("/#", "/?project=demo#"))
-            expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+            expect(page.locator(".rt-active").first).to_be_visible(timeout=60_000)
         context.close()
 
     def test_a_session_that_ended_with_its_server_says_what_to_do(self, chromium, home):
@@ -128,12 +128,12 @@ class TestTheToken:
         anew = Served(home, port=server.port)
         try:
             expect(visit.get("live")).to_contain_text(
-                "open the address that `rollout-traces show` printed", timeout=30_000
+                "open the address that `rollout-traces show` printed", timeout=60_000
             )
             visit.page.reload()
             expect(visit.get("sign-in")).to_contain_text("This session ended with the server")
             visit.page.goto(printed(anew).replace("/#", "/?project=demo#"))
-            expect(visit.page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+            expect(visit.page.locator(".rt-active").first).to_be_visible(timeout=60_000)
         finally:
             anew.stop()
         visit.sins.clear()
@@ -148,10 +148,10 @@ class TestAnotherServiceOnLocalhost:
         context = chromium.new_context()
         page = context.new_page()
         page.goto(printed(served).replace("/#", "/?project=demo#"))
-        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=60_000)
         dashboard = context.new_page()
         dashboard.goto(served.address + page.locator("[data-testid='trackio-link']").get_attribute("href"))
-        expect(dashboard.locator("body")).to_contain_text("run-a", timeout=20_000)
+        expect(dashboard.locator("body")).to_contain_text("run-a", timeout=60_000)
         for tab in (page, context.new_page()):
             tab.goto(elsewhere.address)
             assert (
@@ -228,7 +228,7 @@ class TestAnotherServiceOnLocalhost:
             f"{served.address}/?project=demo",
         )
         page.get_by_text("open").click()
-        expect(page.locator(".rt-active").first).to_be_visible(timeout=20_000)
+        expect(page.locator(".rt-active").first).to_be_visible(timeout=60_000)
         context.close()
 
 
@@ -250,8 +250,8 @@ class TestADeclaredFrame:
             )
             page.goto("https://hub.example/")
             frame = page.frame_locator("iframe")
-            expect(frame.locator(".rt-active").first).to_be_visible(timeout=20_000)
-            expect(frame.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=20_000)
+            expect(frame.locator(".rt-active").first).to_be_visible(timeout=60_000)
+            expect(frame.locator("[data-testid='turn']:visible").first).to_be_visible(timeout=60_000)
             assert context.cookies() == []
         finally:
             context.close()

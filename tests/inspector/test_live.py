@@ -36,7 +36,7 @@ class TestLiveUpdates:
             "document.querySelector('.rt-active .rt-middle').scrollTop = 120; window.mine = document.querySelector('.rt-active [data-testid=turn]')"
         )
         log_project(folder, "--first-step", "3", "--steps", "2")
-        expect(visit.get("step-pager")).to_contain_text("of 4", timeout=30_000)
+        expect(visit.get("step-pager")).to_contain_text("of 4", timeout=60_000)
         assert visit.get("rollout-header").inner_text() == shown
         assert visit.page.evaluate(
             "window.mine.isConnected && document.querySelector('.rt-active .rt-middle').scrollTop === 120"
@@ -50,7 +50,7 @@ class TestLiveUpdates:
         visit.page.keyboard.press("l")
         expect(visit.get("follow")).to_have_attribute("aria-pressed", "true")
         log_project(folder, "--first-step", "3", "--steps", "1")
-        expect(visit.get("step-input")).to_have_value("3", timeout=30_000)
+        expect(visit.get("step-input")).to_have_value("3", timeout=60_000)
         expect(visit.get("population")).to_contain_text("at step 3")
 
     def test_a_server_that_ends_is_noticed(self, chromium, tmp_path):
@@ -60,6 +60,6 @@ class TestLiveUpdates:
         visit.open(tab="rollouts", project="demo")
         expect(visit.get("turn").first).to_be_visible()
         server.stop()
-        expect(visit.get("live")).to_contain_text("does not answer", timeout=30_000)
+        expect(visit.get("live")).to_contain_text("does not answer", timeout=60_000)
         visit.sins.clear()
         visit.close()

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.browser
 def test_the_page_moves_only_where_its_reader_pressed_agent(visit: Visit):
     visit.open(tab="rollouts", project="demo", run="run-a", step=6)
     expect(visit.get("turn").first).to_be_visible()
-    expect(visit.get("live")).to_contain_text("steps", timeout=20_000)
+    expect(visit.get("live")).to_contain_text("steps", timeout=60_000)
     state = {"project": "demo", "run": "run-a", "split": "rollout", "tab": "rollouts", "step": "2"}
     assert open_elsewhere(visit.address, TOKEN, state).asked
     visit.page.wait_for_timeout(3_000)
     assert visit.state["step"] == "6"
     visit.get("may-move").click()
     open_elsewhere(visit.address, TOKEN, {**state, "step": "3"})
-    expect(visit.get("step-input")).to_have_value("3", timeout=20_000)
+    expect(visit.get("step-input")).to_have_value("3", timeout=60_000)
 
 
 def test_a_wrong_token_and_no_inspector_are_said(served):
