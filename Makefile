@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo example test lint types unit browser slow test-trainers faults contract oldest ranges benchmarks format clean
+.PHONY: help demo example test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -48,6 +48,11 @@ test-trainers: ## the real AReaL, TRL and verl, each in an environment of its ow
 
 faults: .venv/.test ## crashes, full and slow disks, lost servers: the whole fault suite, with its table
 	ROLLOUT_TRACES_KILLS=30 ROLLOUT_TRACES_FUZZ=2000 ROLLOUT_TRACES_PACE=100 ROLLOUT_TRACES_FULL_SIZE=1 $(PYTEST) tests/faults -m "slow or not slow" -s
+
+mutants: .venv/.test ## whether the tests notice a change: sixty mutants of the package, drawn anew (MUTANTS="--seed 4711")
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+all: test slow faults test-trainers mutants ## everything there is
 
 contract: .venv/.test ## what is read back of Trackio, with another version of it: make contract TRACKIO=0.44.0
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target .venv/trackio-$(TRACKIO) trackio==$(TRACKIO)
