@@ -93,6 +93,8 @@ def _print(done: ImportReport) -> None:
         typer.echo(f"{one_line(run.name, 120)}: {run.rows:,} rollouts in {run.steps} steps ({formats})")
         if run.files_known:
             typer.echo(f"  {run.files_known} files were imported before and are unchanged.")
+        if run.rows_known:
+            typer.echo(f"  {run.rows_known:,} rollouts were imported before.")
         if run.rows_without_tokens:
             left = run.rows_without_tokens
             typer.echo(f"  {left:,} came without token ids: token views and masks are unobserved for them.")

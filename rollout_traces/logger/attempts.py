@@ -27,6 +27,7 @@ class Attempts:
         self._newest: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self._closed: dict[str, set[int]] = {}
+        self._is_kept = False
         self._lock = threading.Lock()
 
     @property
@@ -38,6 +39,17 @@ class Attempts:
         """Begins a new attempt."""
         with self._lock:
             self._begin()
+
+    def keep(self, attempt: str) -> None:
+        """Goes on with an attempt that is known: rollouts of any step belong to it, whatever their order.
+
+        Args:
+            attempt: its id.
+        """
+        with self._lock:
+            self.started, _, n_begun = attempt.rpartition("-")
+            self.n_begun = int(n_begun)
+            self._is_kept = True
 
     def note_rollouts(self, step: int, split: str, *, announced: bool = False) -> str:
         """Notes that rollouts of a step are logged.
@@ -55,6 +67,7 @@ class Attempts:
             newest = self._newest.get(split)
             if (
                 newest is not None
+                and not self._is_kept
                 and step < newest - LATE_STEPS
                 and (not announced or self._is_closed(step, split))
             ):

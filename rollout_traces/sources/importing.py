@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.given import rows_given
@@ -69,6 +70,7 @@ class ImportedRun:
         files: files read.
         files_known: files passed over because they were imported before.
         rows: rollouts imported.
+        rows_known: rollouts passed over because they were imported before.
         rows_without_tokens: those without token ids.
         rows_re_encoded: those whose ids were made from their text.
         steps: steps and splits closed.
@@ -82,6 +84,7 @@ class ImportedRun:
     files: int = 0
     files_known: int = 0
     rows: int = 0
+    rows_known: int = 0
     rows_without_tokens: int = 0
     rows_re_encoded: int = 0
     steps: int = 0
@@ -206,7 +209,7 @@ def _import_run(
     outcome = ImportedRun(name, str(run.root), dict(run.formats), run.lacks)
     report.runs.append(outcome)
     loggers = _Loggers(asked, outcome, report)
-    state = ImportState(_trackio_folder(), asked.project, loggers.named(name).run.id)
+    state = loggers.state_of(name)
     files = FileImport(loggers.import_of, name, state, report.problems, options, progress)
     try:
         outcome.files, outcome.files_known = files.read(run.files)
@@ -216,8 +219,8 @@ def _import_run(
         text = "stopped by the user; what was read is imported, and a second import goes on from there."
         report.problems.add(run.root, "stopped", text)
     finally:
-        files.finish()
-        state.close()
+        files.close_steps()
+        outcome.rows_known = files.known
         loggers.finish()
 
 
@@ -233,7 +236,8 @@ def _follow(
     while True:
         pause(poll_s)
         for run in scan(paths, Problems(), asked.file_format):
-            if run.root == root and files.read_further(run.files):
+            if run.root == root and files.read(run.files)[0]:
+                files.send()
                 last = time.monotonic()
         if time.monotonic() - last > quiet_s:
             files.close_steps()
@@ -276,7 +280,7 @@ def _import_project(
             name = f"{row.run} (imported)" if source == asked.project else str(row.run)
             importer = loggers.import_of(name)
             if name not in states:
-                state = ImportState(_trackio_folder(), asked.project, loggers.named(name).run.id)
+                state = loggers.state_of(name)
                 states[name] = state, state.file(path) or FileState(0, 0)
                 last[name] = {"traces": states[name][1].size, "metrics": states[name][1].mtime_ns}
             before = states[name][1]
@@ -286,10 +290,10 @@ def _import_project(
             if progress is not None:
                 progress(n, n)
     finally:
-        loggers.finish()
+        loggers.close_steps()
         for name, (state, _) in states.items():
-            state.write({path: FileState(last[name]["traces"], last[name]["metrics"])})
-            state.close()
+            state.keep({path: FileState(last[name]["traces"], last[name]["metrics"])}, name, ())
+        loggers.finish()
 
 
 class _Loggers:
@@ -301,6 +305,8 @@ class _Loggers:
         self._report = report
         self._encoder = None if asked.tokenizer is None else ReEncoder(asked.tokenizer)
         self._imports: dict[str, RunImport] = {}
+        self._states: dict[str, ImportState] = {}
+        self._attempt: str | None = None
         self._logger: RolloutLogger | None = None
         self._name = ""
 
@@ -309,7 +315,22 @@ class _Loggers:
         if self._logger is None or self._name != name:
             self._finish_logger()
             self._logger, self._name = _logger_of(self._asked, name, self._outcome), name
+            self._go_on()
         return self._logger
+
+    def state_of(self, name: str) -> ImportState:
+        """What was imported into a run before; this import goes on with the attempt of that one."""
+        run_id = self.named(name).run.id
+        if name not in self._states:
+            state = self._states[name] = ImportState(_trackio_folder(), self._asked.project, run_id)
+            self._attempt = state.begin(f"{now()}-001")
+            self._go_on()
+        return self._states[name]
+
+    def _go_on(self) -> None:
+        """A new attempt would supersede what an earlier import of the run left."""
+        if self._attempt is not None and self._logger is not None:
+            attempts_of(self._logger.run.id).keep(self._attempt)
 
     def import_of(self, name: str) -> RunImport:
         """What takes the rows of a run."""
@@ -319,10 +340,16 @@ class _Loggers:
             self._imports = {name: RunImport(self.named(name), self._encoder, self._outcome)}
         return self._imports[name]
 
-    def finish(self) -> None:
-        """Closes every open step, and waits until everything is stored."""
+    def close_steps(self) -> None:
+        """Closes every open step."""
         for importer in self._imports.values():
             importer.close_all()
+
+    def finish(self) -> None:
+        """Closes every open step, and waits until everything is stored."""
+        self.close_steps()
+        for state in self._states.values():
+            state.close()
         self._finish_logger()
         if self._encoder is not None:
             self._outcome.rows_re_encoded = self._encoder.counts["re_encoded"]

@@ -47,6 +47,7 @@ class RolloutRow:
         episode: what rows of one episode share.
         parent: sample id of the row that this one branched off.
         sample_id: the row's own id.
+        identity: what its writer calls it, in no other rollout of the run; None: its content tells it from others.
         source: data set or environment.
         engine: the engine that sampled it.
         success: whether it solved its task.
@@ -86,6 +87,7 @@ class RolloutRow:
     episode: str | None = None
     parent: str | None = None
     sample_id: Any = None
+    identity: str | None = None
     source: str | None = None
     engine: str | None = None
     success: bool | None = None
@@ -129,6 +131,28 @@ class RolloutRow:
             return None
         prompt = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in self.messages[:n]]
         return _hash(orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS))
+
+
+def identity_of(row: RolloutRow) -> tuple[bytes, bool]:
+    """What a rollout is known by when it is read again, in whatever file: its writer's id, else its content.
+
+    Args:
+        row: the rollout.
+
+    Returns:
+        A hash, and whether several rollouts of a run may have the same one.
+    """
+    if row.identity is not None:
+        return hashlib.blake2b(row.identity.encode("utf-8", "surrogatepass"), digest_size=12).digest(), False
+    content = [
+        row.step, row.split, row.group, row.sample_id, row.episode, row.reward, row.components,
+        row.messages, row.prompt_text, row.reply_text, row.input_ids,
+    ]  # fmt: skip
+    try:
+        data = orjson.dumps(content, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError):
+        data = repr(content).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=12).digest(), True
 
 
 def number(value: Any) -> float | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.sources.base import Found, ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
-from rollout_traces.sources.rows import RolloutRow, batch_of
+from rollout_traces.sources.rows import RolloutRow, batch_of, identity_of
 from rollout_traces.sources.state import FileState, ImportState
 from rollout_traces.sources.steps import Key, StepQueue
 
 MAX_WAITING = 48
 """Hand-overs that may wait on disk before reading goes on."""
+_TAIL = 4096
+"""Bytes before the end of what was read that tell whether a file was written anew."""
 
 
 class Outcome(Protocol):
@@ -77,7 +79,7 @@ class RunImport:
 
 
 class FileImport:
-    """Reads a run's files into its rows, and remembers how far each was read.
+    """Reads a run's files into its rows, each rollout once, and remembers how far each file was read.
 
     Args:
         import_of: what takes the rows of a run, by its name.
@@ -86,6 +88,9 @@ class FileImport:
         problems: where everything that cannot be read is noted.
         options: how to read.
         progress: called with how many bytes of the files are done.
+
+    Attributes:
+        known: rollouts passed over because they were imported before.
     """
 
     def __init__(
@@ -97,15 +102,14 @@ class FileImport:
         options: ReadOptions,
         progress: Callable[[int], None],
     ) -> None:
+        self.known = 0
         self._import_of = import_of
         self._name = name
         self._state = state
         self._problems = problems
         self._options = options
         self._progress = progress
-        self._current: RunImport | None = None
-        self._read: dict[Path, tuple[FileState, set[Key]]] = {}
-        self._behind: dict[Path, tuple[int, int, int]] = {}
+        self._current: tuple[str, RunImport] | None = None
         self._said_late = False
 
     def read(self, files: Sequence[Found]) -> tuple[int, int]:
@@ -117,99 +121,79 @@ class FileImport:
         Returns:
             Files read, and files passed over because all of them was imported before.
         """
-        known = {found.path: self._state.file(found.path) for found in files}
-        changed = {f.path for f in files if not _is_same(f, known[f.path])}
-        steps = {_key(f) for f in files if f.path in changed and f.claim.step is not None}
         done = n_read = 0
         for found in files:
-            before = known[found.path]
-            if found.path in changed or _key(found) in steps:
+            before = self._state.file(found.path)
+            if before is None or (before.size, before.mtime_ns) != (found.size, found.mtime_ns):
                 n_read += 1
-                start, line = self._start_of(found, before)
-                self._read_file(found, start, line, done)
+                self._read_file(found, before, done)
             done += found.size
             self._progress(done)
         return n_read, len(files) - n_read
 
-    def read_further(self, files: Sequence[Found]) -> int:
-        """Reads what was added since the last look, into steps that are still open; gives the rows."""
-        n = 0
-        for found in files:
-            behind = self._behind.get(found.path)
-            if behind is None:
-                n += self._read_file(found, 0, 0, 0)
-            elif found.size > behind[0] or (not found.format.lines and found.size != behind[0]):
-                n += self._read_file(found, behind[1], behind[2], 0)
-        if n and self._current is not None:
-            self._current.queue.send_all()
-        return n
+    def send(self) -> None:
+        """Hands over what waits; steps stay open."""
+        if self._current is not None:
+            self._current[1].queue.send_all()
 
     def close_steps(self) -> None:
-        """Closes open steps and remembers their files as imported."""
+        """Closes every open step."""
         if self._current is not None:
-            self._current.close_all()
-        self._remember()
+            self._current[1].close_all()
+            self._state.keep({}, self._current[0], ())
 
-    def finish(self) -> None:
-        """Closes everything; says what came out of order."""
-        self.close_steps()
-
-    def _start_of(self, found: Found, before: FileState | None) -> tuple[int, int]:
-        if before is None or found.claim.step is not None or not found.format.lines:
-            return 0, 0
-        if before.step_start > found.size:
-            text = "is shorter than when it was imported; it is imported again as a whole."
-            self._problems.add(found.path, "files_that_changed", text)
-            return 0, 0
-        return before.step_start, before.step_line
-
-    def _read_file(self, found: Found, start: int, line: int, done: int) -> int:
-        keys: set[Key] = set()
-        step_start, step_line = start, line
-        stop, number, last_step, n = start, line, None, 0
-        skipped = self._behind.get(found.path, (0, 0, 0))[2] if not found.format.lines else 0
-        for row, row_stop, row_number in found.format.rows(
-            found,
-            self._problems,
-            self._options,
-            start if found.format.lines else 0,
-            line if found.format.lines else 0,
+    def _read_file(self, found: Found, before: FileState | None, done: int) -> None:
+        start, line = self._start_of(found, before)
+        behind = start > 0
+        stop, number, last_step = start, line, before.last_step if before is not None and behind else None
+        for n, (row, row_stop, row_number) in enumerate(
+            found.format.rows(found, self._problems, self._options, start, line), 1
         ):
-            if not found.format.lines and row_number <= skipped:
-                continue
-            self._current = self._import_of(row.run or self._name)
-            queue = self._current.queue
-            if queue.begins(row) and found.format.lines:
-                step_start, step_line = stop, number
-                state = FileState(-1, 0, step_start, step_line, last_step)
-                self._current.add(row)
-                self._remember()
-                self._state.write({found.path: state})
+            current = self._take_up(row.run or self._name)
+            identity, repeats = identity_of(row)
+            read = self._state.add_repeats if behind and repeats else None
+            if read is None and not self._state.is_new(current[0], identity, row.step, repeats=repeats):
+                self.known += 1
             else:
-                self._current.add(row)
-            keys.add((row.step, row.split))
+                if read is not None:
+                    read(current[0], identity, row.step)
+                if (row.step, row.split) not in current[1].queue.open_keys:
+                    self._state.open_step(current[0], row.step, row.split)
+                    current[1].add(row)
+                    progress = FileState(-1, 0, stop, number, _tail(found, stop), last_step)
+                    self._state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
+                else:
+                    current[1].add(row)
             last_step = row.step if last_step is None else max(last_step, row.step)
             stop, number = row_stop, row_number
-            n += 1
             if n % 64 == 0:
                 self._progress(done + min(stop, found.size))
-        self._behind[found.path] = (found.size, stop, number)
-        state = FileState(found.size, found.mtime_ns, step_start, step_line, last_step)
-        self._read[found.path] = (state, keys)
+        state = FileState(found.size, found.mtime_ns, stop, number, _tail(found, stop), last_step)
+        name, importer = self._current or (self._name, None)
+        self._state.keep({found.path: state}, name, importer.queue.open_keys if importer else ())
         self._say_late(found)
-        self._remember()
-        return n
 
-    def _remember(self) -> None:
-        """Keeps as imported the files whose steps are all closed."""
-        open_keys = self._current.queue.open_keys if self._current is not None else frozenset()
-        closed = {path: state for path, (state, keys) in self._read.items() if not keys & open_keys}
-        self._state.write(closed)
-        for path in closed:
-            del self._read[path]
+    def _take_up(self, name: str) -> tuple[str, RunImport]:
+        """What takes the rows of a run; the steps of another one before it are closed."""
+        if self._current is None or self._current[0] != name:
+            before = self._current
+            self._current = name, self._import_of(name)
+            if before is not None:
+                self._state.keep({}, before[0], ())
+        return self._current
+
+    def _start_of(self, found: Found, before: FileState | None) -> tuple[int, int]:
+        if before is None or not found.format.lines or not before.stop:
+            return 0, 0
+        if before.stop <= found.size and before.tail and _tail(found, before.stop) == before.tail:
+            return before.stop, before.line
+        if before.size >= 0 and found.path.suffix != ".gz":
+            text = "was written anew since it was imported; what is new in it is imported."
+            self._problems.add(found.path, "files_that_changed", text)
+        return 0, 0
 
     def _say_late(self, found: Found) -> None:
-        if self._current is not None and self._current.queue.late and not self._said_late:
+        if self._current is not None and self._current[1].queue.late and not self._said_late:
             self._said_late = True
             text = (
                 "its steps do not come in order; rows of a step that was closed before are late parts of it."
@@ -217,9 +201,10 @@ class FileImport:
             self._problems.add(found.path, "rows_out_of_order", text)
 
 
-def _is_same(found: Found, before: FileState | None) -> bool:
-    return before is not None and (before.size, before.mtime_ns) == (found.size, found.mtime_ns)
-
-
-def _key(found: Found) -> tuple[int | None, str]:
-    return found.claim.step, found.claim.split
+def _tail(found: Found, stop: int) -> bytes:
+    """A hash of the bytes before a place in a file; empty where places are not those of its bytes."""
+    if not stop or not found.format.lines or found.path.suffix == ".gz":
+        return b""
+    with found.path.open("rb") as file:
+        file.seek(max(stop - _TAIL, 0))
+        return hashlib.blake2b(file.read(min(stop, _TAIL)), digest_size=12).digest()

@@ -1,17 +1,28 @@
-"""How far an import got, file by file, so that a second one takes only what is new.
+"""What was imported into a run: how far each file was read, and which rollouts, so that each is there once.
 
 It is kept beside Trackio's projects and speaks of one Trackio run: when that was deleted, it counts for nothing.
+A step is marked as open before its first rollout is handed over. Where an import was killed, the marks that are
+left tell from which step on a run has to be imported again, as a new attempt.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "rollout-imports"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS files (
+    path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, stop INTEGER, line INTEGER, tail BLOB, last_step INTEGER);
+CREATE TABLE IF NOT EXISTS rollouts (
+    run TEXT, id BLOB, step INTEGER, n INTEGER, import INTEGER, seen INTEGER, PRIMARY KEY (run, id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS open_steps (run TEXT, step INTEGER, split TEXT, PRIMARY KEY (run, step, split));
+CREATE TABLE IF NOT EXISTS attempt (id TEXT);
+CREATE TABLE IF NOT EXISTS imports (number INTEGER PRIMARY KEY);
+"""
 
 
 @dataclass(frozen=True)
@@ -21,20 +32,22 @@ class FileState:
     Attributes:
         size: its bytes then.
         mtime_ns: when it had been changed last, then.
-        step_start: byte where the records of its last step begin; 0 where the format has no lines.
-        step_line: lines before that.
-        last_step: the step that it ended in; None when it had no rollout.
+        stop: byte behind the last record that was read; 0 where the format has no lines.
+        line: lines before that.
+        tail: hash of the bytes before `stop`: a file that was written anew has others there.
+        last_step: the latest step of its rollouts; None when it had none.
     """
 
     size: int
     mtime_ns: int
-    step_start: int = 0
-    step_line: int = 0
+    stop: int = 0
+    line: int = 0
+    tail: bytes = b""
     last_step: int | None = None
 
 
 class ImportState:
-    """What was imported into one run.
+    """What was imported into one run, or several that lie in the same files.
 
     Args:
         folder: Trackio's folder.
@@ -47,28 +60,89 @@ class ImportState:
         path = folder / FOLDER / f"{name}.sqlite3"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connection = sqlite3.connect(path, timeout=30)
-        self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER,"
-            " step_start INTEGER, step_line INTEGER, last_step INTEGER)"
-        )
+        self._connection.executescript(_TABLES)
+        with self._connection:
+            self._import = self._connection.execute("INSERT INTO imports DEFAULT VALUES").lastrowid
 
     def file(self, path: Path) -> FileState | None:
         """What is known of a file, None when nothing of it was imported."""
         row = self._connection.execute(
-            "SELECT size, mtime_ns, step_start, step_line, last_step FROM files WHERE path = ?",
+            "SELECT size, mtime_ns, stop, line, tail, last_step FROM files WHERE path = ?",
             (str(path.resolve()),),
         ).fetchone()
         return None if row is None else FileState(*row)
 
-    def write(self, files: Mapping[Path, FileState]) -> None:
-        """Keeps how far some files were imported, all or none of them."""
+    def is_new(self, run: str, identity: bytes, step: int, *, repeats: bool) -> bool:
+        """Notes that a rollout was read, and tells whether it was imported before.
+
+        Args:
+            run: its run.
+            identity: what it is known by.
+            step: its step.
+            repeats: several rollouts may share the identity, which is their content: as many as an earlier
+                import took are known. Otherwise the second one is the first again.
+        """
+        known = self._connection.execute(
+            "SELECT n, import, seen FROM rollouts WHERE run = ? AND id = ?", (run, identity)
+        ).fetchone()
+        if known is not None and not repeats:
+            return False
+        n, seen = (known[0], known[2] + 1 if known[1] == self._import else 1) if known else (0, 1)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?, ?)",
+            (run, identity, step, max(n, seen), self._import, seen),
+        )
+        return seen > n
+
+    def add_repeats(self, run: str, identity: bytes, step: int) -> bool:
+        """Notes a rollout that no earlier import can have read, since it lies behind where they ended."""
+        self._connection.execute(
+            "INSERT INTO rollouts VALUES (?, ?, ?, 1, ?, 1)"
+            " ON CONFLICT (run, id) DO UPDATE SET n = n + 1, seen = n + 1, import = excluded.import",
+            (run, identity, step, self._import),
+        )
+        return True
+
+    def open_step(self, run: str, step: int, split: str) -> None:
+        """Marks a step as open, before any of its rollouts is handed over."""
+        with self._connection:
+            self._connection.execute("INSERT OR IGNORE INTO open_steps VALUES (?, ?, ?)", (run, step, split))
+
+    def keep(self, files: Mapping[Path, FileState], run: str, open_keys: Iterable[tuple[int, str]]) -> None:
+        """Keeps how far some files were read, and which steps of a run are still open, all or nothing."""
         rows = [
-            (str(p.resolve()), s.size, s.mtime_ns, s.step_start, s.step_line, s.last_step)
+            (str(p.resolve()), s.size, s.mtime_ns, s.stop, s.line, s.tail, s.last_step)
             for p, s in files.items()
         ]
         with self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            self._connection.execute("DELETE FROM open_steps WHERE run = ?", (run,))
+            self._connection.executemany(
+                "INSERT INTO open_steps VALUES (?, ?, ?)", [(run, *key) for key in open_keys]
+            )
+
+    def begin(self, attempt: str) -> str:
+        """The attempt that rollouts belong to: the first import's, and a new one where the last import was killed.
+
+        What a killed import left open is forgotten from its earliest step on, to be imported again.
+
+        Args:
+            attempt: id of the attempt that would begin now.
+        """
+        with self._connection:
+            [(first,)] = self._connection.execute("SELECT min(step) FROM open_steps")
+            known = self._connection.execute("SELECT id FROM attempt").fetchone()
+            if first is not None:
+                self._connection.execute("DELETE FROM rollouts WHERE step >= ?", (first,))
+                self._connection.execute("DELETE FROM files WHERE last_step >= ?", (first,))
+                self._connection.execute("DELETE FROM open_steps")
+            elif known is not None:
+                return str(known[0])
+            self._connection.execute("DELETE FROM attempt")
+            self._connection.execute("INSERT INTO attempt VALUES (?)", (attempt,))
+        return attempt
 
     def close(self) -> None:
         """Closes its file."""
+        self._connection.commit()
         self._connection.close()

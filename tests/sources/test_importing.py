@@ -251,3 +251,88 @@ class TestFollowing:
         steps = ledger_of().get("step").tolist()
         assert (steps.count(1), steps.count(2)) == (5, 4)
         assert take(dump).rows == 0
+
+
+def chat_line(n: int, step: int, **changes: object) -> str:
+    messages = [{"role": "user", "content": f"q{n // 2}"}, {"role": "assistant", "content": f"a{n}"}]
+    return json.dumps({"messages": messages, "step": step, "reward": n % 2, **changes}) + "\n"
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+from rollout_traces.sources.importing import import_rollouts
+print(import_rollouts(sys.argv[1], "imported").rows)
+"""
+
+
+class TestEachRolloutOnce:
+    """However often a dump is read, in one process or two, grown, renamed, sealed or written anew."""
+
+    @pytest.fixture(params=["one process", "two"])
+    def again(self, request):
+        import subprocess
+        import sys
+
+        if request.param == "one process":
+            return lambda dump: take(dump).rows
+        return lambda dump: int(
+            subprocess.run(
+                [sys.executable, "-c", IN_ANOTHER_PROCESS, str(dump)],
+                capture_output=True,
+                check=True,
+                text=True,
+            ).stdout.splitlines()[-1]
+        )
+
+    def rewards(self):
+        store = rt.open_store(project="imported")
+        rows = store.query(limit=1000).rows
+        assert not any(row["superseded"] for row in rows)
+        assert store.count(rows="all") == len(rows)
+        return sorted((row.step, row["reward"]) for row in rows)
+
+    def test_a_file_that_grew_within_its_last_step(self, dump, again):
+        path = dump / "chat.jsonl"
+        path.write_text("".join(chat_line(n, 1) for n in range(8)))
+        assert take(dump).rows == 8
+        with path.open("a") as file:
+            file.writelines(chat_line(n, 1 + n // 10) for n in range(8, 12))
+        assert again(dump) == 4
+        assert self.rewards() == sorted((1 + n // 10, float(n % 2)) for n in range(12))
+
+    def test_a_step_s_file_that_grew_while_later_steps_did_not(self, dump, again):
+        write_steps(dump, 1, 2)
+        assert take(dump).rows == 8
+        with (dump / "1.jsonl").open("a") as file:
+            file.write(json.dumps({"input": "new", "output": "a", "score": 1, "step": 1}) + "\n")
+        assert again(dump) == 1
+        assert len(self.rewards()) == 9
+
+    def test_a_file_under_another_name_and_one_that_was_written_anew(self, dump, again):
+        write_steps(dump, 1, 2)
+        assert take(dump).rows == 8
+        (dump / "1.jsonl").rename(dump / "one.jsonl")
+        lines = (dump / "2.jsonl").read_text().splitlines(keepends=True)
+        added = json.dumps({"input": "new", "output": "a", "score": 1, "step": 2}) + "\n"
+        (dump / "2.jsonl").write_text("".join([added, *lines]))
+        assert again(dump) == 1
+        assert len(self.rewards()) == 9
+
+    def test_rollouts_of_equal_content_are_as_many_as_the_file_has(self, dump, again):
+        path = dump / "chat.jsonl"
+        path.write_text(chat_line(0, 1) * 3)
+        assert take(dump).rows == 3
+        with path.open("a") as file:
+            file.write(chat_line(0, 1) * 2)
+        assert again(dump) == 2
+        assert again(dump) == 0
+        path.write_text(chat_line(0, 1) * 6)
+        assert again(dump) == 1
+        assert len(self.rewards()) == 6
+
+    def test_steps_that_come_in_no_order(self, dump, again):
+        path = dump / "chat.jsonl"
+        path.write_text("".join(chat_line(n, step) for n, step in enumerate((9, 2, 5, 2, 9))))
+        assert take(dump).rows == 5
+        assert again(dump) == 0
+        assert [step for step, _ in self.rewards()] == [2, 2, 5, 9, 9]
