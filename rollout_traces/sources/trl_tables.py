@@ -14,7 +14,7 @@ from typing import Any
 
 from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.sources.base import EVAL, TRAIN
-from rollout_traces.sources.formats.trl_parquet import OWN, row_of
+from rollout_traces.sources.formats.trl_parquet import OWN, n_repeated, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, number
 
@@ -204,31 +204,6 @@ def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
         "table_row": row.line,
         **({} if row.messages else {"unreadable": 1}),
     }
-
-
-def n_repeated(
-    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], *, whole_only: bool
-) -> int:
-    """How many rows at the beginning of a table are the last rows of the table before it.
-
-    Args:
-        before: rows of the table before.
-        now: rows of the table.
-        whole_only: all rows are, or none: a new generation batch takes the whole queue.
-    """
-    old, new = _without_step(before), _without_step(now)
-    if old == new:
-        return len(new)
-    if whole_only or not new:
-        return 0
-    for start, record in enumerate(old):
-        if record == new[0] and old[start:] == new[: len(old) - start]:
-            return len(old) - start
-    return 0
-
-
-def _without_step(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in record.items() if name != "step"} for record in records]
 
 
 def _records(text: str | bytes) -> list[Mapping[str, Any]] | None:

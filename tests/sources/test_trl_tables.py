@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.sources.trl_tables import LoggedTable, n_repeated, row_metadata
+from rollout_traces.sources.formats.trl_parquet import n_repeated
+from rollout_traces.sources.trl_tables import LoggedTable, row_metadata
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),

@@ -1,24 +1,30 @@
 """TRL: `<output_dir>/completions/completions_<step>.parquet`, the last generation batch at each log.
 
 A column that is neither text nor one of TRL's own is a reward function or an extra. Which it was, and the
-weights of the rewards, are not in the file: their sum stands in for the reward.
+weights of the rewards, are not in the file: their sum stands in for the reward. TRL writes a batch again at each
+log, as often as it trains on it; what the file before has already is left out. A checkpoint beside it tells at which
+steps an evaluation was logged last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.bounded_parquet import batches, schema_of
 from rollout_traces.errors import FileRefused
 from rollout_traces.extras import extra
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems, said_of
 from rollout_traces.sources.rows import RolloutRow, number, numbers
 
 OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
 """Columns that are TRL's own, or made by pandas."""
+_NAME = r"^completions_(\d+)\.parquet$"
 ROWS = 256
 """Rows in memory at once."""
 
@@ -31,14 +37,15 @@ class TrlParquet(Format):
     lines = False
 
     def claim(self, head: Head) -> Claim | None:
-        step = number_in(r"^completions_(\d+)\.parquet$", head.path.name)
+        step = number_in(_NAME, head.path.name)
         if step is None or not head.raw.startswith(b"PAR1"):
             return None
         root = head.path.parent
         root = root.parent if root.name == "completions" else root
         lacks = (
             "token ids", "loss mask", "logprobs", "weights of the rewards (their plain sum is the reward)",
-            "groups (equal prompts are one)", "whether it was training or evaluation",
+            "groups (equal prompts are one)",
+            "whether it was training or evaluation, where no checkpoint lies beside it",
         )  # fmt: skip
         return Claim(root, step, TRAIN, lacks, head.path.name)
 
@@ -47,15 +54,23 @@ class TrlParquet(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
+        step = found.claim.step or 0
+        is_evaluation = step in _evaluated_last(found.claim.root)
         try:
             numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
-            n = 0
-            for part in batches(found.path, rows=ROWS):
-                for value in part.to_pylist():
-                    n += 1
-                    yield row_of(value, numeric, found.claim.step or 0, n), 0, n
+            repeated = n_repeated(*_logged(found.path), whole_only=False)
+            for n, value in enumerate(_records(found.path), 1):
+                if n <= repeated:
+                    continue
+                row = row_of(value, numeric, step, n)
+                row.split = EVAL if is_evaluation else TRAIN
+                yield row, 0, n
         except (FileRefused, OSError) as error:
             problems.add(found.path, "unreadable_files", said_of(found.path, error))
+            return
+        if repeated:
+            text = f"its first {repeated} rows are the last of the file before; they are passed over."
+            problems.add(found.path, "repeated_rows", text)
 
 
 def row_of(
@@ -101,13 +116,70 @@ def _step(given: Any, otherwise: int) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Messages out of structs: fields that a message does not have are null there."""
+    """Messages out of structs: what a message, or a call's arguments, do not have is null there."""
     if isinstance(value, list):
-        return [
-            {k: v for k, v in item.items() if v is not None} if isinstance(item, Mapping) else item
-            for item in value
-        ]
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items() if item is not None}
     return value
+
+
+def n_repeated(
+    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], *, whole_only: bool
+) -> int:
+    """How many rows at the beginning of a table are the last rows of the table before it.
+
+    Args:
+        before: rows of the table before.
+        now: rows of the table.
+        whole_only: all rows are, or none: a new generation batch takes the whole queue.
+    """
+    old, new = _without_step(before), _without_step(now)
+    if old == new:
+        return len(new)
+    if whole_only or not new:
+        return 0
+    for start, record in enumerate(old):
+        if record == new[0] and old[start:] == new[: len(old) - start]:
+            return len(old) - start
+    return 0
+
+
+def _without_step(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in record.items() if name != "step"} for record in records]
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for part in batches(path, rows=ROWS):
+        yield from part.to_pylist()
+
+
+def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of the file that was written before, and the file's own; a step's file is one generation batch."""
+    step = number_in(_NAME, path.name) or 0
+    others = {number_in(_NAME, other.name): other for other in path.parent.glob("completions_*.parquet")}
+    earlier = [other for other in others if other is not None and other < step]
+    before = list(_records(others[max(earlier)])) if earlier else []
+    return before, list(_records(path))
+
+
+def _evaluated_last(root: Path) -> frozenset[int]:
+    """The steps whose last log was an evaluation's, as the newest checkpoint's `trainer_state.json` tells."""
+    states = [*root.glob("trainer_state.json"), *root.glob("checkpoint-*/trainer_state.json")]
+    newest = max(states, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return frozenset() if newest is None else _evaluations(newest, newest.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _evaluations(path: Path, mtime_ns: int) -> frozenset[int]:
+    try:
+        return frozenset(
+            entry["step"]
+            for entry in loads(path.read_bytes())["log_history"]
+            if any(key.startswith("eval_") for key in entry)
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return frozenset()
 
 
 def _is_number(kind: Any) -> bool:

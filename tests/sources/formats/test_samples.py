@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,15 @@ def test_what_a_file_lacks_is_what_its_rows_lack(sample):
             rows = [row for row, _, _ in file.format.rows(file, Problems(), ReadOptions(trust_pickle=True))]
             assert ("token ids" in file.claim.lacks) == all(row.input_ids is None for row in rows)
             assert ("rewards" in file.claim.lacks) == all(row.reward is None for row in rows)
+
+
+def write_completions(folder: Path, step: int, completions: list) -> None:
+    import pandas as pd
+
+    folder.mkdir(exist_ok=True)
+    n = len(completions)
+    table = {"step": [step] * n, "prompt": ["q"] * n, "completion": completions, "right": [1.0] * n}
+    pd.DataFrame(table | {"advantage": [0.0] * n}).to_parquet(folder / f"completions_{step:05d}.parquet")
 
 
 def lines(path: Path) -> list[dict]:
@@ -158,6 +168,36 @@ class TestWhatEachSays:
             {"role": "assistant", "content": "It is 5."},
         ]
         assert "n_prompt" not in row.metrics
+
+    def test_trl_a_batch_that_was_logged_again_is_read_once_and_that_is_said(self, tmp_path):
+        """Files as `GRPOTrainer.log` writes them: its queue of one generation batch, at each log."""
+        queue: deque = deque(maxlen=4)
+        log = ((1, "abcd"), (2, ""), (3, "efgh"), (4, ""), (4, "xy"), (5, "ijkl"))
+        for step, completions in log:
+            queue.extend(completions)
+            write_completions(tmp_path / "completions", step, list(queue))
+        history = [{"step": 4, "train_loss": 0.0}, {"step": 4, "eval_loss": 0.1}]
+        (tmp_path / "checkpoint-5").mkdir()
+        (tmp_path / "checkpoint-5/trainer_state.json").write_text(json.dumps({"log_history": history}))
+        problems = Problems()
+        rows = [(row.step, row.split, row.messages[-1]["content"]) for row in rows_of(tmp_path, problems)]
+        assert rows == [
+            *((1, "rollout", text) for text in "abcd"),
+            *((3, "rollout", text) for text in "efgh"),
+            *((4, "eval-rollout", text) for text in "xy"),
+            *((5, "rollout", text) for text in "ijkl"),
+        ]
+        assert problems.counts == {"repeated_rows": 2}
+        assert "first 4 rows" in str(problems.kept[0])
+
+    def test_trl_arguments_have_no_nulls_that_only_the_columns_of_other_calls_made(self, tmp_path):
+        def call(**arguments):
+            return {"type": "function", "function": {"name": "add", "arguments": arguments}}
+
+        replies = [[{"role": "assistant", "tool_calls": [call(**given)]}] for given in ({"x": 1}, {"a": 1})]
+        write_completions(tmp_path / "completions", 1, replies)
+        calls = [row.messages[-1]["tool_calls"][0]["function"] for row in rows_of(tmp_path)]
+        assert [json.loads(function["arguments"]) for function in calls] == [{"x": 1}, {"a": 1}]
 
     def test_trl_sums_its_rewards_and_says_that_weights_are_not_there(self):
         rows = rows_of(SAMPLES / "trl")
