@@ -110,9 +110,9 @@ def batch_of_rows(rows: Sequence[MergedRow], **columns: Any) -> RolloutBatch:
         rows: B rows.
         **columns: further columns of a `RolloutBatch`, one value a row.
     """
-    versions = [row.versions for row in rows]
+    versions = [[-1 if version is None else version for version in row.versions] for row in rows]
     advantages = [row.advantages for row in rows]
-    if not any(None in row for row in versions):
+    if any(version >= 0 for row in versions for version in row):
         columns["versions"] = versions
     if any(value == value for row in advantages for value in row):
         columns["advantages"] = advantages

@@ -21,13 +21,15 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
     Args:
         native: episodes with `id` (`task:rollout`), `is_correct`, `termination_reason` and `trajectories`: `name`,
             `reward`, `steps` with `prompt_ids`, `response_ids`, `logprobs`, and perhaps `weight_version` and
-            `advantage` (a number, or one a response token), which rLLM fills where it computes advantages.
+            `advantage` (a number, or one a response token), which rLLM fills where it computes advantages. Numbers
+            among an episode's `metrics` and a trajectory's `signals` are the rows' own.
 
     Returns:
         One batch, or none where no step has tokens. Rows of one task and trajectory name are a group; all rows of
         an episode share its id.
     """
     rows, groups, episodes, rewards, successes, reasons, sources = [], [], [], [], [], [], []
+    metrics: list[dict[str, float]] = []
     for episode in native:
         task = str(episode.id).partition(":")[0]
         reason = getattr(episode, "termination_reason", None)
@@ -40,11 +42,18 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
             successes += [bool(episode.is_correct)] * len(merged)
             reasons += [None if reason is None else str(getattr(reason, "value", reason))] * len(merged)
             sources += [str(trajectory.name)] * len(merged)
+            own = {
+                **(getattr(episode, "metrics", None) or {}),
+                **(getattr(trajectory, "signals", None) or {}),
+            }
+            metrics += [{k: float(v) for k, v in own.items() if isinstance(v, (int, float))}] * len(merged)
     if not rows:
         return []
+    names = dict.fromkeys(name for row in metrics for name in row)
     return [
         batch_of_rows(
             rows,
+            sample_metrics={name: [row.get(name) for row in metrics] for name in names},
             rewards=rewards,
             group_ids=groups,
             episode_ids=episodes,

@@ -75,7 +75,7 @@ def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> 
             versions=_versions(samples, arrays["response_mask"]),
             rewards=rewards.totals,
             reward_components=rewards.components,
-            extras=rewards.texts,
+            extras=_extras(samples, rewards.texts),
             group_ids=_column(samples, "group_index") or list(range(len(samples))),
             sample_ids=_column(samples, "index"),
             episode_ids=_episodes(samples),
@@ -146,11 +146,24 @@ def _number(value: Any) -> float | None:
 
 
 def _versions(samples: Sequence[Any], response_mask: np.ndarray) -> np.ndarray | None:
-    """One version a row; None where a sample names several, since slime does not say at which token."""
-    rows: list[Sequence[Any]] = [getattr(sample, "weight_versions", None) or () for sample in samples]
-    if not all(len(set(row)) == 1 and str(row[0]).isdigit() for row in rows):
-        return None
-    return np.where(response_mask, np.asarray([int(row[0]) for row in rows])[:, None], -1)
+    """The version of a sample's tokens; -1 where it names several or none, since slime does not say at which token."""
+    named = [set(map(str, getattr(sample, "weight_versions", None) or ())) for sample in samples]
+    known = [int(one) if len(row) == 1 and (one := next(iter(row))).isdigit() else -1 for row in named]
+    return np.where(response_mask, np.asarray(known)[:, None], -1) if max(known) >= 0 else None
+
+
+def _extras(samples: Sequence[Any], texts: list[dict[str, str]] | None) -> list[dict[str, Any]] | None:
+    """What rewards held beside numbers, the sample's own metadata, and its versions where there are several."""
+    found: list[dict[str, Any]] = []
+    for at, sample in enumerate(samples):
+        metadata = getattr(sample, "metadata", None)
+        own = metadata if isinstance(metadata, Mapping) else {}
+        extras = {str(name): value for name, value in own.items() if isinstance(value, (str, int, float))}
+        versions = dict.fromkeys(map(str, getattr(sample, "weight_versions", None) or ()))
+        if len(versions) > 1:
+            extras["weight_versions"] = ", ".join(versions)
+        found.append({**(texts[at] if texts else {}), **extras})
+    return found if any(found) else None
 
 
 def _episodes(samples: Sequence[Any]) -> list[str | None] | None:

@@ -66,8 +66,8 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
     """The queue's rows as one right-padded batch.
 
     verl stores a rollout's own mask as `loss_mask`, and a correction that rejects tokens rewrites `response_mask`
-    alone: the first is our response mask, the second our loss mask. Versions are given where every row was
-    sampled by one.
+    alone: the first is our response mask, the second our loss mask. Versions are given of rows that
+    were sampled by one.
 
     Raises:
         BatchError: a field is missing.
@@ -198,8 +198,9 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _versions(tags: Sequence[Mapping[str, Any]], sampled: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-    """The version of every sampled token, -1 elsewhere; None where weights changed inside a row or are unknown."""
+    """The version of every sampled token; -1 elsewhere, and in rows whose weights changed inside or are unknown."""
     steps = [(tag.get("min_global_steps"), tag.get("max_global_steps")) for tag in tags]
-    if not all(low is not None and low == high for low, high in steps):
+    known = [int(low) if low is not None and low == high else -1 for low, high in steps]
+    if max(known, default=-1) < 0:
         return None
-    return [np.where(mask, int(low), -1) for (low, _), mask in zip(steps, sampled, strict=True)]  # type: ignore[arg-type]
+    return [np.where(mask, version, -1) for version, mask in zip(known, sampled, strict=True)]

@@ -11,7 +11,7 @@ import torch
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations import areal, openrlhf, slime, trl
+from rollout_traces.integrations import areal, openrlhf, rllm, slime, trl, verl_v1
 from rollout_traces.stats import trajectories
 
 
@@ -204,6 +204,15 @@ class TestSlime:
         assert host.row_lists["stop_reasons"] == ["length", "length"]
         assert host.tracks["versions"][:5].tolist() == [-1, -1, 4, -1, 4]
 
+    def test_a_sample_of_two_versions_or_of_none_leaves_the_others_theirs(self):
+        mixed = self.sample(weight_versions=["4", "5"], metadata={"level": 2, "tags": ["x"]})
+        aborted = self.sample(weight_versions=[], status=SimpleNamespace(value="aborted"))
+        host, _ = rows_of(slime.batches_from([self.sample(), mixed, aborted]))
+        versions = host.tracks["versions"].reshape(3, 5).tolist()
+        assert versions == [[-1, -1, 4, -1, 4], [-1] * 5, [-1] * 5]
+        assert host.response_mask.reshape(3, 5).any(1).all()
+        assert host.row_lists["extras"] == [{}, {"level": 2, "weight_versions": "4, 5"}, {}]
+
     def test_the_reward_is_the_named_one_that_slime_trains_on(self):
         reward = {"right": 1.0, "short": 0.5, "judge": "fine"}
         [batch] = slime.batches_from([self.sample(reward=reward)], reward_key="right")
@@ -230,6 +239,32 @@ class TestSlime:
     def test_a_response_longer_than_its_tokens_is_refused(self, length):
         with pytest.raises(BatchError, match=rf"response_length is {length}\. Expected 0 to the 5"):
             slime.batches_from([self.sample(response_length=length)])
+
+
+class TestVerlV1:
+    def test_a_row_whose_weights_changed_leaves_the_others_their_versions(self):
+        fetched = verl_v1.Fetched(
+            keys=["a_0_0", "a_1_0"],
+            tags=[
+                {"min_global_steps": 3, "max_global_steps": 3},
+                {"min_global_steps": 3, "max_global_steps": 4},
+            ],
+            fields={"prompts": [[1], [1]], "responses": [[5, 6], [7, 8]], "response_mask": [[1, 0], [1, 1]]},
+        )
+        host, _ = rows_of(verl_v1.batches_from(fetched))
+        assert host.tracks["versions"].reshape(2, 3).tolist() == [[-1, 3, -1], [-1, -1, -1]]
+        assert host.response_mask.reshape(2, 3).tolist() == [[0, 1, 0], [0, 1, 1]]
+
+
+class TestRllm:
+    def test_metrics_of_an_episode_and_signals_of_a_trajectory_are_the_row_s_own_numbers(self):
+        step = SimpleNamespace(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5])
+        trajectory = SimpleNamespace(name="solver", reward=1.0, steps=[step], signals={"format": 0.5})
+        episode = SimpleNamespace(
+            id="t:0", is_correct=True, metrics={"acc": 1.0, "by": "judge"}, trajectories=[trajectory]
+        )
+        [batch] = rllm.batches_from([episode])
+        assert {k: list(v) for k, v in batch.sample_metrics.items()} == {"acc": [1.0], "format": [0.5]}
 
 
 class TestOpenRlhf:

@@ -82,7 +82,7 @@ def _row(
         messages=messages or None,
         reward=reward if reward is not None else number(last.get("reward")),
         success=episode.get("is_correct"),
-        metrics=numbers(episode.get("metrics")),
+        metrics={**numbers(episode.get("metrics")), **numbers(trajectory.get("signals"))},
         group=identity.rpartition(":")[0] or episode.get("task_hash"),
         prompt_key=episode.get("task_hash"),
         episode=identity,

@@ -99,9 +99,9 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
     )
     if tokens:
         row.input_ids = tokens
-        row.loss_mask = [0] * before + mask
+        row.response_mask = row.loss_mask = [0] * before + mask
         if sample.get("remove_sample"):
-            row.response_mask, row.loss_mask = row.loss_mask, [0] * len(tokens)
+            row.loss_mask = [0] * len(tokens)
     for key, name in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
         values = _plain(sample.get(key))
         if values is not None and len(values) == n_response:
@@ -132,10 +132,9 @@ def _add_reward(row: RolloutRow, reward: Any) -> None:
 def _add_versions(row: RolloutRow, versions: Any) -> None:
     """Versions are known a call of the engine; where all are one number it is every sampled token's."""
     known = {int(v) for v in versions or () if str(v).lstrip("-").isdigit()}
-    mask = row.response_mask if row.response_mask is not None else row.loss_mask
-    if len(known) == 1 and mask is not None:
+    if len(known) == 1 and row.response_mask is not None:
         version = known.pop()
-        row.tracks["versions"] = [version if sampled else -1 for sampled in mask]
+        row.tracks["versions"] = [version if sampled else -1 for sampled in row.response_mask]
     elif known:
         row.extras |= {"version_min": min(known), "version_max": max(known)}
 
