@@ -104,15 +104,15 @@ def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
 
 
 def batch_of_rows(rows: Sequence[MergedRow], **columns: Any) -> RolloutBatch:
-    """Merged rows as one right-padded batch.
+    """Merged rows as one right-padded batch; a row with a call of unknown version has none.
 
     Args:
         rows: B rows.
         **columns: further columns of a `RolloutBatch`, one value a row.
     """
-    versions = [[-1 if version is None else version for version in row.versions] for row in rows]
+    versions = [[-1] * len(row.versions) if None in row.versions else row.versions for row in rows]
     advantages = [row.advantages for row in rows]
-    if any(version >= 0 for row in versions for version in row):
+    if any(version != -1 for row in versions for version in row):
         columns["versions"] = versions
     if any(value == value for row in advantages for value in row):
         columns["advantages"] = advantages
