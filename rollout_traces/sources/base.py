@@ -160,9 +160,10 @@ def top_keys(raw: bytes) -> list[str]:
     """Keys of the first JSON object in the text, which may be cut off anywhere.
 
     Args:
-        raw: UTF-8 text that begins with an object.
+        raw: UTF-8 text that begins with an object, or an array of them.
     """
-    if not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+    raw = raw.lstrip(b"\xef\xbb\xbf \t\r\n").removeprefix(b"[").lstrip()
+    if not raw.startswith(b"{"):
         return []
     depth, keys, text = 0, [], b""
     for match in _TOKEN.finditer(raw):

@@ -7,6 +7,7 @@ never taken apart by guessing.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,13 +21,32 @@ _ROLE_NAMES = {
     "model": "assistant",
     "agent": "assistant",
     "chatbot": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
     "developer": "system",
     "function": "tool",
     "observation": "tool",
     "ipython": "tool",
     "environment": "tool",
     "tool_response": "tool",
+    "tool_result": "tool",
+    "toolresult": "tool",
 }
+_CALLS = ("tool_use", "server_tool_use", "tool_call", "toolcall", "function_call")
+_RESULTS = ("tool_result", "function_call_output")
+_THINKING = ("thinking", "reasoning", "redacted_thinking")
+_MEDIA = (
+    "image",
+    "image_url",
+    "input_image",
+    "audio",
+    "input_audio",
+    "video",
+    "file",
+    "input_file",
+    "document",
+)
+"""Kinds of parts that no text shows: they are named in brackets."""
 _MARKED = (
     (re.compile(r"<\|im_start\|>([\w-]+)\n?"), "<|im_end|>"),
     (re.compile(r"<\|start_header_id\|>([\w-]+)<\|end_header_id\|>\n*"), "<|eot_id|>"),
@@ -37,12 +57,14 @@ _MARKED = (
 _TOOL_RESPONSE = re.compile(r"^\s*<tool_response>\n?(.*?)\n?</tool_response>\s*$", re.DOTALL)
 
 
-def messages_of(given: Any) -> list[dict[str, Any]] | None:
+def messages_of(given: Any, unread: Counter[str] | None = None) -> list[dict[str, Any]] | None:
     """OpenAI-style messages of what a dump calls a conversation.
 
     Args:
-        given: messages with `role` and `content` (or `from` and `value`), a text taken as one user message,
+        given: messages with `role` and `content` (or `from` and `value`), their content text or a list of parts as
+            OpenAI, Anthropic, Inspect and Pi have them; items of OpenAI's Responses; a text taken as one user message;
             or nothing.
+        unread: counts the kinds of parts that are not understood, which are named in brackets.
 
     Returns:
         The messages, content as text; None where it is no conversation.
@@ -51,41 +73,126 @@ def messages_of(given: Any) -> list[dict[str, Any]] | None:
         return [{"role": "user", "content": given}]
     if isinstance(given, Mapping):
         given = [given]
-    if not isinstance(given, Sequence) or not given:
+    if not isinstance(given, Sequence) or not given or not all(isinstance(item, Mapping) for item in given):
         return None
-    found = [_message(item) for item in given if isinstance(item, Mapping)]
-    return found if found and len(found) == len(given) else None
+    found: list[dict[str, Any]] = []
+    for item in given:
+        is_item = "role" not in item and "from" not in item and "type" in item
+        if is_item and found and item["type"] not in _RESULTS and found[-1]["role"] == "assistant":
+            _extend(found[-1], _of_item(item, unread))
+        else:
+            found += [_of_item(item, unread)] if is_item else _of_message(item, unread)
+    return found
 
 
-def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+def _of_message(item: Mapping[str, Any], unread: Counter[str] | None) -> list[dict[str, Any]]:
+    """A message; results of tools among a user's parts are messages before it."""
     role = str(item.get("role", item.get("from", "user"))).lower()
-    message: dict[str, Any] = {
-        "role": role if role in ROLES else _ROLE_NAMES.get(role, "user"),
-        "content": text_of(item.get("content", item.get("value"))),
-    }
-    if message["role"] == "user" and role not in ("user", "human"):
+    known = role if role in ROLES else _ROLE_NAMES.get(role, "user")
+    parts = _Parts(item.get("content", item.get("value")), unread)
+    message: dict[str, Any] = {"role": known, "content": "".join(parts.texts)}
+    if known == "user" and role not in ("user", "human"):
         message["name"] = role
-    for key in ("reasoning_content", "reasoning", "thinking"):
-        if isinstance(item.get(key), str) and item[key]:
-            message["reasoning_content"] = item[key]
-            break
-    calls = item.get("tool_calls")
-    if isinstance(calls, Sequence) and not isinstance(calls, str) and calls:
-        message["tool_calls"] = [_call(call, n) for n, call in enumerate(calls) if isinstance(call, Mapping)]
-    for key in ("tool_call_id", "name"):
+    thinking = next(
+        (item[k] for k in ("reasoning_content", "reasoning", "thinking") if isinstance(item.get(k), str)), ""
+    )
+    if thinking or parts.thinking:
+        message["reasoning_content"] = thinking or "\n".join(parts.thinking)
+    calls = [*_listed(item.get("tool_calls")), *_listed(item.get("function_call")), *parts.calls]
+    if role in ("function_call", "tool_call"):
+        calls, message["content"] = [_call_in_text(message["content"])], ""
+    if calls:
+        message["tool_calls"] = [_call(call, n) for n, call in enumerate(calls)]
+    for key, ours in (("tool_call_id", "tool_call_id"), ("toolCallId", "tool_call_id"), ("name", "name")):
         if isinstance(item.get(key), str):
-            message[key] = item[key]
+            message[ours] = item[key]
+    results = [_result(part) for part in parts.results]
+    return results if results and not message["content"] and not calls else [*results, message]
+
+
+def _of_item(item: Mapping[str, Any], unread: Counter[str] | None) -> dict[str, Any]:
+    """An item of OpenAI's Responses that is no message."""
+    if item["type"] in _RESULTS:
+        return _result(item)
+    parts = _Parts([item], unread)
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(parts.texts)}
+    if parts.thinking:
+        message["reasoning_content"] = "\n".join(parts.thinking)
+    if parts.calls:
+        message["tool_calls"] = [_call(call, n) for n, call in enumerate(parts.calls)]
     return message
+
+
+def _extend(message: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Adds what an item holds to the assistant's message before it."""
+    message["content"] += more["content"]
+    if "reasoning_content" in more:
+        message["reasoning_content"] = message.get("reasoning_content", "") + more["reasoning_content"]
+    if "tool_calls" in more:
+        message["tool_calls"] = [*message.get("tool_calls", ()), *more["tool_calls"]]
+
+
+class _Parts:
+    """A message's content, sorted: texts, thinking, calls of tools and their results."""
+
+    def __init__(self, content: Any, unread: Counter[str] | None) -> None:
+        self.texts: list[str] = []
+        self.thinking: list[str] = []
+        self.calls: list[Mapping[str, Any]] = []
+        self.results: list[Mapping[str, Any]] = []
+        if isinstance(content, (str, Mapping)):
+            content = [content]
+        for part in content if isinstance(content, Sequence) else [] if content is None else [str(content)]:
+            if not isinstance(part, Mapping):
+                self.texts.append(str(part))
+                continue
+            kind = str(part.get("type", "text")).lower()
+            if kind in _CALLS:
+                self.calls.append(part)
+            elif kind in _RESULTS:
+                self.results.append(part)
+            elif kind in _THINKING:
+                self.thinking.append(_thought(part))
+            else:
+                self.texts.append(_part(part, kind, unread))
+
+
+def _thought(part: Mapping[str, Any]) -> str:
+    for key in ("thinking", "reasoning", "text"):
+        if isinstance(part.get(key), str):
+            return part[key]
+    summary = part.get("summary") or part.get("content")
+    return text_of(summary) if summary else "[redacted]"
+
+
+def _result(part: Mapping[str, Any]) -> dict[str, Any]:
+    message = {"role": "tool", "content": text_of(part.get("content", part.get("output")))}
+    identity = part.get("tool_use_id", part.get("call_id"))
+    return message if identity is None else {**message, "tool_call_id": str(identity)}
+
+
+def _call_in_text(text: str) -> Mapping[str, Any]:
+    """A call that is written as JSON text."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, Mapping) else {"name": "", "arguments": text}
+
+
+def _listed(calls: Any) -> list[Mapping[str, Any]]:
+    given = [calls] if isinstance(calls, Mapping) else calls if isinstance(calls, Sequence) else []
+    return [call for call in given if isinstance(call, Mapping)]
 
 
 def _call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
     function = call.get("function")
     inner = function if isinstance(function, Mapping) else call
     name = inner.get("name", function if isinstance(function, str) else inner.get("function_name", ""))
-    arguments = inner.get("arguments", inner.get("args", inner.get("parameters", {})))
+    arguments: Any = next((inner[k] for k in ("arguments", "args", "parameters", "input") if k in inner), {})
     if not isinstance(arguments, str):
         arguments = orjson.dumps(arguments, default=str).decode()
-    identity = call.get("id", call.get("tool_call_id", call.get("call_id")))
+    identity = call.get("call_id", call.get("id", call.get("tool_call_id")))
     return {
         "id": str(identity) if identity else f"call_{number}",
         "type": "function",
@@ -95,28 +202,30 @@ def _call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 def text_of(content: Any) -> str:
     """A message's content as text: parts joined, pictures and the like named in brackets."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     if isinstance(content, Mapping):
         content = [content]
     if not isinstance(content, Sequence):
         return str(content)
-    return "".join(_part(part) for part in content)
+    return "".join(
+        _part(part, str(part.get("type", "text")) if isinstance(part, Mapping) else "text", None)
+        for part in content
+    )
 
 
-def _part(part: Any) -> str:
+def _part(part: Any, kind: str, unread: Counter[str] | None) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
         return str(part)
-    kind = str(part.get("type", "text"))
     for key in ("text", "reasoning", "refusal"):
         if isinstance(part.get(key), str):
             return part[key]
     if kind == "text" and isinstance(part.get("content"), str):
         return part["content"]
+    if unread is not None and kind not in _MEDIA:
+        unread[kind] += 1
     return f"[{kind.removesuffix('_url')}]"
 
 

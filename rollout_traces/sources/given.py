@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.batch import SPLITS, RolloutBatch
 from rollout_traces.errors import BatchError
-from rollout_traces.sources.formats.chat_jsonl import row_of
+from rollout_traces.sources.fields import Fields
+from rollout_traces.sources.formats.chat_jsonl import rows_of
+from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow
 
 
-def rows_given(item: Any) -> Iterator[tuple[int, str, list[RolloutRow], RolloutBatch | None]]:
+def rows_given(
+    item: Any, n: int, problems: Problems
+) -> Iterator[tuple[int, str, list[RolloutRow], RolloutBatch | None]]:
     """What one item of an iterator holds.
 
     Args:
         item: a `RolloutRow`; a mapping with `messages`; `(step, batch)` or `(step, split, batch)` with a
             `RolloutBatch` or a mapping of its arrays.
+        n: its number in the iterator.
+        problems: where values that cannot be understood are noted.
 
     Yields:
         Step, split, rows, and the batch where it is one.
@@ -27,8 +34,8 @@ def rows_given(item: Any) -> Iterator[tuple[int, str, list[RolloutRow], RolloutB
     if isinstance(item, RolloutRow):
         yield item.step, item.split, [item], None
     elif isinstance(item, Mapping):
-        row = row_of(dict(item), None, SPLITS[0], None)
-        yield row.step, row.split, [row], None
+        for row in rows_of(Fields(item, Path("given"), n, problems), None, SPLITS[0], n):
+            yield row.step, row.split, [row], None
     elif isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], int):
         step, batch = item[0], item[-1]
         split = item[1] if len(item) == 3 else SPLITS[0]

@@ -253,7 +253,7 @@ def _import_given(
     importer = loggers.import_of(name)
     try:
         for n, item in enumerate(source, 1):
-            for step, split, rows, batch in rows_given(item):
+            for step, split, rows, batch in rows_given(item, n, report.problems):
                 if batch is not None:
                     importer.add_batch(step, split, batch)
                 for row in rows:

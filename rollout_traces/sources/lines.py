@@ -6,8 +6,11 @@ without its line break is what a writer has not finished yet.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
+import io
+import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
+from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.problems import Problems
 
 MAX_LINE = 128 << 20
@@ -44,7 +48,7 @@ class Line(NamedTuple):
 
 
 def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) -> Iterator[Line]:
-    """Reads the objects of a JSON Lines file.
+    """Reads the objects of a JSON Lines file, or of a file that holds an array of them or spreads them over lines.
 
     Args:
         path: the file; `.gz` is read as gzip.
@@ -53,17 +57,19 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
         number: lines before it.
 
     Yields:
-        Each line that holds an object.
+        Each record that is an object; `stop` is 0 where the file has no line a record.
     """
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(_opened(path))
             if start:
                 file.seek(start)
+            elif is_no_lines(head_of(path)):
+                yield from _objects(file, path, problems)
+                return
         except OSError as error:
             problems.add(path, "unreadable_files", f"cannot be read ({error}).")
             return
-        limit = path.stat().st_size * MAX_RATIO + MAX_LINE if path.suffix == ".gz" else None
         offset = start
         while True:
             try:
@@ -81,14 +87,37 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
                 text = f"a line of {length:,} bytes, more than {MAX_LINE:,}; it is passed over."
                 problems.add(path, "overlong_lines", text, number)
                 raw = b""
-            if limit is not None and offset + length > limit:
-                text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
-                problems.add(path, "bombs", text, number)
+            if _is_bomb(path, offset + length, problems, number):
                 return
+            if offset == 0:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             value = _parsed(raw, path, number, problems) if raw.strip() else None
             if value is not None:
                 yield Line(number, offset, offset + length, value)
             offset += length
+
+
+def _objects(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Line]:
+    try:
+        for line, offset, raw in objects(file, MAX_LINE):
+            if _is_bomb(path, offset + len(raw), problems, line):
+                return
+            value = _parsed(raw if not raw.endswith(b"}") else raw + b"\n", path, line, problems)
+            if value is not None:
+                yield Line(line, offset, 0, value)
+    except TooLong as error:
+        problems.add(path, "overlong_lines", f"holds {error}; it is not read further.")
+    except (OSError, EOFError, zlib.error) as error:
+        text = f"cannot be read further ({error}); what came before is imported."
+        problems.add(path, "damaged_files", text)
+
+
+def _is_bomb(path: Path, n_bytes: int, problems: Problems, line: int) -> bool:
+    if path.suffix != ".gz" or n_bytes <= path.stat().st_size * MAX_RATIO + MAX_LINE:
+        return False
+    text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
+    problems.add(path, "bombs", text, line)
+    return True
 
 
 def _parsed(raw: bytes, path: Path, number: int, problems: Problems) -> dict[str, Any] | None:
@@ -150,8 +179,12 @@ def head_of(path: Path, size: int = 1 << 16) -> bytes:
 
 
 def first_object(head: bytes) -> dict[str, Any] | None:
-    """The first JSON object among the whole lines of a head; None where there is none."""
-    for raw in head.split(b"\n")[:5]:
+    """The first JSON object that a head holds whole; None where it holds none."""
+    if is_no_lines(head):
+        raws = [raw for _, _, raw in itertools.islice(objects(io.BytesIO(head), len(head)), 1)]
+    else:
+        raws = head.removeprefix(codecs.BOM_UTF8).split(b"\n")[:5]
+    for raw in raws:
         if raw.strip():
             try:
                 value = loads(raw)

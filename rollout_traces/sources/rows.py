@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from rollout_traces.plain_values import INFINITE
 from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
+_DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 RE_ENCODED = "re-encoded"
 """What `extras["ids_from"]` says of ids that were made from text and may differ from those trained on."""
 
@@ -156,14 +158,13 @@ def identity_of(row: RolloutRow) -> tuple[bytes, bool]:
 
 
 def number(value: Any) -> float | None:
-    """A float, None for what is no finite or infinite number (booleans are 0 and 1, `"Infinity"` is one)."""
-    if value is None or isinstance(value, str):
-        return INFINITE.get(value) if isinstance(value, str) else None
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
+    """A float, None for what is none; booleans are 0 and 1, texts what they spell (`"0.5"`, `"Infinity"`)."""
+    if value is None or (isinstance(value, str) and value not in INFINITE and not _DECIMAL.fullmatch(value)):
         return None
-    return found
+    try:
+        return INFINITE[value] if isinstance(value, str) and value in INFINITE else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def numbers(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, float | None]:

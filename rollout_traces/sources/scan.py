@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.sources.base import Claim, Format, Found, Head
+from rollout_traces.sources.base import Claim, Format, Found, Head, number_in, split_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.registry import format_named, formats
 
@@ -71,7 +72,8 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
     Args:
         paths: what to look into.
         problems: where files that cannot be read and folders without rollouts are noted.
-        file_format: a format's name where its recognition is not to be asked; `auto`: the first that claims a file.
+        file_format: a format's name, which every file is read as that is named itself, and in folders those that
+            it recognises and those of JSON; `auto`: the first that claims a file.
 
     Returns:
         The runs, in the order of their folders.
@@ -88,6 +90,8 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         for file, info in files_below(path, problems):
             n_seen += 1
             found = recognise(file, asked, problems, info)
+            if found is None and file_format != "auto" and (file == path or _may_be_read(file, asked[0])):
+                found = Found(file, asked[0], _forced(file), info.st_size, info.st_mtime_ns)
             if found is not None:
                 n_found += 1
                 runs.setdefault(found.claim.root, []).append(found)
@@ -97,12 +101,32 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
                 if not n_seen
                 else f"holds {n_seen} files, none of them rollouts of a format that is known"
             )
+            if path.is_file():
+                what = _why_not(Head(path))
             problems.add(path, "nothing_found", f"{what}. Known: {', '.join(formats())}.")
     names = _names(list(runs), paths)
     return [
         FoundRun(root, files[0].claim.run or names[root], _ordered(files))
         for root, files in sorted(runs.items())
     ]
+
+
+def _why_not(head: Head) -> str:
+    """What a file is that no format claims."""
+    if head.raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head.raw[1:4:2] == b"\0\0":
+        return "is UTF-16 text. Expected UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    keys = ", ".join(sorted(head.keys))[:300]
+    return f"is of no format that is known; its first record has {keys or 'no keys'}"
+
+
+def _may_be_read(path: Path, asked: Format) -> bool:
+    return asked.lines and path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson"))
+
+
+def _forced(path: Path) -> Claim:
+    """What a file is taken for that a format does not recognise and is to read."""
+    step = number_in(r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", path.stem, path.parent.name)
+    return Claim(path.parent, step, split_of(path.name, path.parent.name), order=path.name)
 
 
 def recognise(

@@ -16,9 +16,11 @@ def runs_of(path: Path, problems: Problems | None = None, file_format: str = "au
     return scan([path], Problems() if problems is None else problems, file_format)
 
 
-def rows_of(path: Path, problems: Problems | None = None, **options: object) -> list[RolloutRow]:
+def rows_of(
+    path: Path, problems: Problems | None = None, file_format: str = "auto", **options: object
+) -> list[RolloutRow]:
     """Every rollout of a file or folder, in the order of an import."""
     problems = Problems() if problems is None else problems
-    found = [file for run in runs_of(path, problems) for file in run.files]
+    found = [file for run in runs_of(path, problems, file_format) for file in run.files]
     asked = ReadOptions(**options)  # type: ignore[arg-type]
     return [row for file in found for row, _, _ in file.format.rows(file, problems, asked)]

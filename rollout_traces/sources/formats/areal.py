@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number
+from rollout_traces.sources.rows import RolloutRow
 
 
 class Areal(Format):
@@ -36,14 +37,15 @@ class Areal(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
-            step = found.claim.step if found.claim.step is not None else value.get("tail_version")
-            if not isinstance(step, int):
+            fields = Fields(value, found.path, record.number, problems)
+            step = found.claim.step if found.claim.step is not None else fields.whole("tail_version")
+            if step is None:
                 text = "neither the folder nor tail_version says which step it is of; it is passed over."
                 problems.add(found.path, "rows_without_step", text, record.number)
                 continue
             prompt, reply = _texts(value)
             task = value.get("task_id")
-            n_tokens = number(value.get("seqlen"))
+            n_tokens = fields.number("seqlen")
             yield (
                 RolloutRow(
                     step=step,
@@ -51,7 +53,7 @@ class Areal(Format):
                     line=record.number,
                     prompt_text=prompt,
                     reply_text=reply,
-                    reward=number(value.get("reward")),
+                    reward=fields.number("reward"),
                     group=f"task {task}",
                     sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",
                     metrics={} if n_tokens is None else {"seqlen": n_tokens},

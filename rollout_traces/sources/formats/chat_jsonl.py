@@ -1,36 +1,56 @@
-"""Chat JSONL: `messages` (or `conversations`, or `prompt` and `completion`) and whatever else; any number is a column."""
+"""Conversations, or prompts with their replies and rewards, under the names that people give them: JSONL and arrays.
+
+A prompt with a list of replies is a group. A number that is none of these is a column, a text an extra.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
-_STEPS = ("step", "global_step", "training_step", "iteration")
-_REWARDS = ("reward", "rewards", "score", "total_reward")
-_GROUPS = ("group", "group_id", "prompt_id", "uid", "example_id", "task_id", "id_prompt")
-_KNOWN = {
-    *_STEPS, *_REWARDS, *_GROUPS, "messages", "conversations", "prompt", "completion", "response", "tools", "split",
-    "advantage", "source", "data_source", "dataset", "answer", "ground_truth", "stop_reason", "finish_reason", "id",
-    "episode_id", "success",
-}  # fmt: skip
+_CHATS = ("messages", "conversations", "conversation", "chat", "dialogue")
+_PROMPTS = ("prompt", "prompts", "question", "query", "instruction", "problem", "input", "prompt_text")
+_REPLIES = (
+    "completion", "completions", "response", "responses", "output", "outputs", "generation", "generations",
+    "generated_text", "model_output", "model_response", "prediction", "reply",
+)  # fmt: skip
+_STEPS = ("step", "global_step", "training_step", "train_step", "iteration")
+_REWARDS = (
+    "reward", "rewards", "score", "scores", "total_reward", "final_reward", "reward_score", "return",
+)  # fmt: skip
+_GROUPS = (
+    "group", "group_id", "prompt_id", "uid", "example_id", "task_id", "id_prompt", "problem_id", "question_id",
+    "prompt_idx",
+)  # fmt: skip
+_TRUTHS = ("ground_truth", "answer", "label", "target", "gold", "reference", "expected", "solution")
+_SOURCES = ("source", "data_source", "dataset", "env", "task")
+_STOPS = ("stop_reason", "finish_reason")
+_NESTED = ("metrics", "metadata", "info", "extra_info")
+_KNOWN = frozenset({
+    *_CHATS, *_PROMPTS, *_REPLIES, *_STEPS, *_REWARDS, *_GROUPS, *_TRUTHS, *_SOURCES, *_STOPS, *_NESTED, "system",
+    "tools", "split", "advantage", "advantages", "id", "episode_id", "success", "reward_components",
+})  # fmt: skip
+_TOTALS = ("reward", "total", "score")
 
 
 class ChatJsonl(Format):
-    """One conversation a line. The last format that is asked: it takes what no other one knows."""
+    """One conversation, or one prompt, a record. The last format that is asked: it takes what no other one knows."""
 
     name = "chat"
-    title = "chat JSONL"
+    title = "conversations, or prompts with replies"
 
     def claim(self, head: Head) -> Claim | None:
         if not head.path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
             return None
-        if not head.keys & {"messages", "conversations"} and not head.has("prompt", "completion"):
+        has_reply = head.keys & {*_REPLIES} or ("answer" in head.keys and head.keys & {*_REWARDS})
+        if not head.keys & {*_CHATS} and not (head.keys & {*_PROMPTS} and has_reply):
             return None
         step = number_in(
             r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", head.path.stem, head.path.parent.name
@@ -46,59 +66,122 @@ class ChatJsonl(Format):
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
+        left_out: set[str] = set()
         for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            row = row_of(value, found.claim.step, found.claim.split, record.number)
-            if row.messages is None:
-                text = "messages: expected a list of messages with role and content; the row has its numbers alone."
-                problems.add(found.path, "rows_without_text", text, record.number)
-            yield row, record.stop, record.number
+            fields = Fields(record.value, found.path, record.number, problems)
+            _say_left_out(record.value, left_out, found.path, problems, record.number)
+            for row in rows_of(fields, found.claim.step, found.claim.split, record.number):
+                if row.messages is None:
+                    text = f"{_named(record.value)}: expected messages, or a prompt and a reply; the row has its numbers alone."
+                    problems.add(found.path, "rows_without_text", text, record.number)
+                yield row, record.stop, record.number
 
 
-def row_of(value: dict[str, Any], step: int | None, split: str, line: int | None) -> RolloutRow:
-    """A rollout of a record with messages.
+def rows_of(fields: Fields, step: int | None, split: str, line: int | None) -> Iterator[RolloutRow]:
+    """The rollouts of a record: one, or as many as its prompt has replies.
 
     Args:
-        value: the record.
+        fields: the record.
         step: its step where the record does not say one.
         split: its split where the record does not say one.
         line: its line.
     """
-    said = next((value[key] for key in _STEPS if isinstance(value.get(key), int)), None)
-    reward = next((value[key] for key in _REWARDS if key in value), None)
-    group = next((value[key] for key in _GROUPS if isinstance(value.get(key), (str, int))), None)
-    messages, n_prompt = _conversation(value)
-    return RolloutRow(
-        step=said if said is not None else step or 0,
-        split=split_of(value["split"]) if isinstance(value.get("split"), str) else split,
-        line=line,
-        messages=messages,
-        n_prompt_messages=n_prompt,
-        tools=value.get("tools") if isinstance(value.get("tools"), list) else None,
-        reward=number(reward),
-        components=numbers(reward) if isinstance(reward, dict) else {},
-        advantage=number(value.get("advantage")),
-        group=group,
-        sample_id=value.get("id"),
-        episode=str(value["episode_id"]) if value.get("episode_id") is not None else None,
-        ground_truth=value.get("ground_truth", value.get("answer")),
-        success=value.get("success") if isinstance(value.get("success"), (bool, int)) else None,
-        metrics=numbers(value, but=tuple(_KNOWN)),
-        extras={k: v for k, v in scalars(value, but=tuple(_KNOWN)).items() if isinstance(v, str)},
-        source=_first(value, ("source", "data_source", "dataset")),
-        stop_reason=_first(value, ("stop_reason", "finish_reason")),
-    )
+    value = fields.record
+    said = fields.whole(*_STEPS)
+    chats, n_prompt = _conversations(fields)
+    rewards = _each(fields.first(*_REWARDS), len(chats))
+    stops = _each(fields.first(*_STOPS), len(chats))
+    advantages = _each(fields.first("advantage", "advantages"), len(chats))
+    ids = _each(value.get("id"), len(chats))
+    own = [fields.first(name) for name in _NESTED]
+    nested = {k: v for part in own if isinstance(part, Mapping) for k, v in part.items()}
+    others = {**nested, **{k: v for k, v in value.items() if k not in _KNOWN}}
+    group = fields.first(*_GROUPS)
+    for n, messages in enumerate(chats):
+        reward, components = _reward(fields, rewards[n])
+        parts = value.get("reward_components")
+        yield RolloutRow(
+            step=said if said is not None else step or 0,
+            split=split_of(value["split"]) if isinstance(value.get("split"), str) else split,
+            line=line,
+            messages=messages,
+            n_prompt_messages=n_prompt,
+            tools=value.get("tools") if isinstance(value.get("tools"), list) else None,
+            reward=reward,
+            components={**components, **(numbers(parts) if isinstance(parts, Mapping) else {})},
+            advantage=None if advantages[n] is None else fields.read_number("advantage", advantages[n]),
+            group=group if isinstance(group, (str, int)) else f"record {line}" if len(chats) > 1 else None,
+            sample_id=ids[n],
+            episode=fields.text("episode_id"),
+            ground_truth=next((value[k] for k in _TRUTHS if k in value and k != _reply_key(value)), None),
+            success=value.get("success") if isinstance(value.get("success"), (bool, int)) else None,
+            metrics=numbers(others),
+            extras={k: v for k, v in scalars(others).items() if isinstance(v, str)},
+            source=next((value[k] for k in _SOURCES if isinstance(value.get(k), str)), None),
+            stop_reason=stops[n] if isinstance(stops[n], str) else None,
+        )
 
 
-def _first(value: dict[str, Any], keys: tuple[str, ...]) -> str | None:
-    return next((value[key] for key in keys if isinstance(value.get(key), str)), None)
+def _conversations(fields: Fields) -> tuple[list[list[dict[str, Any]] | None], int | None]:
+    """The conversations of a record, and how many messages of each are the prompt."""
+    value = fields.record
+    system = value.get("system")
+    before = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    key = next((key for key in _CHATS if isinstance(value.get(key), (list, Mapping))), None)
+    if key is not None:
+        messages = fields.read_messages(key, value[key])
+        if messages is not None and (prompt := fields.messages("prompt")) and _reply_key(value) is None:
+            return [[*before, *prompt, *messages]], len(before) + len(prompt)
+        if messages is not None:
+            return [[*before, *messages]], None
+    prompt = fields.messages(*_PROMPTS) or []
+    name = _reply_key(value)
+    given = value.get(name) if name is not None else None
+    several = isinstance(given, list) and not any(isinstance(item, Mapping) for item in given)
+    replies = [_reply(fields, str(name), each) for each in (given if several and given else [given])]
+    return [[*before, *prompt, *reply] or None for reply in replies], len(before) + len(prompt)
 
 
-def _conversation(value: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, int | None]:
-    for key in ("messages", "conversations"):
-        if key in value:
-            return messages_of(value[key]), None
-    prompt = messages_of(value.get("prompt")) or []
-    reply = value.get("completion", value.get("response"))
-    after = [{"role": "assistant", "content": reply}] if isinstance(reply, str) else messages_of(reply) or []
-    return ([*prompt, *after] or None), len(prompt)
+def _reply(fields: Fields, key: str, given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, str):
+        return [{"role": "assistant", "content": given}]
+    found = None if given is None else fields.read_messages(key, given)
+    if found and isinstance(given, Mapping) and "role" not in given and "from" not in given:
+        found[0]["role"] = "assistant"
+    return found or []
+
+
+def _reply_key(value: Mapping[str, Any]) -> str | None:
+    known = next((key for key in _REPLIES if value.get(key) is not None), None)
+    if known is None and value.get("answer") is not None and any(k in value for k in _REWARDS):
+        return None if any(key in value for key in _CHATS) else "answer"
+    return known
+
+
+def _each(value: Any, n: int) -> Sequence[Any]:
+    """A value for each of the replies: its list where it has one as long, else the one for all."""
+    return value if isinstance(value, list) and len(value) == n and n > 1 else [value] * n
+
+
+def _reward(fields: Fields, given: Any) -> tuple[float | None, dict[str, Any]]:
+    if isinstance(given, Mapping):
+        components = numbers(given)
+        return next((components[name] for name in _TOTALS if name in components), None), components
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    return (None if given is None else fields.read_number("reward", given)), {}
+
+
+def _say_left_out(
+    value: Mapping[str, Any], known: set[str], path: Path, problems: Problems, line: int
+) -> None:
+    """Notes, once a file, the keys whose lists and mappings no column holds."""
+    for key, item in value.items():
+        if isinstance(item, (list, dict)) and item and key not in _KNOWN and key not in known:
+            known.add(key)
+            text = f"{key}: holds a {type(item).__name__}, which no column can; it is left out, in all lines."
+            problems.add(path, "keys_left_out", text, line)
+
+
+def _named(value: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, value))[:120] or "an empty object"

@@ -11,6 +11,7 @@ from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number
@@ -42,11 +43,12 @@ class NemoRl(Format):
         step = found.claim.step
         for record in json_lines(found.path, problems, start, line):
             value = {key: _one(item) for key, item in record.value.items()}
+            fields = Fields(value, found.path, record.number, problems)
             row = RolloutRow(
                 step=step if step is not None else 0,
                 split=found.claim.split,
                 line=record.number,
-                reward=number(value.get("rewards")),
+                reward=fields.number("rewards"),
                 sample_id=record.value.get("idx", record.number - 1),
                 source=_agent(value.get("agent_ref")),
             )

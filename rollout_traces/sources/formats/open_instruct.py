@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers
+from rollout_traces.sources.rows import RolloutRow, numbers
 
 
 class OpenInstruct(Format):
@@ -29,12 +30,10 @@ class OpenInstruct(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
+            fields = Fields(value, found.path, record.number, problems)
+            step = fields.whole("step")
             prompt, response = value.get("prompt_tokens"), value.get("response_tokens")
-            if (
-                not isinstance(value.get("step"), int)
-                or not isinstance(prompt, list)
-                or not isinstance(response, list)
-            ):
+            if step is None or not isinstance(prompt, list) or not isinstance(response, list):
                 text = "step, prompt_tokens or response_tokens is missing; the row is passed over."
                 problems.add(found.path, "rows_refused", text, record.number)
                 continue
@@ -50,14 +49,14 @@ class OpenInstruct(Format):
             truth = value.get("ground_truth")
             yield (
                 RolloutRow(
-                    step=value["step"],
+                    step=step,
                     split=TRAIN,
                     line=record.number,
                     input_ids=prompt + response,
                     loss_mask=mask,
                     tracks=tracks,
-                    reward=number(value.get("reward")),
-                    advantage=number(value.get("advantage")),
+                    reward=fields.number("reward"),
+                    advantage=fields.number("advantage"),
                     group=value.get("prompt_idx"),
                     sample_id=value.get("sample_idx"),
                     source=str(value["dataset"]) if value.get("dataset") is not None else None,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, scalars
+from rollout_traces.sources.rows import RolloutRow, scalars
 
 
 class SkyrlEvals(Format):
@@ -34,6 +35,7 @@ class SkyrlEvals(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
+            fields = Fields(value, found.path, record.number, problems)
             prompt, reply, score = value.get("input_prompt"), value.get("output_response"), value.get("score")
             truth = (
                 (value.get("env_extras") or {}).get("reward_spec")
@@ -47,7 +49,7 @@ class SkyrlEvals(Format):
                     line=record.number,
                     prompt_text=prompt if isinstance(prompt, str) else None,
                     reply_text=reply if isinstance(reply, str) else None,
-                    reward=float(np.sum(score)) if isinstance(score, list) else number(score),
+                    reward=float(np.sum(score)) if isinstance(score, list) else fields.number("score"),
                     stop_reason=value.get("stop_reason"),
                     source=value.get("data_source"),
                     ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,

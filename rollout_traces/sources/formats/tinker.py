@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers
@@ -29,9 +30,10 @@ class Tinker(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
-            step, group = value.get("iteration"), value.get("group_idx")
-            if not isinstance(step, int):
-                text = f"iteration: seen {step!r}. Expected an integer; the row is passed over."
+            fields = Fields(value, found.path, record.number, problems)
+            step, group = fields.whole("iteration"), value.get("group_idx")
+            if step is None:
+                text = f"iteration: seen {value.get('iteration')!r}. Expected an integer; the row is passed over."
                 problems.add(found.path, "rows_without_step", text, record.number)
                 continue
             steps = [s for s in value.get("steps") or [] if isinstance(s, dict)]
@@ -46,7 +48,7 @@ class Tinker(Format):
                     if value.get("split") == "train"
                     else split_of(str(value.get("split")), "eval"),
                     line=record.number,
-                    reward=number(value.get("total_reward")),
+                    reward=fields.number("total_reward"),
                     components=_final(value),
                     group=group,
                     sample_id=f"{group}-{value.get('traj_idx')}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow
@@ -43,12 +44,13 @@ class TokenExport(Format):
         for record in json_lines(found.path, problems, start, line):
             value = record.value
             ids, mask = value.get("token_ids"), value.get("loss_mask")
-            step = value.get("step", found.claim.step)
+            step = Fields(value, found.path, record.number, problems).whole("step")
+            step = found.claim.step if step is None else step
             if (
                 not isinstance(ids, list)
                 or not isinstance(mask, list)
                 or len(ids) != len(mask)
-                or not isinstance(step, int)
+                or step is None
             ):
                 text = "step, token_ids or loss_mask is missing, or they differ in length; the row is passed over."
                 problems.add(found.path, "rows_refused", text, record.number)

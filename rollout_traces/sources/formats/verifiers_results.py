@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines, loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
@@ -34,12 +34,13 @@ class VerifiersResults(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
-            prompt = messages_of(value.get("prompt")) or []
+            fields = Fields(value, found.path, record.number, problems)
+            prompt = fields.messages("prompt") or []
             reply = value.get("completion")
             reply = (
                 [{"role": "assistant", "content": reply}]
                 if isinstance(reply, str)
-                else messages_of(reply) or []
+                else fields.messages("completion") or []
             )
             named = value.get("metrics") if isinstance(value.get("metrics"), dict) else None
             timing = value.get("timing")
@@ -53,7 +54,7 @@ class VerifiersResults(Format):
                     messages=[*prompt, *reply] or None,
                     n_prompt_messages=len(prompt),
                     tools=_listed(value.get("tool_defs")),
-                    reward=number(value.get("reward")),
+                    reward=fields.number("reward"),
                     metrics=numbers(named if named is not None else value, but=_FIELDS),
                     group=f"example {value.get('example_id')}",
                     prompt_key=f"example-{value.get('example_id')}",

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
+from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
 _KIND_OF_FOLDER = re.compile(
     r"^(?:rollout|validation|val|train|generation)s?(?:[_\-](?:data|dir|dump|generations?|rollouts?|samples?))*$"
@@ -44,12 +45,13 @@ class Verl(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
             value = record.value
-            step = value.get("step", found.claim.step)
-            if not isinstance(step, int):
+            fields = Fields(value, found.path, record.number, problems)
+            step = fields.whole("step") if "step" in value else found.claim.step
+            if step is None:
                 problems.add(
                     found.path,
                     "rows_without_step",
-                    f"step: seen {step!r}. Expected an integer.",
+                    f"step: seen {value.get('step')!r}. Expected an integer.",
                     record.number,
                 )
                 continue
@@ -68,7 +70,7 @@ class Verl(Format):
                 line=record.number,
                 prompt_text=prompt if isinstance(prompt, str) else None,
                 reply_text=reply if isinstance(reply, str) else None,
-                reward=number(value.get("score")),
+                reward=fields.number("score"),
                 group=_group_of(uid) if isinstance(uid, str) else None,
                 sample_id=uid if uid is not None else value.get("request_id"),
                 ground_truth=value.get("gts"),
