@@ -37,9 +37,10 @@ class EarlierVisits:
         return np.where(n > 0, total / np.maximum(n, 1), np.nan)
 
     def adjusted(self, name: str, means: np.ndarray, side: np.ndarray) -> np.ndarray | None:
-        """Group means net of what the prompts' earlier visits let expect (analysis of covariance, slope in 0 to 1).
+        """Group means net of what the prompts' earlier visits let expect: their mean, drawn to that of all prompts.
 
-        The slope comes from the groups that are not A's, whose own earlier visits tell what prompts gain meanwhile.
+        A mean over n rollouts counts by n / (n + k), k the variance inside prompts over that between them (empirical
+        Bayes; Efron and Morris 1975). Both come from the groups that are not A's.
 
         Args:
             name: the column.
@@ -58,10 +59,13 @@ class EarlierVisits:
         few = others.sum() < FEWEST_VISITED or mine < FEWEST_VISITED
         if few or mine < MOSTLY * (np.isfinite(means) & (side == A)).sum():
             return None
-        x, y = before[others], means[others]
-        spread = float(x.var())
-        slope = float(np.clip(((x - x.mean()) * (y - y.mean())).mean() / spread, 0, 1)) if spread > 0 else 0.0
-        return np.where(both, means - slope * (before - x.mean()), np.nan) if slope > 0 else None
+        n = self.count[name][self.stop] - self.count[name][self.start]
+        x, y = before - before[others].mean(), means - means[others].mean()
+        between = float((x * y)[others].mean())
+        if between <= 0:
+            return None
+        within = max(float((x[others] ** 2).mean()) - between, 0.0) / float((1 / n[others]).mean())
+        return np.where(both, means - n / np.maximum(n + within / between, 1.0) * x, np.nan)
 
 
 def read_earlier_visits(

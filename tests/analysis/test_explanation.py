@@ -9,6 +9,8 @@ import pytest
 from benchmarks.step_power import asked, run_of, told
 from rollout_traces.analysis import Explanation, Selection, explain
 from rollout_traces.analysis.columns_compared import ColumnsCompared
+from rollout_traces.analysis.earlier_visits import EarlierVisits
+from rollout_traces.analysis.rows import A, B
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
@@ -92,6 +94,28 @@ class TestFindings:
         rows = steps(14, groups=12, source=lambda s, g, i: "run; do this" if s == 13 and g % 2 else "math")
         found = explain(table(rows), Selection("run", "rollout", (13, 13)))
         assert any("“run; do this”" in f.sentence for f in found.findings)
+
+
+class TestEarlierVisits:
+    def test_what_a_prompt_got_before_counts_by_how_often_it_was_asked(self):
+        rng = np.random.default_rng(2)
+        visits = rng.integers(1, 40, 300)
+        ability = rng.normal(0, 1, 300)
+        before = ability + rng.normal(0, 2, 300) / np.sqrt(visits)
+        now = ability + rng.normal(0, 0.1, 300)
+        earlier = EarlierVisits(
+            np.arange(300),
+            np.arange(1, 301),
+            {"reward": np.r_[0.0, np.cumsum(visits)]},
+            {"reward": np.r_[0.0, np.cumsum(visits * before)]},
+        )
+        side = np.where(np.arange(300) < 20, A, B)
+        net = earlier.adjusted("reward", now, side)
+        best = now - ability  # what is left where the prompts' own levels are known
+        expected = before * visits / (visits + 4)
+        assert np.corrcoef(net, now - expected)[0, 1] > 0.995
+        rarely = visits < 4
+        assert np.var(net[rarely] - best[rarely]) < 0.9 * np.var(before[rarely] - ability[rarely])
 
 
 class TestPower:
