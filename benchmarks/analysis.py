@@ -19,8 +19,8 @@ from rollout_traces.analysis.evaluations import flips
 from rollout_traces.analysis.explanation import explain
 from rollout_traces.analysis.prompts import list_prompts
 from rollout_traces.analysis.run_report import diagnose
-from rollout_traces.analysis.seen import first_seen
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.timeline import first_seen
 
 GOALS = {
     "explain a step": 0.5,

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from rollout_traces.analysis.finding import Finding
     from rollout_traces.analysis.prompts import PromptList, list_prompts, prompt_over_time
     from rollout_traces.analysis.run_report import RunReport, diagnose
-    from rollout_traces.analysis.seen import FirstSeen, first_seen
     from rollout_traces.analysis.selections import Selection
-    from rollout_traces.analysis.timeline import Event, events
+    from rollout_traces.analysis.timeline import Event, FirstSeen, events, first_seen
 
 _WHERE = {
     "Diagnosis": "diagnosis",
@@ -29,8 +28,8 @@ _WHERE = {
     "Explanation": "explanation",
     "Finding": "finding",
     "explain": "explanation",
-    "FirstSeen": "seen",
-    "first_seen": "seen",
+    "FirstSeen": "timeline",
+    "first_seen": "timeline",
     "Flip": "evaluations",
     "Flips": "evaluations",
     "flips": "evaluations",

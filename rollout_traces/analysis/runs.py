@@ -163,7 +163,7 @@ def setting_entries(relations: Relations, run: str, split: str = "rollout") -> l
         setting_entry(
             step,
             each.key,
-            f"{quoted(each.key)} was changed at step {step}, where the run was resumed: {_value(each.a)} to {_value(each.b)}.",
+            f"{quoted(each.key)} was changed at step {step}, where the run was resumed: {setting_text(each.a)} to {setting_text(each.b)}.",
         )
         for step, changed in settings_of_attempts(config(run), attempts)
         for each in changed
@@ -190,12 +190,13 @@ def settings_sentences(store: Any, name: str) -> list[str]:
     """What was set otherwise than in the run before, a sentence each."""
     before, changed = settings_changed(store, name)
     return [
-        f"{quoted(each.key)} is {_value(each.b)}; {_value(each.a)} in {quoted(before)}, the run before."
+        f"{quoted(each.key)} is {setting_text(each.b)}; {setting_text(each.a)} in {quoted(before)}, the run before."
         for each in changed
     ]
 
 
-def _value(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """A setting's value in a sentence."""
     return "not set" if value is None else quoted(value, LONGEST_SETTING)
 
 

@@ -1,47 +1,78 @@
-"""A run as a timeline: first and last seen, change points, attempts, gaps in steps, engines, diagnoses."""
+"""A run as a timeline: settings, movements, what came and went, attempts, gaps in steps."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.in_words import column_text, literal, percent, value_text
-from rollout_traces.analysis.relations import Relations, as_arrays, written
+from rollout_traces.analysis.in_words import TAGS, column_text, percent, value_filter, value_text
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    quoted,
+    sql_text,
+    unit_over_steps,
+    written,
+)
 from rollout_traces.analysis.run_report import RunReport, diagnose
-from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed
+from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed, setting_text
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.seen import FirstSeen, first_seen, seen_query
-from rollout_traces.quoting import quoted
+from rollout_traces.flags import needs_text
+from rollout_traces.quoting import quoted as in_quotes
 
 Kind = Literal["change", "first seen", "last seen", "attempt", "gap", "config"]
-LONGEST_SETTING = 120
-"""Characters of a setting's value in a sentence."""
 EARLY = 3
 """What is first seen within so many steps of the run's start is how the run is, not an event."""
-FOLLOWED = frozenset(
-    [
-        "source",
-        "engine",
-        "stop_reason",
-        "reward_status",
-        "discard_reason",
-        "flags",
-        "tool_names",
-        "error_signatures",
-    ]
-)
-"""Columns of which every value is followed."""
-MOST_OF_EXTRA = 12
-"""A text that the trainer put beside the rollouts is followed where it has at most so many values ..."""
-REGULAR = 0.5
-"""... and a value of it that was there in so many of the steps from its first to its last ..."""
-LEAST_STEPS = 5
-"""... and in at least so many steps: what differs from prompt to prompt comes and goes all the time."""
+FOLLOWED = frozenset(("source", "engine", "stop_reason", "reward_status", "discard_reason", *TAGS))
+"""Columns of which every value is followed ..."""
+MOST_OF_FURTHER = 12
+"""... beside those that the trainer put beside the rollouts, where they have at most so many values."""
+RARE_TEXTS = frozenset(("answer",))
+"""Text columns with too many values to follow each over the steps."""
+FEWEST_ROWS, SMALLEST_SHARE = 3, 0.01
+"""A value is seen in a step where so many rollouts, and that share of them, have it."""
+GONE_FOR, GONE_PART = 3, 10
+"""A value has stopped where so many later steps, and one in so many of the run's, no longer have it."""
+BY_CHANCE = 1e-3
+"""Chance, of a value at a constant rate, to be missing in all steps before or after, below which it came or went."""
+GAP, FEWEST_STEPS = 3, 4
+"""A gap is longer than so many usual distances of steps, of a run with that many steps."""
+
+
+@dataclass(frozen=True)
+class FirstSeen:
+    """When a value came and went.
+
+    Attributes:
+        column: text or tag column.
+        value: the value.
+        first: first step in which it was seen.
+        last: last step in which it was seen.
+        n_rows: rollouts that have it, over the run.
+        n_steps: steps in which it was seen.
+        share_since: its share of the rollouts of the steps from `first` on, of those that know the column.
+        rows_before: rollouts that knew the column before `first`.
+        new: whether no rollout of the steps before `first` had it, and not by chance.
+        stopped: whether at least three later steps, and a tenth of the run, no longer have it, and not by chance.
+        traced_only: whether only traced rollouts can have it.
+    """
+
+    column: str
+    value: str
+    first: int
+    last: int
+    n_rows: int
+    n_steps: int
+    share_since: float
+    rows_before: int
+    new: bool
+    stopped: bool
+    traced_only: bool
 
 
 @dataclass(frozen=True)
@@ -67,6 +98,88 @@ class Event:
     query: str = ""
 
 
+def first_seen(
+    relations: Relations, run: str, split: str = "rollout", columns: RolloutColumns | None = None
+) -> list[FirstSeen]:
+    """First and last step of every value of every text column, flag, tool and error of a run.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        split: the split.
+        columns: what `rollouts` has; looked up where it is not given.
+
+    Returns:
+        In order of first step; values that were never seen in enough rollouts of a step are left out.
+    """
+    scope = RunScope(relations, run, split, columns)  # type: ignore[arg-type]
+    found: list[FirstSeen] = []
+    for name in (*scope.columns.texts, *scope.columns.tags):
+        if name not in RARE_TEXTS:
+            found += _of_column(scope, name)
+    return sorted(found, key=lambda each: (each.first, -each.n_rows, each.column, each.value))
+
+
+def _of_column(scope: RunScope, name: str) -> Iterator[FirstSeen]:
+    rows = scope.relations.sql(_seen_query(scope, name)).to_pylist()
+    moved = [row["value"] for row in rows if row["new"] or row["stopped"]]
+    query = (
+        f"select v, count(distinct unit) as n from (select {_each(scope.columns, name)} as v, "
+        f"{unit_over_steps(scope.columns, one_run=True)} as unit from rollouts where {scope.scope}) "
+        "where list_contains(?, v) group by v"
+    )
+    counted = scope.relations.sql(query, [*scope.params, moved]).to_pylist() if moved else []
+    groups = {row["v"]: row["n"] for row in counted}
+    for row in rows:
+        # at a constant rate, n independent groups all lie in a part of the run with the chance part ** n
+        by_chance = [row.pop(part) ** groups.get(row["value"], 0) >= BY_CHANCE for part in ("since", "until")]
+        new, stopped = row["new"] and not by_chance[0], row["stopped"] and not by_chance[1]
+        yield FirstSeen(name, **{**row, "new": new, "stopped": stopped})
+
+
+def _each(columns: RolloutColumns, name: str) -> str:
+    return f"unnest(list_distinct({quoted(name)}))" if name in columns.tags else quoted(name)
+
+
+def _seen_query(scope: RunScope, column: str, value: str | None = None) -> str:
+    """A SELECT of the values of a column, or of one: when each was seen, and which part of the run's steps is since and until."""
+    c, name, rows = scope.columns, quoted(column), f"from rollouts where {scope.with_values(scope.scope)}"
+    each = _each(c, column)
+    traced_only = "false"
+    if column == "flags":
+        flags = scope.relations.sql(f"select distinct unnest(flags) as v {rows}").column("v").to_pylist()
+        texts = [flag for flag in flags if flag and needs_text(flag)]
+        traced_only = f"v in ({', '.join(map(sql_text, texts))})" if texts else traced_only
+    traced = "traced" if c.has("traced") else "false"
+    only = "" if value is None else f" and v = {sql_text(value)}"
+    return f"""
+        with steps as (
+            select step, n, traced, row_number() over w as place, sum(n) over w - n as n_before, sum(traced) over w - traced as traced_before
+            from (select step, count(*) as n, count(*) filter ({traced}) as traced {rows} and {name} is not null group by step)
+            window w as (order by step)),
+        run as (select count(*) as n_steps, sum(n) as n, sum(traced) as traced from steps),
+        hits as (
+            select v, step, count(*) as hits, {traced_only} as texted from (select step, {each} as v {rows})
+            where v is not null{only} group by all),
+        seen as (
+            select *, hits >= greatest({FEWEST_ROWS}, {SMALLEST_SHARE} * if(texted, traced, n)) as enough,
+                if(texted, traced_before, n_before) as before, sum(hits) over (partition by v order by step) - hits as hits_before
+            from hits join steps using (step)),
+        ends as (
+            select v, texted, min(step) filter (enough) as first, max(step) filter (enough) as last, count(*) filter (enough) as n_steps,
+                sum(hits) as n_rows, min(place) filter (enough) as place_first,
+                max(place) filter (enough) as place_last, max(place) as latest,
+                arg_min(before, step) filter (enough) as before, arg_min(hits_before, step) filter (enough) as hits_before
+            from seen group by all having n_steps > 0)
+        select v as value, first, last, n_rows::bigint as n_rows, ends.n_steps,
+            coalesce((n_rows - hits_before) / nullif(if(texted, run.traced, run.n) - before, 0), 0)::double as share_since,
+            before::bigint as rows_before,
+            before > 0 and hits_before = 0 as new, 1 - (place_first - 1) / run.n_steps as since, latest / run.n_steps as until,
+            latest = place_last and run.n_steps - latest >= greatest({GONE_FOR}, run.n_steps // {GONE_PART}) as stopped,
+            {"true" if column in TAGS[1:] else "texted"} as traced_only
+        from ends, run"""
+
+
 def events(
     relations: Relations,
     run: str,
@@ -89,96 +202,63 @@ def events(
     scope = RunScope(relations, run, split)
     report = report or diagnose(relations, run, split)
     query = f"select distinct step from rollouts where {scope.scope} order by step"
-    steps = as_arrays(relations.sql(query, scope.params))["step"].astype(np.int64)
+    steps = relations.sql(query, scope.params).column("step").to_numpy()
     if not len(steps):
         return []
+    moved = [each for head in report.diagnoses for each in (head, *head.consequences)]
     found = [
-        *_config(int(steps[0]), before, changed),
-        *(_change(each) for head in report.diagnoses for each in (head, *head.consequences)),
-        *_seen(scope, steps),
+        *(_config(int(steps[0]), before, each) for each in changed),
+        *map(_movement, moved),
+        *_came_and_went(scope, int(steps[min(EARLY, len(steps) - 1)])),
         *_attempts(scope),
         *_gaps(scope, steps),
     ]
     return sorted(found, key=lambda event: (event.step, event.kind, event.what))
 
 
-def _change(d: Diagnosis) -> Event:
+def _movement(d: Diagnosis) -> Event:
     what = str(d.series[0]) if d.series else d.name
     return Event(d.step, d.last, "change", what, d.sentence, d.where, d.queries[0] if d.queries else "")
 
 
-def _config(step: int, before: str, changed: Sequence[ConfigDifference]) -> list[Event]:
-    return [
-        Event(
-            step,
-            None,
-            "config",
-            each.key,
-            f"{quoted(each.key)}: {_setting(each.a)} in {quoted(before)}, the run before, {_setting(each.b)} in this one",
-        )
-        for each in changed
-    ]
+def _config(step: int, before: str, each: ConfigDifference) -> Event:
+    a, b = setting_text(each.a), setting_text(each.b)
+    sentence = f"{in_quotes(each.key)}: {a} in {in_quotes(before)}, the run before, {b} in this one"
+    return Event(step, None, "config", each.key, sentence)
 
 
-def _setting(value: Any) -> str:
-    return "not set" if value is None else quoted(value, LONGEST_SETTING)
-
-
-def _seen(scope: RunScope, steps: np.ndarray) -> list[Event]:
-    start = int(steps[min(EARLY, len(steps) - 1)])
-    found = []
-    for s in _followed(first_seen(scope.relations, scope.run, scope.split, scope.columns), steps):
-        has = "has" if s.column in ("flags", "tool_names", "error_signatures") else "="
-        where = f"{s.column} {has} {literal(s.value)}"
-        if s.first > start:
-            whom = "of the traced rollouts" if s.traced_only else "of the rollouts"
-            text = f"{column_text(s.column)} {value_text(s.column, s.value)}: first seen at step {s.first}, {percent(s.share_since)} {whom} since"
-            found.append(
-                Event(
-                    s.first, s.last if s.stopped else None, "first seen", f"{s.column} {s.value}", text, where,
-                    seen_query(scope, s),
-                )
-            )  # fmt: skip
-        if s.stopped:
-            text = f"{column_text(s.column)} {value_text(s.column, s.value)}: last seen at step {s.last}"
-            query = seen_query(scope, s)
-            found.append(Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where, query))
-    return found
-
-
-def _followed(seen: Sequence[FirstSeen], steps: np.ndarray) -> list[FirstSeen]:
-    """What comes or goes by itself: every value of `FOLLOWED`, of the trainer's texts those of a category."""
+def _came_and_went(scope: RunScope, start: int) -> Iterator[Event]:
+    seen = first_seen(scope.relations, scope.run, scope.split, scope.columns)
     n_values = Counter(s.column for s in seen)
-    return [s for s in seen if s.column in FOLLOWED or _is_regular(s, n_values[s.column], steps)]
-
-
-def _is_regular(s: FirstSeen, n_values: int, steps: np.ndarray) -> bool:
-    within = int(((steps >= s.first) & (steps <= s.last)).sum())
-    return n_values <= MOST_OF_EXTRA and s.n_steps >= max(LEAST_STEPS, REGULAR * within)
-
-
-def _attempts(scope: RunScope) -> list[Event]:
-    query = written(FIRST_OF_ATTEMPTS, [scope.run, scope.split])
-    return [
-        Event(first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}", "", query)
-        for name, first in resumed(scope.relations, scope.run, scope.split)
-    ]
-
-
-def _gaps(scope: RunScope, steps: np.ndarray) -> list[Event]:
-    if len(steps) < 4:
-        return []
-    jumps = np.diff(steps)
-    usual = float(np.median(jumps))
-    return [
-        Event(
-            int(steps[i]),
-            int(steps[i + 1]),
-            "gap",
-            "steps",
-            f"no rollouts between step {steps[i]} and {steps[i + 1]}",
-            "",
-            scope.by_step("count(*) as rollouts", f"step between {steps[i]} and {steps[i + 1]}"),
+    for s in seen:
+        if s.column not in FOLLOWED and n_values[s.column] > MOST_OF_FURTHER:
+            continue
+        name, where = (
+            f"{column_text(s.column)} {value_text(s.column, s.value)}",
+            value_filter(s.column, s.value),
         )
-        for i in np.flatnonzero(jumps > 3 * usual)
-    ]
+        query = _seen_query(scope, s.column, s.value)
+        if s.new and s.first > start:
+            whom = "of the traced rollouts" if s.traced_only else "of the rollouts"
+            text = f"{name}: first seen at step {s.first}, {percent(s.share_since)} {whom} since"
+            last = s.last if s.stopped else None
+            yield Event(s.first, last, "first seen", f"{s.column} {s.value}", text, where, query)
+        if s.stopped:
+            text = f"{name}: last seen at step {s.last}"
+            yield Event(s.last, None, "last seen", f"{s.column} {s.value}", text, where, query)
+
+
+def _attempts(scope: RunScope) -> Iterator[Event]:
+    query = written(FIRST_OF_ATTEMPTS, [scope.run, scope.split])
+    for name, first in resumed(scope.relations, scope.run, scope.split):
+        yield Event(
+            first, None, "attempt", f"attempt {name}", f"attempt {name} resumes at step {first}", "", query
+        )
+
+
+def _gaps(scope: RunScope, steps: np.ndarray) -> Iterator[Event]:
+    distances = np.diff(steps)
+    for i in np.flatnonzero(distances > GAP * np.median(distances)) if len(steps) >= FEWEST_STEPS else ():
+        a, b = int(steps[i]), int(steps[i + 1])
+        query = scope.by_step("count(*) as rollouts", f"step between {a} and {b}")
+        yield Event(a, b, "gap", "steps", f"no rollouts between step {a} and {b}", "", query)

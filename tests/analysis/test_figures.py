@@ -8,7 +8,7 @@ from scipy import stats
 
 from rollout_traces.analysis import Selection, flips, list_prompts
 from rollout_traces.analysis.evaluations import bootstrap, newcombe
-from rollout_traces.analysis.seen import first_seen, signature
+from rollout_traces.analysis.timeline import first_seen
 from tests.analysis.builders import steps, table
 
 
@@ -21,11 +21,6 @@ class TestFirstSeen:
         new = found["source", "new"]
         assert (new.first, new.last, new.new, new.stopped) == (8, 19, True, False)
         assert new.share_since == pytest.approx(2 / 6)
-
-    def test_signatures_drop_what_differs_between_two_of_a_kind(self):
-        one = signature("KeyError: 'user_17' in /srv/app/tools.py line 203, id 0xdeadbeef")
-        other = signature("KeyError: 'user_9' in /srv/x/other.py line 7, id 0x12ab")
-        assert one == other == "KeyError: <text> in <path> line <n>, id <hash>"
 
 
 class TestFlips:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rollout_traces.analysis import events
 from tests.analysis.builders import steps, table
@@ -42,3 +43,34 @@ class TestValuesOfTheTrainer:
     def test_every_value_of_a_known_column_is_one(self):
         found = told(engine=lambda s, g, i: "c" if s in (20, 21) and i == 0 else "ab"[i % 2])
         assert {"first seen: engine c", "last seen: engine c"} <= found
+
+
+class TestByChance:
+    """A value at a constant rate is no event, however rare it is; one that begins or ends is."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("rate", [0.01, 0.03, 0.1])
+    def test_a_flag_of_a_healthy_run_neither_comes_nor_goes(self, rate, seed):
+        rng = np.random.default_rng([seed, int(100 * rate)])
+        hit = rng.random((40, 6)) < rate
+        assert not told(flags=lambda s, g, i: ["duplicate_completions"] if hit[s, g] else [])
+
+    def test_a_flag_that_had_been_there_is_not_first_seen_later(self):
+        def flags(step: int, group: int, sample: int) -> list[str]:
+            return ["truncated"] if step >= 20 or (step == 5 and group == sample == 0) else []
+
+        assert not {what for what in told(flags=flags) if what.startswith("first seen")}
+
+    def test_a_flag_that_begins_and_one_that_ends_are_told_with_what_gives_their_figures_again(self):
+        rows = steps(
+            40, reward=noisy, flags=lambda s, g, i: ["truncated"] * (s >= 20) + ["stale"] * (s < 20 and g < 3)
+        )
+        relations = table(rows)
+        found = [event for event in events(relations, "run") if event.kind in ("first seen", "last seen")]
+        assert [(each.kind, each.what, each.step) for each in found] == [
+            ("last seen", "flags stale", 19),
+            ("first seen", "flags truncated", 20),
+        ]
+        (row,) = relations.sql(found[1].query).to_pylist()
+        assert (row["first"], row["last"], row["n_rows"], row["share_since"]) == (20, 39, 480, 1.0)
+        assert "100 % of the rollouts since" in found[1].sentence

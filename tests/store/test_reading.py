@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.store.reading import PREVIEW, SIGNS, Reading, answer_of, flatten, read_trace, spaced
+from rollout_traces.store.reading import (
+    PREVIEW,
+    SIGNS,
+    Reading,
+    answer_of,
+    error_signature,
+    flatten,
+    read_trace,
+    spaced,
+)
 from rollout_traces.store.stored_trace import StoredTrace
 
 TEXTS = st.text(
@@ -87,3 +96,9 @@ def test_metadata_is_flattened_to_scalars_and_names() -> None:
     assert flatten(metadata) == {
         "a/b/c": 1, "yes": 1, "texts": ("x", "y"), "far": 2.0**63, "inf": float("-inf"), "long": "x" * 256,
     }  # fmt: skip
+
+
+def test_an_error_signature_drops_what_differs_between_two_of_a_kind():
+    one = error_signature("KeyError: 'user_17' in /srv/app/tools.py line 203, id 0xdeadbeef")
+    other = error_signature("KeyError: 'user_9' in /srv/x/other.py line 7, id 0x12ab34cd")
+    assert one == other == "KeyError: <text> in <path> line <n>, id <hash>"
