@@ -81,6 +81,8 @@ class TestWholeFiles:
 
 
 class TestBombs:
+    """A parquet file in which thousands of rows share a text: once 7 GB from 4.3 MB, and a raw ArrowInvalid."""
+
     def test_a_text_that_thousands_of_rows_share_is_refused_below_500_megabytes(self, tmp_path: Path) -> None:
         path = tmp_path / "bomb.parquet"
         one_text_for_all(path, 7000, 1 << 20)

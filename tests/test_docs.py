@@ -58,25 +58,6 @@ class TestPages:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
 
 
-class TestFindings:
-    def test_every_line_names_tests_that_there_are(self):
-        lines = (ROOT / "docs" / "findings.md").read_text().splitlines()
-        rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-        named = [
-            re.findall(r"`(test_\w+|\w+\.test\.mjs)`", row[-1])
-            for row in rows
-            if row[-1] not in ("test", "---")
-        ]
-        there = {
-            name
-            for file in (ROOT / "tests").rglob("test_*.py")
-            for name in re.findall(r"def (test_\w+)", file.read_text())
-        }
-        there |= {file.name for file in (ROOT / "tests").rglob("*.test.mjs")}
-        assert len(named) > 40 and all(named)
-        assert {name for names in named for name in names} <= there
-
-
 class TestSnippets:
     def test_the_one_on_tool_calls_runs(self):
         tokenizer = tiny_tokenizer("qwen3")

@@ -35,6 +35,8 @@ def mode(path: Path) -> int:
 
 
 class TestWhatIsMade:
+    """Another user reads manifests and indexes: once they had mode 0644, their folder 0755."""
+
     def test_every_missing_folder_on_the_way_is_closed_to_others(self, tmp_path):
         make_folder(tmp_path / "a" / "b" / "c")
         assert [mode(tmp_path / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
@@ -87,6 +89,8 @@ class TestTakingAFolder:
 
 
 class TestBelieving:
+    """Another user plants a spool where spools are looked for: once its manifest was run, and the victim's write token was sent to the attacker's server."""
+
     def test_takes_what_only_this_user_can_have_written(self, tmp_path):
         make_folder(tmp_path / "a" / "b")
         write_file(tmp_path / "a" / "b" / "file", b"")

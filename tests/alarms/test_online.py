@@ -133,6 +133,7 @@ class TestWhatIsHealthy:
 
 class TestWhatLasts:
     def test_is_said_once_and_its_way_back_is_not(self):
+        """Seen once: alerts from one rollout of three, the same fault thirteen times."""
         ledgers = [ledger({"truncated": 0.6 if ONSET <= s < 60 else 0.05}, seed=s) for s in range(100)]
         assert [step for step, _ in alerts(ledgers)] == [ONSET]
 

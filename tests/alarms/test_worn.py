@@ -87,6 +87,7 @@ class TestWorn:
         assert row.names == ("mask_leak", "repetition")
 
     def test_has_causes_hold_what_they_explain(self):
+        """Seen once: one fact was said four times."""
         flags = ("thinking_unclosed", "truncated", "no_end_marker", "tool_call_unparsed", "empty_completion")
         assert worn(flags, 1, None, {}, ()).worn == (
             ("truncated", ("thinking_unclosed", "no_end_marker", "tool_call_unparsed", "empty_completion")),

@@ -253,6 +253,8 @@ class TestWhatIsHidden:
 
 
 class TestBudget:
+    """Tokens are left out of 4,096 x 8,192 (small budget, full spool): once the calling thread stood still for 67 s."""
+
     def make(self, n_groups=20):
         rng = np.random.default_rng(10)
         parts = []

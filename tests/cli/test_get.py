@@ -46,6 +46,7 @@ class TestGet:
 
 class TestFolding:
     def test_of_a_long_system_prompt_the_beginning_is_shown_and_the_rest_counted(self) -> None:
+        """Seen once: get printed a system prompt of 2,387 tokens first."""
         system = RenderedTurn("system", "system", Text("Tools.\n" * 1000, style="dim"))
         question = RenderedTurn("user", "user", Text("why? " * 1000))
         shown, asked = folded([system, question])

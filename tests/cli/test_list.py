@@ -36,6 +36,7 @@ class TestList:
         assert {row["uid"] for row in json.loads(done.stdout)["rows"]} == uids
 
     def test_no_cell_is_cut_in_a_pipe(self, command: Command, store: Store) -> None:
+        """Seen once: tables were cut, in a pipe too."""
         ids = [row.id or "" for row in store.query().rows]
         assert max(map(len, ids)) > 48
         lines = command("list", "--columns", "id,reply").output
@@ -46,6 +47,7 @@ class TestList:
         assert header.split() == ["step", "component/format"]
 
     def test_json_gives_the_chosen_columns_and_no_others(self, command: Command) -> None:
+        """Seen once: list --json --columns ignored the columns."""
         found = json.loads(command("list", "--json", "--columns", "step,uid", "-n", "2").stdout)
         assert [set(row) for row in found["rows"]] == [{"step", "uid"}] * 2
 

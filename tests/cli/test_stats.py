@@ -39,6 +39,8 @@ class TestStats:
         assert {entry["value"]: entry["count"] for entry in found} == expected
 
     def test_figures_by_the_values_of_a_column_never_mix_splits(self, command: Command) -> None:
+        """Seen once: stats only counted."""
+        """Seen once: stats mixed splits, and kept rows with all."""
         asked = ("stats", "--by", "group", "--mean", "reward", "--p95", "n_sampled", "--json")
         lines = {(line["split"], line["group"]): line for line in json.loads(command(*asked).stdout)["rows"]}
         assert set(lines) == {("rollout", 0), ("rollout", 1), ("eval-rollout", 0)}

@@ -89,6 +89,7 @@ class TestWidth:
         visit.close()
 
     def test_a_link_can_be_read_on_a_phone(self, chromium, served):
+        """Seen once: a link was of no use on a phone."""
         visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
         open_page(visit, "rollouts")
         assert visit.get("turn").first.bounding_box()["width"] > 330

@@ -48,6 +48,7 @@ def rest(page):
 
 
 def test_a_page_that_was_gone_to_shows_what_a_fresh_one_shows(visit):
+    """Seen once: a page that was left could answer late, and its line of what was kept stood under another page, once under another project."""
     visit.open(**PLACES[0])
     for place in PLACES[1:]:
         visit.page.evaluate(GO, "?" + urlencode(place))

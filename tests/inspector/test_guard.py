@@ -56,6 +56,8 @@ class TestHost:
 
 
 class TestOrigin:
+    """A page on a literal address, or on another port of localhost, calls the inspector: once it read everything."""
+
     def test_the_own_page_may_call(self):
         assert SITE.ask(CALL, "POST", origin="http://127.0.0.1:7861").status == 200
         assert SITE.ask(CALL, "POST", host="LOCALHOST", origin="http://localhost:80").status == 200
@@ -113,6 +115,8 @@ class TestFetchMetadata:
 
 
 class TestProxies:
+    """X-Forwarded-Host, a second Host header: once set the page's root; was not looked at."""
+
     SENT = {"x_forwarded_proto": "https", "x_forwarded_host": "team.example"}
 
     def test_what_an_undeclared_peer_forwards_is_not_believed_and_not_passed_on(self):
@@ -329,6 +333,8 @@ class TestRoutes:
 
 
 class TestBodies:
+    """Bodies without end, requests that are half sent: once taken; open for ever."""
+
     @pytest.mark.parametrize(
         "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "-"]
     )

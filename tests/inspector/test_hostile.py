@@ -17,6 +17,8 @@ new PerformanceObserver(list => list.getEntries().forEach(entry => window.tasks.
 
 
 class TestHostileText:
+    """Unicode tag characters: once stayed invisible."""
+
     def test_markup_and_scripts_are_text(self, visit):
         visit.open(tab="rollouts", project="hostile", split="foreign")
         expect(visit.page.locator("[data-role='user']")).to_contain_text("<script>window.pwned = 1</script>")
@@ -52,6 +54,7 @@ class TestHostileText:
         )
 
     def test_a_formula_that_cannot_be_drawn_is_shown_as_it_was_written(self, visit):
+        """Seen once: a formula that cannot be drawn vanished."""
         visit.open(tab="rollouts", project="hostile", split="foreign")
         turn = visit.page.locator("[data-role='user']:visible")
         expect(turn.locator(".rt-math-drawn").last).to_have_text("x2")
@@ -93,6 +96,8 @@ def busy(visit):
 
 
 class TestRepetitiveText:
+    """100,000 backticks, brackets, fractions, table cells: once the tab stood still for a minute or crashed."""
+
     @pytest.mark.slow
     def test_the_page_answers_whatever_a_rollout_repeats(self, visit, capsys):
         visit.open(tab="rollouts", project="repetitive", split="repeated", scope="all")

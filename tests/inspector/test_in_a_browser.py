@@ -141,6 +141,8 @@ class TestTheToken:
 
 
 class TestAnotherServiceOnLocalhost:
+    """A service on another localhost port keeps the inspector's cookie and replays it: once it read everything as the user, and labelled; with a fixed token for ever."""
+
     def test_it_collects_nothing_that_opens_the_inspector(
         self, chromium, served: Served, elsewhere: Elsewhere
     ):

@@ -94,6 +94,7 @@ def cards(answer: dict) -> list[dict]:
 
 
 def test_rows_wear_errors_and_not_what_is_usual_for_the_run(workspace: Workspace):
+    """Seen once: most rows of healthy runs were flagged."""
     answer = samples(workspace, asked(step=LEAKS_FROM))
     wearing = {card["id"]: card["flags"] for card in cards(answer)}
     assert len(wearing) == 24
@@ -157,6 +158,7 @@ def test_a_split_without_rollouts_has_none(workspace: Workspace):
 
 
 def test_the_bar_lists_open_incidents_and_keeps_what_is_said_of_them(workspace: Workspace):
+    """Seen once: no alert in the inspector."""
     [leak] = [
         each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "flags mask_leak"
     ]
@@ -202,6 +204,7 @@ def test_an_opened_rollout_marks_what_is_usual_for_its_run(workspace: Workspace)
 
 
 def test_the_bar_tells_what_is_usual_and_where_rows_wear_it(workspace: Workspace):
+    """Seen once: a drift of the template was a flag on every row."""
     found = incident_bar(workspace, asked())["usual"]
     assert found["stale"] == [] and "mask_leak" not in found
 

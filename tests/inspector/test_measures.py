@@ -106,6 +106,7 @@ class TestShares:
         assert set(measured(rows(group=[0, 1]))) == {"discarded/share", FLAGGED}
 
     def test_flags_of_kept_rows_do_not_move_the_share_of_flagged_ones(self):
+        """Seen once: Health's share of flagged rows moved with the cap."""
         ledger = rows(group=[0, 1], flags=[("tool_error",), ("truncated", "tool_error")])
         assert measured(ledger)[FLAGGED] == 0.5
 

@@ -23,6 +23,7 @@ class TestComparing:
         visit.picture("compare")
 
     def test_the_runs_are_named_and_flags_do_not_underline_every_word(self, visit):
+        """Seen once: Compare underlined every word and named no run."""
         visit.open(
             tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2, mode="tokens"
         )

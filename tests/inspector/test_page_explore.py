@@ -87,6 +87,7 @@ class TestHowAColumnIsSpread:
         expect(rows(visit).first).to_be_visible()
 
     def test_the_spreads_worth_seeing_are_a_panel_that_needs_no_hovering(self, visit):
+        """Seen once: Explore's histogram was a glyph under the mouse."""
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
         expect(visit.page.locator("[data-spread='reward'] [data-testid='histogram']")).to_be_visible()
         expect(visit.page.locator("[data-spread='flags'] [data-testid='facets']")).to_be_visible()
@@ -94,6 +95,7 @@ class TestHowAColumnIsSpread:
         expect(visit.page.locator("[data-spread]")).to_have_count(0)
 
     def test_a_column_that_is_added_is_in_sight(self, visit):
+        """Seen once: an added column lay behind the panel."""
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
         visit.get("choose-columns").click()
         visit.get("columns-panel").locator("label", has_text="mismatch_k3").locator("input").check()

@@ -45,6 +45,7 @@ class TestHealth:
         expect(visit.page.locator(".rt-health-side:visible")).to_contain_text("of 32, ")
 
     def test_the_worst_flags_come_first(self, visit):
+        """Seen once: Health sorted flags by frequency."""
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         expect(visit.get("heat-name").first).to_be_visible()
         shown = visit.page.locator("button.rt-heat-name[class*='rt-sev-']").evaluate_all(
@@ -54,6 +55,7 @@ class TestHealth:
         assert [rank for rank in shown if rank < 3] == sorted(rank for rank in shown if rank < 3)
 
     def test_the_name_of_a_flag_lists_its_rollouts_of_all_steps(self, visit):
+        """Seen once: a click on a flag's name did nothing."""
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         visit.get("heat-name").first.click()
         expect(visit.get("filter-input").first).to_have_value("flags has 'mask_leak'")
@@ -61,11 +63,13 @@ class TestHealth:
         expect(visit.get("sample-card").first).to_be_visible()
 
     def test_evaluation_is_not_measured_by_what_it_was_trained_on(self, visit):
+        """Seen once: "Wasted tokens" on evaluation."""
         visit.open(tab="health", project="demo", run="run-a", split="eval-rollout")
         expect(visit.get("health-card").first).to_be_visible()
         expect(visit.get("health")).not_to_contain_text("Wasted tokens")
 
     def test_a_measure_is_taken_apart_by_a_column(self, visit):
+        """Seen once: a measure could not be taken apart."""
         visit.open(tab="health", project="demo", run="run-a", split="rollout", step=4)
         card = visit.page.locator("[data-measure='reward/mean']")
         card.locator("select").select_option("stop_reason")

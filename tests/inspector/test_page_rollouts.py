@@ -184,6 +184,7 @@ class TestFilterSearchAndSort:
         expect(visit.get("population")).to_contain_text("over all steps")
 
     def test_a_hit_shows_the_place_that_was_found(self, visit):
+        """Seen once: search hits showed no text."""
         visit.open(project="demo", run="run-a", scope="all", text="division by zero")
         expect(visit.get("snippet").first).to_contain_text("division by zero")
         visit.open(project="demo", run="run-a", scope="all", text="marbles")

@@ -19,6 +19,7 @@ IN_SIGHT = """() => [...document.querySelectorAll("[data-role='user']")].some(tu
 
 class TestHeader:
     def test_the_conversation_is_in_sight_for_every_rollout_of_a_small_window(self, chromium, served):
+        """Seen once: at 1280 x 720 a flagged rollout showed no conversation."""
         visit = Visit(chromium, served.address, viewport={"width": 1280, "height": 720})
         for step in range(1, 7):
             visit.open(**PLACE, step=step)
@@ -41,6 +42,7 @@ class TestHeader:
         expect(visit.page.locator(".rt-selected-by")).to_be_visible()
 
     def test_errors_stand_before_warnings_and_in_their_colour(self, visit):
+        """Seen once: errors were paler than warnings."""
         visit.open(**LEAK, tab="rollouts")
         flags = visit.page.locator(".rt-rollout-head [data-testid='flag']")
         expect(flags.first).to_have_attribute("data-flag", "mask_leak")
@@ -55,6 +57,7 @@ class TestHeader:
         assert colours[0] not in colours[1:]
 
     def test_a_preview_shows_the_answer_not_the_thinking(self, visit):
+        """Seen once: previews showed the thinking."""
         visit.open(**PLACE, step=4)
         previews = visit.page.locator(".rt-sample-words:visible")
         previews.first.wait_for()
@@ -64,6 +67,7 @@ class TestHeader:
 
 class TestWays:
     def test_home_and_end_scroll_and_leave_the_step(self, visit):
+        """Seen once: Home and End changed the step."""
         visit.open(**PLACE, step=4)
         expect(visit.get("turn").first).to_be_visible()
         middle = visit.page.locator(".rt-middle:visible")
@@ -75,6 +79,7 @@ class TestWays:
         expect(middle).to_be_visible()
 
     def test_the_outline_marks_flags_and_leads_to_turns(self, visit):
+        """Seen once: no outline of turns, no key for the last one."""
         visit.open(**LEAK, tab="rollouts")
         parts = visit.get("outline-turn")
         expect(parts.first).to_be_visible()
@@ -94,6 +99,7 @@ class TestWays:
         assert marked.get_attribute("data-severity") in ("error", "warn")
 
     def test_e_goes_to_the_extreme_of_the_overlay_first(self, visit):
+        """Seen once: e under an overlay went to a token without a value."""
         visit.open(**PLACE, step=4, overlay="mismatch")
         expect(visit.get("token").first).to_be_visible()
         places, sizes = [], []
@@ -112,6 +118,7 @@ class TestWays:
         assert places[0] != min(places), "the greatest is the first one too: nothing is told apart"
 
     def test_run_and_split_keep_the_place(self, visit):
+        """Seen once: another run or split lost the step."""
         visit.open(**PLACE, step=2, group=2)
         expect(visit.get("rollout-header")).to_contain_text("Step 2 · group 2")
         visit.get("run-select").select_option("run-b")
@@ -125,6 +132,7 @@ class TestWays:
 
 class TestCharts:
     def test_what_was_chosen_is_remembered_for_the_project(self, visit):
+        """Seen once: chosen charts were forgotten; the useful ones were not there at first."""
         visit.open(**PLACE, tab="rollouts")
         visit.get("charts-choose").click()
         visit.page.get_by_placeholder("search").locator("visible=true").last.fill("tokens/prompt/mean")
@@ -134,6 +142,7 @@ class TestCharts:
         expect(visit.page.locator("[data-metric$='tokens/prompt/mean']")).to_be_visible()
 
     def test_components_evaluation_and_loss_are_among_the_first_by_their_own_names(self, visit):
+        """Seen once: a curve had another name in its chart than in its key."""
         visit.open(**PLACE, tab="rollouts")
         for name in ("reward/correct/mean", "eval-rollout/reward/mean", "train/loss"):
             expect(visit.page.locator(".rt-chart figcaption > .rt-ellipsis", has_text=name)).to_be_visible()
@@ -148,6 +157,7 @@ class TestCharts:
 
 class TestContent:
     def test_long_json_is_folded_with_its_size(self, visit):
+        """Seen once: long JSON was 40,000 pixels high."""
         visit.open(project="hostile", split="agent", tab="rollouts")
         json = visit.get("json")
         expect(json).to_contain_text("2,000 items")
@@ -156,6 +166,7 @@ class TestContent:
         expect(json).to_contain_text("1,800 more")
 
     def test_a_traceback_is_in_monospace_with_its_columns(self, visit):
+        """Seen once: tracebacks lost their columns."""
         visit.open(project="hostile", split="agent", tab="rollouts")
         code = visit.page.locator("pre[data-language='traceback']")
         expect(code).to_contain_text("    print(1 / 0)\n          ~~^~~\nZeroDivisionError")
@@ -176,6 +187,7 @@ class TestContent:
         assert copied.startswith("<think>\nThe rows  are here.\n</think>\n\nI run it.\nTraceback")
 
     def test_text_runs_in_the_direction_of_its_script(self, visit):
+        """Seen once: Arabic ran from the left."""
         visit.open(project="hostile", split="agent", tab="rollouts")
         paragraph = visit.page.locator("[data-role='user'] .rt-markdown p")
         expect(paragraph).to_have_attribute("dir", "auto")

@@ -24,6 +24,7 @@ class TestPagesAndProjects:
         assert visit.state["project"] == "demo"
 
     def test_a_project_says_when_it_was_last_written_and_how_its_reward_went(self, visit):
+        """Seen once: projects were two cards on an empty page."""
         visit.open()
         card = visit.get("project-card").filter(has_text="demo")
         expect(card).to_contain_text("run-b, step 2")
@@ -31,6 +32,7 @@ class TestPagesAndProjects:
         expect(card.locator(".rt-chart-svg path")).to_be_visible()
 
     def test_trackio_opens_on_the_same_project(self, visit):
+        """Seen once: the link to Trackio dropped the project."""
         visit.open(project="demo", run="run-a")
         expect(visit.get("trackio-link")).to_have_attribute(
             "href", re.compile(r"^/trackio/[0-9a-f]{40}/\?project=demo$")

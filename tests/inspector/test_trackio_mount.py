@@ -74,6 +74,10 @@ class TestSql:
 
 
 class TestWhatIsNotServed:
+    """POST /trackio/api/force_sync: once wrote without a token."""
+
+    """get_registries asks other machines on a stranger's behalf: once 23 s of requests."""
+
     @pytest.mark.parametrize(
         "name",
         ["force_sync", "delete_run", "rename_run", "log", "bulk_log", "upload", "get_registries",
@@ -114,6 +118,8 @@ class TestWhatIsNotServed:
 
 
 class TestAFolderThatTrackioCannotOpen:
+    """One damaged .db file, or a read-only folder: once show did not start; looking changed other projects."""
+
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         log_project(tmp_path, "--steps", "1")
@@ -241,6 +247,7 @@ class TestReceivingLogs:
         assert post(f"{base}/bulk_log", body, **{"X-Trackio-Write-Token": WRITE_TOKEN})[0] == 200
 
     def test_a_rollout_logger_sees_what_it_sent_stored(self, server, tmp_path):
+        """Seen once: stored traces that were awaited were not counted."""
         done = self.logged(server, tmp_path / "runs", SEVERAL_OF_EACH_KIND)
         said = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
         assert said.pop("finished", None) is True, done.stdout + done.stderr

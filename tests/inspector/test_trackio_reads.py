@@ -109,6 +109,8 @@ class TestReading:
 
 
 class TestSelect:
+    """Trackio's functions are asked for an endless join, or for 2 GB: once all pages stood still for 13.5 s."""
+
     @pytest.fixture
     def database(self, storage, tmp_path):
         return tmp_path / "old.db"

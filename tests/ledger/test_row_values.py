@@ -21,6 +21,7 @@ def ledger_of(n: int = 3, **columns: Any) -> Ledger:
 
 class TestTexts:
     def test_engines_answers_and_ground_truths_are_columns(self):
+        """Seen once: engine_ids were shown nowhere."""
         ledger = ledger_of(
             engine_ids=["a", None, 2], parsed_answers=["4", 5, None], ground_truths=[4, "5", None]
         )

@@ -53,6 +53,7 @@ class TestTies:
         assert set(causes.values()) == {0.0} and found["group/tie_share"] == 0.5
 
     def test_a_declared_range_says_what_best_is_where_the_step_cannot(self):
+        """Seen once: a tied group's cause was "other" where its rewards are all 0.7."""
         ledger = make_ledger(reward=[1, 1, 1, 1], group=PAIRS)
         assert of_ledger(ledger)["group/tie_cause/other_share"] == 1.0
         settings = RunSettings(reward_range=Range(0, 1))

@@ -182,6 +182,8 @@ class TestDeletedAndRenamed:
 
 
 class TestNeverAuthoritative:
+    """An index without a table; text in a step column: once stayed broken; a raw ValueError."""
+
     def test_trackio_does_not_take_the_index_for_a_project(self, trackio_dir: Path) -> None:
         from trackio.sqlite_storage import SQLiteStorage
 

@@ -45,6 +45,7 @@ class TestRolloutTrace:
         assert set(record.metadata) <= set(METADATA)
 
     def test_the_tokens_of_all_spans_add_up_to_the_rollouts(self):
+        """Seen once: Trackio's page added up twelve times a rollout's tokens."""
         from trackio.cli_helpers import trace_rollup
 
         transcript, record = make_trace()

@@ -125,6 +125,8 @@ class TestBothSides:
 
 
 class TestRefusals:
+    """Lines of labels with another's name, an older date, a rollout that is not there: once they were kept."""
+
     def test_a_wrong_token_and_no_inspector_are_said(self, served, mine):
         with pytest.raises(StoreError, match="401"):
             sync_labels(mine, PROJECT, served.address, "not the token of the tests")
