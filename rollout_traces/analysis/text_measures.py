@@ -191,7 +191,7 @@ def _ends(text: str) -> str:
 
 def script_of(text: str) -> str:
     """The script of most of a text's letters; "" for too few letters, "mixed" where none has most."""
-    from rollout_traces.flags.scripts import NAMES, code_points, script_codes
+    from rollout_traces.flags.text import NAMES, code_points, script_codes
 
     if text.isascii():
         return "Latin" if sum(map(str.isalpha, text)) >= FEWEST_LETTERS else ""

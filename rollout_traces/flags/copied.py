@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollout_traces.flags.base import Flag
+from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.registry import REGISTRY
 from rollout_traces.ledger.copied_rows import stored_flags
 from rollout_traces.packed_batch import PackedBatch

@@ -1,28 +1,22 @@
-"""Runs the registered detectors; one that fails costs its own flag and nothing else."""
+"""Runs the registered detectors, and says how often they fired; one that fails costs its own flag and nothing else."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from rollout_traces.flags.base import Flag, Population, TracedRow
-from rollout_traces.flags.registry import (
-    REGISTRY,
-    Detector,
-    FlagSpec,
-    can_run,
-    missing_among,
-    present_inputs,
-    thresholds_of,
-)
+from rollout_traces.flags.flag import Flag
+from rollout_traces.flags.inputs import Population, TracedRow
+from rollout_traces.flags.registry import REGISTRY, Detector, FlagSpec, present_inputs
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Transcript
 
 log = logging.getLogger("rollout_traces.flags")
+
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -63,21 +57,22 @@ def flag_population(
     Returns:
         Row -> its flags, for the rows that have any.
     """
-    if not population.batch.n_rows:
+    batch = population.batch
+    if not batch.n_rows:
         return {}
-    errors = FlagErrors() if errors is None else errors
-    present = present_inputs(population.batch, population.parameters, None)
+
+    def run(detector: Detector, thresholds: Mapping[str, Any]) -> list[tuple[int, list[Flag]]]:
+        by_row = detector.find(population, **thresholds).items()
+        if wrong := [row for row, _ in by_row if not 0 <= row < batch.n_rows]:
+            raise IndexError(f"the detector gave row {wrong[0]} of {batch.n_rows}")
+        return [(int(row), _flags_only(flags)) for row, flags in by_row]
+
+    specs = wanted(batch.split, only, population.parameters)
+    forms = [(spec, spec.population) for spec in specs]
+    present = present_inputs(batch, population.parameters, None)
     found: dict[int, list[Flag]] = {}
-    for spec in wanted(population.batch.split, only, population.parameters):
-        if spec.population is None or not can_run(spec.population, present):
-            continue
-        try:
-            by_row = spec.population.find(population, **_thresholds(spec, spec.population, population))
-            checked = [(_row_number(row, population), _flags_only(flags)) for row, flags in by_row.items()]
-        except Exception as error:  # noqa: BLE001 - counted and logged; the other flags go on
-            errors.add(spec.name, error)
-            continue
-        for row, flags in checked:
+    for by_row in _each(forms, present, population.parameters, errors, run):
+        for row, flags in by_row:
             found.setdefault(row, []).extend(flags)
     return found
 
@@ -85,33 +80,44 @@ def flag_population(
 def flag_row(
     row: TracedRow, *, only: Collection[str] | None = None, errors: FlagErrors | None = None
 ) -> list[Flag]:
-    """Finds the flags of one decoded rollout that need its text.
-
-    Args:
-        row: the rollout.
-        only: names to look for; None as in `wanted`.
-        errors: counts detectors that raise.
+    """Finds the flags of one decoded rollout that need its text; arguments as of `flag_population`.
 
     Returns:
         Its flags, in order of registration.
     """
-    errors = FlagErrors() if errors is None else errors
+    specs = wanted(row.batch.split, only, row.parameters)
     present = present_inputs(row.batch, row.parameters, row.tokenizer)
-    found: list[Flag] = []
-    for spec in wanted(row.batch.split, only, row.parameters):
-        if spec.row is None or not can_run(spec.row, present):
+
+    def run(detector: Detector, thresholds: Mapping[str, Any]) -> list[Flag]:
+        return _flags_only(detector.find(row, **thresholds))
+
+    found = _each([(spec, spec.row) for spec in specs], present, row.parameters, errors, run)
+    return [flag for flags in found for flag in flags]
+
+
+def _each(
+    forms: Sequence[tuple[FlagSpec, Detector | None]],
+    present: Collection[str],
+    parameters: Mapping[str, Any],
+    errors: FlagErrors | None,
+    run: Callable[[Detector, Mapping[str, Any]], Found],
+) -> Iterable[Found]:
+    """Runs the detectors that can, with the thresholds that were set; one that raises is counted."""
+    errors = FlagErrors() if errors is None else errors
+    for spec, form in forms:
+        if form is None or form.missing(present):
             continue
+        names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
         try:
-            found.extend(_flags_only(spec.row.find(row, **_thresholds(spec, spec.row, row))))
+            yield run(form, {names[key]: value for key, value in parameters.items() if key in names})
         except Exception as error:  # noqa: BLE001 - counted and logged; the other flags go on
             errors.add(spec.name, error)
-    return found
 
 
 def combine(
     population_flags: Sequence[Flag], row_flags: Sequence[Flag], transcript: Transcript
 ) -> list[Flag]:
-    """All flags of a traced rollout, worst first.
+    """Puts together all flags of a traced rollout, worst first.
 
     What a row detector says replaces what the population detector of the same flag said; flags without a turn
     learn the one that their first token lies in.
@@ -135,7 +141,7 @@ def off_flags(
     parameters: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
 ) -> dict[str, tuple[str, ...]]:
-    """The flags that cannot be looked for, and what each of them lacks.
+    """Names the flags that cannot be looked for, and what each of them lacks.
 
     Args:
         batch: the hand-over.
@@ -147,40 +153,90 @@ def off_flags(
         Flag name -> missing batch keys, `tokenizer`, or `<flag>.<parameter>`.
     """
     present = present_inputs(batch, parameters or {}, tokenizer)
-    return dict(_off(tuple(wanted(batch.split, only, parameters or {})), present))
+    specs = wanted(batch.split, only, parameters or {})
+    return {spec.name: lacking for spec in specs if (lacking := spec.missing(present))}
 
 
-@lru_cache(64)
-def _off(specs: tuple[FlagSpec, ...], present: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
-    """A run's steps mostly have the same inputs: what is off is found out once."""
-    missing = {spec.name: missing_among(spec, present) for spec in specs}
-    return {name: keys for name, keys in missing.items() if keys}
-
-
-def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, Any]) -> Sequence[FlagSpec]:
-    """The flags to look for on a split, in order of registration.
+def wanted(split: str, only: Collection[str] | None, parameters: Mapping[str, Any]) -> list[FlagSpec]:
+    """Chooses the flags to look for on a split, in order of registration.
 
     Args:
         split: `rollout` or `eval-rollout`.
         only: their names; None for all, of those on request the ones that a threshold is set of.
         parameters: thresholds by `<flag>.<parameter>`.
     """
-    requested = frozenset(key.partition(".")[0] for key in parameters)
-    return _wanted(tuple(REGISTRY.values()), split, None if only is None else frozenset(only), requested)
+    requested = {key.partition(".")[0] for key in parameters}
+    names = {n for n, spec in REGISTRY.items() if not spec.on_request} | requested if only is None else only
+    return [spec for name, spec in REGISTRY.items() if split in spec.splits and name in names]
 
 
-@lru_cache(64)
-def _wanted(
-    specs: tuple[FlagSpec, ...], split: str, only: frozenset[str] | None, requested: frozenset[str]
-) -> tuple[FlagSpec, ...]:
-    def is_named(spec: FlagSpec) -> bool:
-        return spec.name in only if only is not None else not spec.on_request or spec.name in requested
+def flag_metrics(
+    flags_by_row: Mapping[int, Sequence[Flag]],
+    n_rows: int,
+    split: str,
+    *,
+    off: Collection[str] = (),
+    random_flags: Mapping[int, Sequence[Flag]] | None = None,
+    only: Collection[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Computes the shares of rollouts that carry each flag; a flag that is off has no key.
 
-    return tuple(spec for spec in specs if split in spec.splits and is_named(spec))
+    Args:
+        flags_by_row: what `flag_population` found on the step's rows.
+        n_rows: rollouts of the step.
+        split: `rollout` or `eval-rollout`.
+        off: names of flags whose inputs are missing (`off_flags`).
+        random_flags: row -> what `flag_row` found, for every traced row that was chosen uniformly at
+            random, those without flags included; None when nothing was traced.
+        only: the names that were looked for; None as in `wanted`.
+        parameters: the thresholds they were looked for with.
+
+    Returns:
+        `<split>/flags/<name>_share` over all rows for flags that need no text, and for those that do
+        `<split>/flags/<name>_random_share` over the random rows, of which there are
+        `<split>/flags/random_share_n`.
+    """
+    specs = [spec for spec in wanted(split, only, parameters or {}) if spec.name not in off]
+    metrics: dict[str, float] = {}
+    if n_rows:
+        raised = _rows_with(flags_by_row)
+        metrics |= {f"{s.name}_share": raised[s.name] / n_rows for s in specs if s.population}
+    if random_flags:
+        raised, n = _rows_with(random_flags), len(random_flags)
+        metrics["random_share_n"] = float(n)
+        metrics |= {f"{s.name}_random_share": raised[s.name] / n for s in specs if s.row}
+    return {f"{split}/flags/{key}": value for key, value in metrics.items()}
 
 
-def _thresholds(spec: FlagSpec, form: Detector, seen: Population | TracedRow) -> dict[str, Any]:
-    return thresholds_of(spec, form, seen.parameters)
+def curves(metrics: Mapping[str, float], raised: set[str]) -> dict[str, float]:
+    """Chooses what of a step's metrics is logged: a flag's curve begins at the first step that raised it.
+
+    A dashboard with a flat zero for each flag that never fired is hard to read.
+
+    Args:
+        metrics: a step's metrics; keys that are not flag shares stay.
+        raised: keys of the flag shares that were above zero so far; those of this step are added.
+    """
+    raised |= {key for key, share in metrics.items() if "/flags/" in key and share > 0}
+    return {key: value for key, value in metrics.items() if "/flags/" not in key or key in raised}
+
+
+def describe_off(off: Mapping[str, Sequence[str]]) -> str:
+    """Says what `off_flags` found in one sentence, by what is missing; empty when nothing is.
+
+    Args:
+        off: flag name -> what it lacks.
+    """
+    by_key: dict[str, list[str]] = {}
+    for name, keys in off.items():
+        by_key.setdefault(" or ".join(keys), []).append(name)
+    parts = [f"{', '.join(names)} (no {keys})" for keys, names in by_key.items()]
+    return f"Flags that are off: {'; '.join(parts)}." if parts else ""
+
+
+def _rows_with(flags_by_row: Mapping[int, Sequence[Flag]]) -> Counter[str]:
+    return Counter(name for flags in flags_by_row.values() for name in {flag.name for flag in flags})
 
 
 def _flags_only(found: Iterable[Flag]) -> list[Flag]:
@@ -189,12 +245,6 @@ def _flags_only(found: Iterable[Flag]) -> list[Flag]:
         if not isinstance(flag, Flag):
             raise TypeError(f"the detector gave {type(flag).__name__}, expected Flag")
     return flags
-
-
-def _row_number(row: int, population: Population) -> int:
-    if not 0 <= row < population.batch.n_rows:
-        raise IndexError(f"the detector gave row {row} of {population.batch.n_rows}")
-    return int(row)
 
 
 def _with_turn(flag: Flag, transcript: Transcript) -> Flag:

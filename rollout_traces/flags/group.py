@@ -6,7 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.base import Flag, Population
+from rollout_traces.flags.flag import Flag
+from rollout_traces.flags.inputs import Population
 from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.base import Flag, Population, TracedRow, counted
-from rollout_traces.flags.registry import make_flag, population_flag, row_flag
-from rollout_traces.flags.runs import Runs
+from rollout_traces.flags.flag import Flag, counted
+from rollout_traces.flags.inputs import Population, Runs, TracedRow
+from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
 from rollout_traces.transcript import Turn
 
 _SCORED_PROMPT = 0.5
@@ -50,14 +50,7 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     return _one_flag_a_row("mask_leak", Runs.of(leaked, batch.offsets), f"in the loss but {what}")
 
 
-@row_flag(
-    "mask_leak",
-    family="mask",
-    severity="error",
-    meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
-    splits=("rollout",),
-    needs=("tokens",),
-)
+@also_on_rows("mask_leak", needs=("tokens",))
 def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     """Loss mask 1 inside a turn that its markers give to somebody else.
 

@@ -7,16 +7,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rollout_traces.flags.base import Flag, Population, TracedRow, counted
-from rollout_traces.flags.registry import make_flag, population_flag, row_flag
-from rollout_traces.flags.runs import Runs
+from rollout_traces.flags.flag import Flag, counted
+from rollout_traces.flags.inputs import Population, Runs, TracedRow
+from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag
 from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.quoting import quoted
 from rollout_traces.transcript import FLOAT_TRACKS
-
-_MISMATCH = "the row's mean exp(|prox - rollout logprob|) is too large at staleness 0"
 
 
 @population_flag(
@@ -94,7 +92,7 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     "logprob_mismatch",
     family="policy",
     severity="warn",
-    meaning=_MISMATCH,
+    meaning="the row's mean exp(|prox - rollout logprob|) is too large at staleness 0",
     needs=("logprobs", "prox_logprobs"),
     splits=("rollout",),
     explained_by=("logprob_out_of_range",),
@@ -134,14 +132,7 @@ def logprob_mismatch(
     return found
 
 
-@row_flag(
-    "logprob_mismatch",
-    family="policy",
-    severity="warn",
-    meaning=_MISMATCH,
-    needs=("logprobs", "prox_logprobs"),
-    explained_by=("logprob_out_of_range",),
-)
+@also_on_rows("logprob_mismatch", needs=("logprobs", "prox_logprobs"))
 def logprob_mismatch_with_text(
     row: TracedRow,
     *,

@@ -1,4 +1,4 @@
-"""The registry of detectors: one entry a flag, one or two detectors an entry.
+"""The registry of flags: one entry a flag, one or two detectors an entry.
 
 A detector is a function registered by the flag's name; adding one is a new function in a family's file (or a
 file of the user's own) and its test. Its keyword-only arguments are the flag's thresholds:
@@ -12,15 +12,13 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags.base import Flag, Severity
+from rollout_traces.flags.flag import Flag, Severity
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 
@@ -39,8 +37,8 @@ class Parameter:
     """A threshold of a flag.
 
     Attributes:
-        name: its name; set by `<flag>.<name>`.
-        default: what it is unless set.
+        name: set by `<flag>.<name>`.
+        default: its value unless set.
         meaning: one phrase with the unit.
     """
 
@@ -64,40 +62,53 @@ class Detector:
     needs: tuple[str, ...]
     parameters: tuple[Parameter, ...]
 
+    def missing(self, present: Collection[str]) -> tuple[str, ...]:
+        """Names what it needs and does not have, see `present_inputs`."""
+        return tuple(need for need in self.needs if not any(name in present for name in need.split(" or ")))
+
 
 @dataclass(frozen=True, eq=False)
 class FlagSpec:
-    """A registered flag.
+    """What is known of a flag, in one place.
 
     Attributes:
-        name: the flag's name.
+        name: snake case.
         family: which file it belongs to.
-        severity: its severity.
+        severity: `error`, `warn` or `info`.
         meaning: one sentence: when it fires.
-        population: finds it on all rows without text, or None.
-        row: finds it on a decoded row, or None.
         on_request: off until one of its thresholds is set, because of its cost.
         splits: the splits it makes sense on.
         explained_by: flags of the same row (of the same turn, where both name one) that are its cause.
         of_group: it speaks of the group, and is drawn there.
+        population: finds it on all rows without text, or None.
+        row: finds it on a decoded row, or None.
     """
 
     name: str
     family: str
     severity: Severity
     meaning: str
-    population: Detector | None = None
-    row: Detector | None = None
     on_request: bool = False
     splits: tuple[str, ...] = SPLITS
     explained_by: tuple[str, ...] = ()
     of_group: bool = False
+    population: Detector | None = None
+    row: Detector | None = None
+
+    @property
+    def detectors(self) -> tuple[Detector, ...]:
+        """The ways to find it, one or two."""
+        return tuple(form for form in (self.population, self.row) if form)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The thresholds of all its detectors, each once."""
-        seen = {p.name: p for form in (self.population, self.row) if form for p in form.parameters}
-        return tuple(seen.values())
+        return tuple({p.name: p for form in self.detectors for p in form.parameters}.values())
+
+    def missing(self, present: Collection[str]) -> tuple[str, ...]:
+        """Names what it needs and does not have; empty when one of its detectors can work."""
+        lacking = [form.missing(present) for form in self.detectors]
+        return tuple(dict.fromkeys(name for names in lacking for name in names)) if all(lacking) else ()
 
 
 REGISTRY: dict[str, FlagSpec] = {}
@@ -132,9 +143,8 @@ def population_flag(
     Raises:
         ConfigError: the name is taken.
     """
-
-    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, explained_by, of_group)
-    return _registers(name, needs, lambda form: replace(spec, population=form))
+    spec = FlagSpec(name, family, severity, meaning, on_request, splits, explained_by, of_group)
+    return _registers(spec, "population", needs)
 
 
 def row_flag(
@@ -149,101 +159,52 @@ def row_flag(
     explained_by: tuple[str, ...] = (),
     of_group: bool = False,
 ) -> Callable[[RowDetector], RowDetector]:
-    """Registers a detector that sees one decoded rollout; arguments as in `population_flag`.
+    """Registers a detector that sees one decoded rollout; arguments as in `population_flag`."""
+    spec = FlagSpec(name, family, severity, meaning, on_request, splits, explained_by, of_group)
+    return _registers(spec, "row", needs)
 
-    A flag may have both: what the row detector says of a traced rollout then stands instead of what the
-    population detector said of it.
-    """
 
-    spec = FlagSpec(name, family, severity, meaning, None, None, on_request, splits, explained_by, of_group)
-    return _registers(name, needs, lambda form: replace(spec, row=form))
+def also_on_rows(name: str, *, needs: tuple[str, ...] = ()) -> Callable[[RowDetector], RowDetector]:
+    """Registers a second detector of a known flag: what it says of a traced rollout stands instead of the first one's."""
+    return _registers(REGISTRY[name], "row", needs)
 
 
 def make_flag(
     name: str, message: str, *, turn: int | None = None, start: int | None = None, stop: int | None = None
 ) -> Flag:
-    """A flag with its registered severity; positions may be numpy integers."""
-    return Flag(
-        name,
-        REGISTRY[name].severity,
-        message,
-        turn=None if turn is None else int(turn),
-        start=None if start is None else int(start),
-        stop=None if stop is None else int(stop),
-    )
-
-
-def missing_inputs(
-    spec: FlagSpec,
-    batch: PackedBatch,
-    *,
-    parameters: Mapping[str, Any] | None = None,
-    tokenizer: Any = None,
-) -> tuple[str, ...]:
-    """What a flag needs and does not have; empty when one of its detectors can work.
-
-    Args:
-        spec: the flag.
-        batch: the hand-over.
-        parameters: thresholds by `<flag>.<parameter>`.
-        tokenizer: the run's tokenizer.
-    """
-    return missing_among(spec, present_inputs(batch, parameters or {}, tokenizer))
-
-
-def missing_among(spec: FlagSpec, present: frozenset[str]) -> tuple[str, ...]:
-    """As `missing_inputs`, of what `present_inputs` found."""
-    missing = [_missing(form, present) for form in (spec.population, spec.row) if form is not None]
-    return () if not all(missing) else tuple(dict.fromkeys(itertools.chain.from_iterable(missing)))
+    """Makes a flag with its registered severity; positions may be numpy integers."""
+    places = (None if place is None else int(place) for place in (turn, start, stop))
+    return Flag(name, REGISTRY[name].severity, message, *places)
 
 
 def present_inputs(batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any) -> frozenset[str]:
-    """The names that `needs` may speak of, as far as they are there.
+    """Names what of all that `needs` may speak of is there.
 
     `group_ids` are where two rows share one, `tokens` where any row has some.
     """
-    present = {*batch.tracks, *batch.row_floats, *batch.row_lists}
-    if len(set(batch.group_ids.tolist())) < batch.n_rows:
-        present.add("group_ids")
-    if batch.response_mask_source != "loss_mask":
-        present.add("response_mask")
-    if batch.train_version is not None:
-        present.add("train_version")
-    if batch.pad_id is not None:
-        present.add("pad_id")
-    if tokenizer is not None:
-        present.add("tokenizer")
-    if batch.has_tokens.any():
-        present.add("tokens")
-    return frozenset(present | {name for name, value in parameters.items() if value is not None})
-
-
-def can_run(form: Detector | None, present: frozenset[str]) -> bool:
-    """True when there is a detector and everything it needs."""
-    return form is not None and not _missing(form, present)
-
-
-def thresholds_of(spec: FlagSpec, form: Detector, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments that a detector is called with: what was set, over its defaults."""
-    if not parameters:
-        return {}
-    names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
-    return {names[key]: value for key, value in parameters.items() if key in names}
+    there = {
+        "group_ids": len(set(batch.group_ids.tolist())) < batch.n_rows,
+        "response_mask": batch.response_mask_source != "loss_mask",
+        "train_version": batch.train_version is not None,
+        "pad_id": batch.pad_id is not None,
+        "tokenizer": tokenizer is not None,
+        "tokens": batch.has_tokens.any(),
+        **{name: value is not None for name, value in parameters.items()},
+    }
+    given = {*batch.tracks, *batch.row_floats, *batch.row_lists}
+    return frozenset(given | {name for name, is_there in there.items() if is_there})
 
 
 def needs_text(name: str) -> bool:
-    """Whether only a decoded rollout can carry a flag: it is known of traced rollouts alone."""
+    """Tells whether only a decoded rollout can carry a flag: it is known of traced rollouts alone."""
     return name in REGISTRY and REGISTRY[name].population is None
 
 
 def parameters_of_run(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The thresholds that a run was judged with, as its stored config has them.
+    """Reads the thresholds that a run was judged with; what is no threshold here is left out.
 
     Args:
         config: the run's; what it holds under `rollout_traces.flag_parameters` is read.
-
-    Returns:
-        Those that are known here: what is no threshold is left out.
     """
     own = (config or {}).get(CONFIG_KEY)
     stored = own.get(FLAG_PARAMETERS) if isinstance(own, Mapping) else None
@@ -282,7 +243,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
 
 
 def _expected(parameter: str, default: Any, value: Any) -> str:
-    """What a threshold ought to be, where the value is not of its default's kind; empty where it is."""
+    """Says what a threshold ought to be, where the value is not of its default's kind; empty where it is."""
     if not isinstance(default, (int, float)) and default is not None:
         return "" if isinstance(value, Collection) and not isinstance(value, str) else "a list"
     if value is None:
@@ -294,47 +255,34 @@ def _expected(parameter: str, default: Any, value: Any) -> str:
 
 
 def _registers(
-    name: str, needs: tuple[str, ...], spec_with: Callable[[Detector], FlagSpec]
+    spec: FlagSpec, form: Literal["population", "row"], needs: tuple[str, ...]
 ) -> Callable[[AnyDetector], AnyDetector]:
-    """A decorator that registers a flag with a function as its detector."""
+    """Makes a decorator that registers a function as a detector of a flag."""
 
-    def register(detector: AnyDetector) -> AnyDetector:
-        parameters = _parameters_of(detector)
+    def register(function: AnyDetector) -> AnyDetector:
+        parameters = _parameters_of(function)
         if any(parameter.name == ALERT_ABOVE for parameter in parameters):
             raise ConfigError(
-                f"flag {name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
+                f"flag {spec.name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
                 "Expected another name."
             )
-        _register(spec_with(Detector(detector, needs, parameters)))
-        return detector
+        known = REGISTRY.get(spec.name, spec)
+        if getattr(known, form) is not None:
+            raise ConfigError(f"flag {spec.name!r} is registered already. Expected a name of its own.")
+        changed: dict[str, Any] = {form: Detector(function, needs, parameters)}
+        REGISTRY[spec.name] = replace(known, **changed)
+        return function
 
     return register
 
 
-def _register(spec: FlagSpec) -> None:
-    known = REGISTRY.get(spec.name)
-    if known is None:
-        REGISTRY[spec.name] = spec
-    elif known.row is None and spec.population is None:
-        REGISTRY[spec.name] = replace(known, row=spec.row)
-    elif known.population is None and spec.row is None:
-        REGISTRY[spec.name] = replace(known, population=spec.population)
-    else:
-        raise ConfigError(f"flag {spec.name!r} is registered already. Expected a name of its own.")
-
-
-def _parameters_of(detector: Callable[..., Any]) -> tuple[Parameter, ...]:
+def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(argument.name, argument.default, _meaning(argument.annotation))
-        for argument in inspect.signature(detector, eval_str=True).parameters.values()
+        for argument in inspect.signature(function, eval_str=True).parameters.values()
         if argument.kind is inspect.Parameter.KEYWORD_ONLY
     )
 
 
 def _meaning(hint: Any) -> str:
     return cast(str, get_args(hint)[1]) if get_origin(hint) is Annotated else ""
-
-
-@lru_cache(4096)
-def _missing(form: Detector, present: frozenset[str]) -> tuple[str, ...]:
-    return tuple(need for need in form.needs if present.isdisjoint(need.split(" or ")))

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.base import Flag, Population, counted
+from rollout_traces.flags.flag import Flag, counted
+from rollout_traces.flags.inputs import Population, Runs
 from rollout_traces.flags.registry import make_flag, population_flag
-from rollout_traces.flags.runs import Runs
 from rollout_traces.packed_batch import PackedBatch
 
 

@@ -9,18 +9,18 @@ import numpy as np
 
 from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
 from rollout_traces.decode.grammars.thinking import FAMILIES
-from rollout_traces.flags.base import Flag, Population, TracedRow, counted
-from rollout_traces.flags.registry import make_flag, population_flag, row_flag
-from rollout_traces.flags.scripts import code_points, script_changes, script_codes
+from rollout_traces.flags.flag import Flag, counted
+from rollout_traces.flags.inputs import Population, TracedRow
+from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
 from rollout_traces.ledger.tool_results import tool_failed
-from rollout_traces.metrics.repetition import repetitions
+from rollout_traces.metrics.loops import Loop, longest_loops
+from rollout_traces.metrics.repetition import FILLED, LONGEST_PERIOD, WINDOW, repetitions
 from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
 _ENDS_ALIKE = 3
 """Longer sampled runs that have to end on one token for it to be taken for the end marker."""
-_EMPTY = "an assistant turn has no content"
 
 
 @population_flag(
@@ -137,7 +137,7 @@ def repetition(
     "empty_completion",
     family="text",
     severity="warn",
-    meaning=_EMPTY,
+    meaning="an assistant turn has no content",
     explained_by=("truncated",),
 )
 def empty_completion(population: Population) -> dict[int, list[Flag]]:
@@ -168,13 +168,7 @@ def empty_completion(population: Population) -> dict[int, list[Flag]]:
     return found
 
 
-@row_flag(
-    "empty_completion",
-    family="text",
-    severity="warn",
-    meaning=_EMPTY,
-    explained_by=("truncated",),
-)
+@also_on_rows("empty_completion")
 def empty_turn(row: TracedRow) -> Iterator[Flag]:
     """A sampled assistant turn without content and tool calls; unclosed thinking is another flag."""
     for index, turn in enumerate(row.transcript.turns):
@@ -317,3 +311,125 @@ def _at_characters(name: str, text: str, transcript: Transcript, index: int, whe
     whole = last == len(transcript.turns[index].raw)
     stop = transcript.turns[index].stop if whole else token_at(transcript, index, last)
     return make_flag(name, text, turn=index, start=start, stop=max(stop, start + 1))
+
+
+@population_flag(
+    "loop",
+    family="text",
+    severity="warn",
+    meaning="the policy writes the same stretch several times in a row, of any length, anywhere in the rollout",
+    needs=("tokens",),
+)
+def loop(
+    population: Population,
+    *,
+    rounds: Annotated[int, "times that a stretch must be written in a row"] = 3,
+    min_tokens: Annotated[int, "tokens that all rounds together must have"] = 192,
+) -> dict[int, list[Flag]]:
+    """The longest such stretch of a rollout; what `repetition` speaks of, a short period at the end, is not said again."""
+    sampled = population.sampled
+    starts, counts = sampled.segments.starts, sampled.segments.counts
+    found = {}
+    for row, seen in longest_loops(sampled, rounds=rounds, min_tokens=min_tokens).items():
+        if _is_repetition(seen, int(counts[row])):
+            continue
+        first = int(starts[row])
+        positions = sampled.positions[first + seen.start : first + seen.stop] - int(
+            population.batch.offsets[row]
+        )
+        what = "token" if seen.period == 1 else f"{seen.period} tokens"
+        text = (
+            f"The same {what} {seen.covered / seen.period:.1f} times in a row, {seen.covered} tokens in all."
+        )
+        found[row] = [make_flag("loop", text, start=positions[0], stop=positions[-1] + 1)]
+    return found
+
+
+def _is_repetition(seen: Loop, n_sampled: int) -> bool:
+    at_the_end = seen.stop - max(seen.start, n_sampled - WINDOW)
+    return seen.period <= LONGEST_PERIOD and at_the_end > FILLED * WINDOW
+
+
+_BLOCKS = (
+    (0x0041, "Latin"),
+    (0x005B, ""),
+    (0x0061, "Latin"),
+    (0x007B, ""),
+    (0x00C0, "Latin"),
+    (0x0250, ""),
+    (0x0400, "Cyrillic"),
+    (0x0530, "Armenian"),
+    (0x0590, "Hebrew"),
+    (0x0600, "Arabic"),
+    (0x0700, ""),
+    (0x0750, "Arabic"),
+    (0x0780, ""),
+    (0x08A0, "Arabic"),
+    (0x0900, "Indic"),
+    (0x0E00, "Thai"),
+    (0x0E80, "Lao"),
+    (0x0F00, "Tibetan"),
+    (0x1000, "Myanmar"),
+    (0x10A0, "Georgian"),
+    (0x1100, "Hangul"),
+    (0x1200, "Ethiopic"),
+    (0x13A0, ""),
+    (0x1780, "Khmer"),
+    (0x1800, "Mongolian"),
+    (0x18B0, ""),
+    (0x1E00, "Latin"),
+    (0x1F00, ""),
+    (0x3040, "Chinese or Japanese"),
+    (0x3100, ""),
+    (0x3130, "Hangul"),
+    (0x3190, ""),
+    (0x3400, "Chinese or Japanese"),
+    (0x4DC0, ""),
+    (0x4E00, "Chinese or Japanese"),
+    (0xA000, ""),
+    (0xAC00, "Hangul"),
+    (0xD7B0, ""),
+    (0xF900, "Chinese or Japanese"),
+    (0xFB00, ""),
+    (0xFB50, "Arabic"),
+    (0xFE00, ""),
+    (0xFE70, "Arabic"),
+    (0xFEFF, ""),
+    (0x20000, "Chinese or Japanese"),
+    (0x40000, ""),
+)
+"""First code point of each block and its writing system; Greek is left out, mathematics uses it."""
+
+_FIRST = np.asarray([first for first, _ in _BLOCKS])
+NAMES = ("", *sorted({name for _, name in _BLOCKS if name}))
+_CODES = np.asarray([0, *(NAMES.index(name) for _, name in _BLOCKS)], np.uint8)
+
+
+def code_points(text: str) -> np.ndarray:
+    """uint32 [n characters]; lone surrogates as they are."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def script_codes(points: np.ndarray) -> np.ndarray:
+    """uint8 [n]: index into `NAMES` of each character's writing system, 0 for anything but letters."""
+    return _CODES[np.searchsorted(_FIRST, points, side="right")]
+
+
+_WITHOUT_SPACES = ("Chinese or Japanese", "Hangul", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
+_BESIDE_LATIN = np.isin(NAMES, _WITHOUT_SPACES)
+_LATIN, _HANGUL, _HAN = (NAMES.index(name) for name in ("Latin", "Hangul", "Chinese or Japanese"))
+
+
+def script_changes(codes: np.ndarray) -> np.ndarray:
+    """bool [n]: letters right behind a letter of another script that no language writes it with.
+
+    Names in Latin letters stand beside scripts without spaces; Hangul stands beside Chinese characters.
+
+    Args:
+        codes: uint8 [n], see `script_codes`.
+    """
+    one, two = codes[:-1], codes[1:]
+    changes = (one > 0) & (two > 0) & (one != two)
+    changes &= ~((one == _LATIN) & _BESIDE_LATIN[two]) & ~((two == _LATIN) & _BESIDE_LATIN[one])
+    changes &= ~(np.isin(one, (_HANGUL, _HAN)) & np.isin(two, (_HANGUL, _HAN)))
+    return np.concatenate([np.zeros(min(len(codes), 1), bool), changes])

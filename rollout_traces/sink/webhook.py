@@ -21,7 +21,7 @@ import orjson
 
 from rollout_traces.encodable import encodable
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags.report import Alert
+from rollout_traces.flags.flag import Alert
 
 log = logging.getLogger("rollout_traces")
 

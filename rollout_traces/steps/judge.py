@@ -29,8 +29,8 @@ from rollout_traces.flags import (
     flag_population,
     flag_row,
 )
-from rollout_traces.flags.base import as_arrays
 from rollout_traces.flags.copied import as_stored
+from rollout_traces.flags.flag import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.copied_rows import stored_flags, stored_row, with_stored

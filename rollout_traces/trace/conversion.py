@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.flags.base import Flag
+from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.plain_values import cut, plain

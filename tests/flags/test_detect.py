@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rollout_traces.flags import Flag, combine, flag_population, flag_row
-from rollout_traces.flags.base import TracedRow, as_arrays
+from rollout_traces.flags.flag import as_arrays
+from rollout_traces.flags.inputs import TracedRow
 from rollout_traces.quoting import quoted
 from tests.flags.planted import FAULTS, ROW
 from tests.flags.steps import find_flags, population_of

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.flags.runs import Runs
+from rollout_traces.flags.inputs import Runs
 
 
 def runs_by_hand(rows: list[list[bool]]) -> list[tuple[int, int, int]]:

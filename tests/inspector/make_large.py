@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.flags.base import Flag
+from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
 from rollout_traces.transcript import Transcript

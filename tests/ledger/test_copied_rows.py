@@ -8,8 +8,8 @@ import numpy as np
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags.base import Flag
 from rollout_traces.flags.copied import UNSEEN, as_stored
+from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.copied_rows import with_stored

@@ -1,18 +1,14 @@
-"""What a flag is, and what its detectors see.
-
-A flag is a named, explained observation about a rollout. `registry` says how detectors are registered.
-"""
+"""What the detectors see: a whole population without text, or one decoded rollout."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from rollout_traces.flags.runs import Runs
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.episodes import episode_numbers
@@ -21,32 +17,64 @@ from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript, Turn
 
-Severity = Literal["error", "warn", "info"]
 
-
-@dataclass(frozen=True)
-class Flag:
-    """One observation about one rollout.
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """R maximal runs of marked tokens, in order; none crosses a row's edge.
 
     Attributes:
-        name: the flag's name, snake case.
-        severity: `error` (a bug in training), `warn` (worth a look) or `info`.
-        message: one sentence that says what was seen, with its number.
-        turn: index of the turn it speaks of, or None for the whole rollout.
-        start: first token it speaks of, in the rollout's token positions, or None.
-        stop: one past the last token it speaks of, or None.
+        rows: int64 [R], ascending; the row of each run.
+        starts: int64 [R]; flat position of its first token.
+        stops: int64 [R]; flat position one past its last.
+        offsets: int64 [B + 1]; where rows begin.
     """
 
-    name: str
-    severity: Severity
-    message: str
-    turn: int | None = None
-    start: int | None = None
-    stop: int | None = None
+    rows: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+    offsets: np.ndarray
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a trace's metadata."""
-        return asdict(self)
+    @classmethod
+    def of(cls, mask_N: np.ndarray, offsets: np.ndarray) -> Runs:
+        """Finds the runs of True.
+
+        Args:
+            mask_N: bool [N].
+            offsets: int64 [B + 1].
+        """
+        n = len(mask_N)
+        edges = np.empty(n + 1, bool)
+        edges[0] = edges[n] = True
+        np.not_equal(mask_N[1:], mask_N[:-1], out=edges[1:n])
+        edges[offsets] = True
+        at = edges.nonzero()[0]
+        marked = mask_N[at[:-1]] if n else np.zeros(0, bool)
+        starts, stops = at[:-1][marked], at[1:][marked]
+        return cls(offsets.searchsorted(starts, side="right") - 1, starts, stops, offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [R]: tokens of each run."""
+        return self.stops - self.starts
+
+    def first_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that have a run, and the index of the first run of each, both [rows with a run]."""
+        new = np.ones(len(self.rows), bool)
+        np.not_equal(self.rows[1:], self.rows[:-1], out=new[1:])
+        first = new.nonzero()[0]
+        return self.rows[first], first
+
+    def last_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that have a run, and the index of the last run of each, both [rows with a run]."""
+        ends = np.ones(len(self.rows), bool)
+        np.not_equal(self.rows[1:], self.rows[:-1], out=ends[:-1])
+        last = ends.nonzero()[0]
+        return self.rows[last], last
+
+    def local(self, run: int) -> tuple[int, int]:
+        """Start and stop of a run in its row's own token positions."""
+        base = self.offsets[self.rows[run]]
+        return int(self.starts[run] - base), int(self.stops[run] - base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +157,3 @@ class TracedRow:
         if assumed is not None:
             return not assumed[self.row]
         return self.batch.response_mask_source != "loss_mask"
-
-
-def counted(n: int, noun: str) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def as_arrays(flags_by_row: Mapping[int, Sequence[Flag]], n_rows: int) -> np.ndarray:
-    """The ledger's `flags` column: object [B] of tuples of names."""
-    column = np.empty(n_rows, object)
-    column[:] = [()] * n_rows
-    for row, flags in flags_by_row.items():
-        column[row] = tuple(dict.fromkeys(flag.name for flag in flags))
-    return column
