@@ -11,8 +11,8 @@ from rollout_traces.flags.inputs import Population
 from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
+from rollout_traces.metrics.groups import noise_amplified, tie_causes
 from rollout_traces.metrics.prefixes import trajectories
-from rollout_traces.metrics.ties import noise_amplified, tie_causes
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch, hash_ids
 

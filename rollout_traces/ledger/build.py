@@ -217,6 +217,13 @@ def turn_starts(batch: PackedBatch) -> np.ndarray:
     return starts
 
 
+def turn_numbers(batch: PackedBatch) -> np.ndarray:
+    """int64 [N]: the number of the sampled run that a token lies in or behind, from 0 in each row."""
+    begun = np.cumsum(turn_starts(batch))
+    before = np.concatenate([np.zeros(1, np.int64), begun])[batch.offsets[:-1]]
+    return np.maximum(begun - np.repeat(before, batch.lengths) - 1, 0)
+
+
 def _prompt_keys(batch: PackedBatch) -> np.ndarray:
     given = batch.row_lists.get("prompt_keys")
     keys: list[str | None] = list(batch.prompt_keys())

@@ -57,6 +57,13 @@ class MaskedTokens:
             self._tracks[name] = None if values is None else values[self.positions]
         return self._tracks[name]
 
+    def __getitem__(self, name: str) -> np.ndarray:
+        """[M] values of a track that the batch has."""
+        values = self.track(name)
+        if values is None:
+            raise KeyError(f"the batch has no {name}; declare it among what is needed.")
+        return values
+
     def given(self, *names: str) -> np.ndarray | None:
         """Which tokens are of rows that came with all of these tracks.
 
@@ -75,15 +82,16 @@ class MaskedTokens:
             return None
         return np.repeat(~np.any(lacking, axis=0), self.segments.counts)
 
-    def values(self, name: str) -> np.ndarray | None:
-        """The values of a track over the tokens of the rows that came with it; None when no row did."""
-        values, given = self.track(name), self.given(name)
-        return values if values is None or given is None else values[given]
-
     @cached_property
     def log_ratio(self) -> np.ndarray | None:
         """float32 [M], nats: prox minus rollout logprob, clamped; NaN where either is not finite or not given."""
         return log_ratio(self.track("prox_logprobs"), self.track("logprobs"))
+
+    @property
+    def d(self) -> np.ndarray:
+        """`log_ratio` of a batch that has both."""
+        assert self.log_ratio is not None
+        return self.log_ratio
 
     @cached_property
     def policy_logprobs(self) -> np.ndarray | None:

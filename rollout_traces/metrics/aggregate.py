@@ -5,20 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rollout_traces.ledger.columns import Ledger
+
 SPREAD = ("mean", "std", "min", "max")
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
-
-_FUNCTIONS: dict[str, Callable[[np.ndarray], Any]] = {
-    "mean": lambda values: np.mean(values, dtype=np.float64),
-    "std": lambda values: np.std(values, dtype=np.float64),
-    "min": np.min,
-    "max": np.max,
-}
+_TEXTS = {"source": "source", "stop reason": "stop_reason", "discard reason": "discard_reason"}
+_PREFIXES = {"reward component": "component/", "sample metric": "sample/"}
 
 
 def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> dict[str, float]:
@@ -36,42 +32,39 @@ def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> 
     """
     finite, lost = finite_of(values)
     result = {f"{prefix}_nonfinite": float(lost)} if lost else {}
-    if not len(finite):
-        return result
-    if len(finite) == 1:
-        value = float(finite[0])
-        return result | {f"{prefix}/{stat}": 0.0 if stat == "std" else value for stat in stats}
-    quantiles = [stat for stat in stats if stat not in _FUNCTIONS]
-    found = np.quantile(finite, [int(stat[1:]) / 100 for stat in quantiles]) if quantiles else ()
-    by_quantile = dict(zip(quantiles, found, strict=True))
-    for stat in stats:
-        value = by_quantile[stat] if stat in by_quantile else _FUNCTIONS[stat](finite)
-        result[f"{prefix}/{stat}"] = float(value)
+    if len(finite):
+        exact = finite.astype(np.float64)
+        result |= {f"{prefix}/{stat}": _statistic(exact, stat) for stat in stats}
     return result
 
 
+def _statistic(values: np.ndarray, stat: str) -> float:
+    if stat.startswith("p"):
+        return float(np.quantile(values, int(stat[1:]) / 100))
+    return float(getattr(values, stat)())
+
+
 def finite_of(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """The finite values, flat, and how many others there were."""
+    """Gives the finite values, flat, and how many others there were."""
     flat = np.asarray(values).reshape(-1)
-    if flat.dtype.kind != "f":
-        return flat, 0
-    finite = np.isfinite(flat)
-    n = np.count_nonzero(finite)
-    if n == len(flat):
-        return flat, 0
-    return flat[finite], len(flat) - int(n)
+    finite = flat[np.isfinite(flat)]
+    return finite, len(flat) - len(finite)
 
 
-def known(key: str, value: float | np.floating | None) -> dict[str, float]:
-    """`{key: value}`, or nothing when the value is None or not finite."""
-    return {} if value is None or not np.isfinite(value) else {key: float(value)}
+def mean_of(key: str, values: np.ndarray) -> dict[str, float]:
+    """The mean of the finite values under a key, nothing where there are none."""
+    finite, _ = finite_of(values)
+    return {key: float(finite.mean(dtype=np.float64))} if len(finite) else {}
+
+
+def known(key: str, value: float | np.floating) -> dict[str, float]:
+    """`{key: value}`, or nothing when the value is not finite."""
+    return {key: float(value)} if np.isfinite(value) else {}
 
 
 def share(key: str, where: np.ndarray, among: np.ndarray | None = None) -> dict[str, float]:
     """The share of rows for which a mask holds, among those of another mask; nothing when it is empty."""
-    total = len(where) if among is None else int(among.sum())
-    held = int((where if among is None else where & among).sum())
-    return {key: held / total} if total else {}
+    return mean_of(key, where if among is None else where[among])
 
 
 def key_part(name: object) -> str:
@@ -80,7 +73,7 @@ def key_part(name: object) -> str:
 
 
 def key_parts(names: Iterable[object]) -> dict[str, str]:
-    """Names from the data as parts of keys, distinguished where cleaning makes them equal.
+    """Makes parts of keys of names from the data, distinguished where cleaning makes them equal.
 
     Args:
         names: the names of one kind in a step.
@@ -91,21 +84,44 @@ def key_parts(names: Iterable[object]) -> dict[str, str]:
     """
     parts = {str(name): key_part(name) for name in names}
     shared = Counter(parts.values())
+
+    def digits(name: str) -> str:
+        return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=2).hexdigest()
+
     return {
-        name: part if shared[part] == 1 or part == name else f"{part[:43]}_{_digest(name)}"
+        name: part if shared[part] == 1 or part == name else f"{part[:43]}_{digits(name)}"
         for name, part in parts.items()
     }
-
-
-def told_apart(names: Iterable[object]) -> dict[str, str]:
-    """The names whose part of a key is another than their own cleaned name: name -> part, see `key_parts`."""
-    return {name: part for name, part in key_parts(names).items() if part != key_part(name)}
-
-
-def _digest(name: str) -> str:
-    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=2).hexdigest()
 
 
 def under(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     """Values with a prefix before every key."""
     return {f"{prefix}/{key}": value for key, value in values.items()}
+
+
+def renamed(values: Mapping[str, float], start: str, other: str) -> dict[str, float]:
+    """Values with another beginning of each key."""
+    return {key.replace(start, other, 1): value for key, value in values.items()}
+
+
+def describe_told_apart(ledger: Ledger) -> str:
+    """Says under which part of a key a name of the data is, where it is not its own; empty where none is.
+
+    Args:
+        ledger: every row of the step.
+    """
+    names: dict[str, Iterable[str]] = {
+        kind: [column.removeprefix(prefix) for column in ledger.columns if column.startswith(prefix)]
+        for kind, prefix in _PREFIXES.items()
+    }
+    names |= {
+        kind: {value for value in ledger.get(column).tolist() if value is not None}
+        for kind, column in _TEXTS.items()
+    }
+    said = [
+        f"{kind} {name!r} is {part}"
+        for kind, of_kind in names.items()
+        for name, part in key_parts(sorted(of_kind)).items()
+        if part != key_part(name)
+    ]
+    return f"Names that are equal in keys but for their last digits: {'; '.join(said)}." if said else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -16,11 +16,9 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.metrics.aggregate import key_parts, under
-from rollout_traces.metrics.patterns import as_globs, may_overlap
-from rollout_traces.metrics.registry import FAMILIES, Family, families_off
-from rollout_traces.metrics.tool_use import ToolUse
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.aggregate import finite_of, key_parts, under
+from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off, may_overlap
+from rollout_traces.metrics.view import StepView, ToolUse
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.key_filter import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
@@ -30,8 +28,6 @@ log = logging.getLogger("rollout_traces.metrics")
 DEFAULT = "default"
 MAX_SOURCES = 8
 """With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
-MAX_KEYS_KEPT = 4096
-"""Keys of which a filter remembers whether they were asked for: names in the data make new ones."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
 PER_EPISODE = frozenset(
@@ -49,6 +45,10 @@ PER_EPISODE = frozenset(
 """Families of groups and pass rates: rows of one episode count once there."""
 _WHOLE_STEP_ONLY = ("discarded", "update")
 _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
+MAX_KEYS_KEPT = 4096
+"""Keys of which a filter remembers whether they were asked for."""
+HISTOGRAMS = {"reward/histogram": "reward", "tokens/completion/histogram": "n_sampled"}
+"""Key, without the split -> the ledger column it shows."""
 
 
 def rollout_metrics(
@@ -61,7 +61,7 @@ def rollout_metrics(
     tool_use: Mapping[int, ToolUse] | None = None,
     group_scalars: Mapping[str, Sequence[float]] | None = None,
 ) -> dict[str, float]:
-    """The metrics of a step over all its rollouts, discarded ones included.
+    """Computes the metrics of a step over all its rollouts, discarded ones included.
 
     Args:
         batch: the rollouts: what `RolloutLogger.log_rollouts` takes, or a `PackedBatch`. None computes what
@@ -89,28 +89,16 @@ def rollout_metrics(
     return metrics_of(view, keys, split)
 
 
-def metrics_of(view: StepView, keys: str | Sequence[str], split: str | None = None) -> dict[str, float]:
-    """As `rollout_metrics`, of a view.
-
-    Args:
-        view: the step.
-        keys: as for `rollout_metrics`.
-        split: what stands before the keys; the batch's when None.
-    """
-    if split is None:
-        assert view.batch is not None
-        split = view.batch.split
-    wanted = key_filter(keys)
-    result: dict[str, float] = {}
+def metrics_of(view: StepView, keys: str | Sequence[str], split: str) -> dict[str, float]:
+    """As `rollout_metrics`, of a view; `split` stands before the keys."""
+    wanted = wanted_metrics(keys)
     off = families_off(wanted.families, view)
-    for spec in wanted.families:
-        if spec.name not in off:
-            result |= _run(spec, view)
-    if wanted.may_want_under("source"):
+    result = _computed([spec for spec in wanted.families if spec.name not in off], view)
+    if "source" in wanted.parts:
         result |= _by_source(view)
-    if wanted.may_want_under("discarded"):
-        result |= _of_discarded(view)
-    return under(split, {key: value for key, value in result.items() if key == FAILED or wanted(key)})
+    if "discarded" in wanted.parts and view.discarded.any():
+        result |= under("discarded", _ledger_metrics(view.take(view.discarded)))
+    return under(split, {key: value for key, value in result.items() if key == FAILED or wanted.wants(key)})
 
 
 def missing_inputs(
@@ -121,7 +109,7 @@ def missing_inputs(
     settings: RunSettings | None = None,
     tool_use: Mapping[int, ToolUse] | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Which families are off, and what they lack.
+    """Names the families that are off, and what they lack.
 
     Args:
         batch: as for `rollout_metrics`.
@@ -133,12 +121,12 @@ def missing_inputs(
     Returns:
         Family name -> the names of the ledger columns, tracks or settings that are missing.
     """
-    return dict(missing_of(step_view(batch, ledger, "rollout", settings, tool_use, None), keys))
+    return missing_of(step_view(batch, ledger, "rollout", settings, tool_use, None), keys)
 
 
-def missing_of(view: StepView, keys: str | Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def missing_of(view: StepView, keys: str | Sequence[str]) -> dict[str, tuple[str, ...]]:
     """As `missing_inputs`, of a view."""
-    return families_off(key_filter(keys).families, view)
+    return families_off(wanted_metrics(keys).families, view)
 
 
 def check_keys(keys: str | Sequence[str]) -> None:
@@ -150,7 +138,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in as_globs(key.pattern)]
+    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in key.globs]
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
@@ -167,6 +155,22 @@ def check_keys(keys: str | Sequence[str]) -> None:
         )
 
 
+def step_histograms(ledger: Ledger, split: str = "rollout") -> dict[str, np.ndarray]:
+    """Gives the values behind the histograms of a step.
+
+    Args:
+        ledger: every row of the step.
+        split: `rollout` or `eval-rollout`.
+
+    Returns:
+        `<split>/<key>` -> float64 array of the finite values; a key without any is absent.
+    """
+    view = StepView(ledger)
+    values = {key: view.known(name) for key, name in HISTOGRAMS.items()}
+    values["reward/histogram"] = finite_of(view.rewards)[0]
+    return {f"{split}/{key}": known for key, known in values.items() if len(known)}
+
+
 def step_view(
     batch: Any,
     ledger: Ledger | None,
@@ -175,7 +179,7 @@ def step_view(
     tool_use: Mapping[int, ToolUse] | None,
     group_scalars: Mapping[str, Sequence[float]] | None,
 ) -> StepView:
-    """What the families see; arguments as for `rollout_metrics`."""
+    """Makes what the families see; arguments as for `rollout_metrics`."""
     settings = settings or RunSettings()
     if batch is None and ledger is None:
         raise ValueError("rollout_metrics: neither a batch nor a ledger. Expected at least one of them.")
@@ -187,62 +191,40 @@ def step_view(
     return StepView(ledger, batch, settings, tool_use or {}, group_scalars or {}, not_given)
 
 
-def key_filter(keys: str | Sequence[str]) -> WantedMetrics:
-    """The filter of some keys over the families that are registered; one that was made is used again."""
-    names = (keys,) if isinstance(keys, str) else tuple(keys)
-    return _key_filter(names, tuple(FAMILIES.values()))
-
-
 class WantedMetrics:
-    """Which metrics were asked for.
-
-    Args:
-        keys: as for `rollout_metrics`.
-        families: those that are registered.
-    """
+    """Which metrics were asked for; arguments as of `wanted_metrics`."""
 
     def __init__(self, keys: Sequence[str], families: Sequence[Family]) -> None:
-        names = [_without_split(name) for name in keys]
+        names = [_without_split(name) for name in keys] or [FULL]
+        default = [glob for spec in families for key in spec.keys if key.default for glob in key.globs]
+        named = {FULL: ("*",), DEFAULT: (*default, *_PER_SOURCE_DEFAULT)}
+        # names in the data make new keys at every step
+        self.wants = lru_cache(MAX_KEYS_KEPT)(KeyFilter(names, named, "metric_keys"))
         self._asked = [name for name in names if not name.startswith("!")] or [FULL]
-        named = {FULL: ("*",), DEFAULT: _default_globs(families)}
-        self._is_wanted = lru_cache(MAX_KEYS_KEPT)(KeyFilter(names or [FULL], named, "metric_keys"))
-        self._wants_under = {part: self._may_want_under(part) for part in ("source", "discarded")}
-        self.families = tuple(spec for spec in families if self.may_want(spec))
+        self.families = [spec for spec in families if any(map(self._may_want, spec.keys))]
+        parts = ("source", "discarded")
+        nested = [*self._asked, *(_PER_SOURCE_DEFAULT if DEFAULT in self._asked else ())]
+        self.parts = {part for part in parts if any(_may_name(name, f"{part}/*/*") for name in nested)}
 
-    def __call__(self, key: str) -> bool:
-        """Whether a key, without its split, was asked for."""
-        return self._is_wanted(key)
+    def _may_want(self, key: Key) -> bool:
+        globs = key.globs
+        by_default = key.default and DEFAULT in self._asked
+        return by_default or any(_may_name(name, glob) for name in self._asked for glob in globs)
 
-    def may_want(self, spec: Family) -> bool:
-        """Whether a family can give a key that was asked for."""
-        return any(self._may_name(name, spec) for name in self._asked)
 
-    @staticmethod
-    def _may_name(name: str, spec: Family) -> bool:
-        if name == DEFAULT:
-            return any(key.default for key in spec.keys)
-        return name == FULL or any(
-            may_overlap(name, glob) for key in spec.keys for glob in as_globs(key.pattern)
-        )
-
-    def may_want_under(self, part: str) -> bool:
-        """Whether a key of a part of the step can have been asked for.
-
-        Args:
-            part: `source` or `discarded`.
-        """
-        return self._wants_under[part]
-
-    def _may_want_under(self, part: str) -> bool:
-        asked = [name for name in self._asked if name != DEFAULT]
-        if DEFAULT in self._asked:
-            asked += _PER_SOURCE_DEFAULT
-        return FULL in asked or any(may_overlap(pattern, f"{part}/*/*") for pattern in asked)
+def _may_name(asked: str, glob: str) -> bool:
+    return asked == FULL or (asked != DEFAULT and may_overlap(asked, glob))
 
 
 @lru_cache(16)
-def _key_filter(names: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
-    return WantedMetrics(names, families)
+def _wanted(keys: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
+    """What was asked for is the same at every step of a run."""
+    return WantedMetrics(keys, families)
+
+
+def wanted_metrics(keys: str | Sequence[str]) -> WantedMetrics:
+    """Reads which metrics are asked for, as for `rollout_metrics`, among the families that are registered now."""
+    return _wanted((keys,) if isinstance(keys, str) else tuple(keys), tuple(FAMILIES.values()))
 
 
 def _without_split(pattern: str) -> str:
@@ -250,52 +232,28 @@ def _without_split(pattern: str) -> str:
     return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
-def _default_globs(families: Sequence[Family]) -> tuple[str, ...]:
-    declared = (
-        glob for spec in families for key in spec.keys if key.default for glob in as_globs(key.pattern)
-    )
-    return (*declared, *_PER_SOURCE_DEFAULT)
-
-
-def _run(spec: Family, view: StepView) -> dict[str, float]:
-    """The values of a family that is on; a family that fails costs its own keys and says so."""
-    if not view.ledger.n_rows:
-        return {}
-    try:
-        values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
-    except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
-        log.warning("metric family %s could not be computed: %r", spec.name, error)
-        return {FAILED: 1.0}
-    return {key: float(value) for key, value in values.items() if math.isfinite(value)}
+def _computed(families: Iterable[Family], view: StepView) -> dict[str, float]:
+    """The finite values of some families; one that fails leaves `FAILED` in place of its own."""
+    result: dict[str, float] = {}
+    for spec in families if view.ledger.n_rows else ():
+        try:
+            values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
+            result |= {key: float(value) for key, value in values.items() if math.isfinite(value)}
+        except Exception as error:  # noqa: BLE001  one family must not take the others with it; it is logged
+            log.warning("metric family %s could not be computed: %r", spec.name, error)
+            result[FAILED] = 1.0
+    return result
 
 
 def _by_source(view: StepView) -> dict[str, float]:
-    if "source" not in view.ledger.columns:
-        return {}
     sources = view.ledger.get("source")
     names = sorted({name for name in sources.tolist() if name is not None})
-    if not 2 <= len(names) <= MAX_SOURCES:
-        return {}
     result: dict[str, float] = {}
-    for name, part in key_parts(names).items():
+    for name, part in key_parts(names).items() if 2 <= len(names) <= MAX_SOURCES else ():
         result |= under(f"source/{part}", _ledger_metrics(view.take(sources == name)))
     return result
 
 
-def _of_discarded(view: StepView) -> dict[str, float]:
-    if "discard_reason" not in view.ledger.columns:
-        return {}
-    left_out = np.asarray([reason is not None for reason in view.ledger.get("discard_reason").tolist()], bool)
-    if not left_out.any():
-        return {}
-    return under("discarded", _ledger_metrics(view.take(left_out)))
-
-
 def _ledger_metrics(view: StepView) -> dict[str, float]:
-    result: dict[str, float] = {}
-    families = tuple(FAMILIES.values())
-    off = families_off(families, view)
-    for spec in families:
-        if spec.reads == "ledger" and spec.name not in _WHOLE_STEP_ONLY and spec.name not in off:
-            result |= _run(spec, view)
-    return result
+    off = {*families_off(FAMILIES.values(), view), *_WHOLE_STEP_ONLY}
+    return _computed([s for s in FAMILIES.values() if s.reads == "ledger" and s.name not in off], view)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.segments import Segments, ratio
-from rollout_traces.metrics.aggregate import known
+from rollout_traces.metrics.aggregate import mean_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -56,9 +56,9 @@ def diversity(view: StepView) -> dict[str, float]:
     result: dict[str, float] = {}
     for name, values in measures.items():
         usable = several & np.isfinite(values)
+        result |= mean_of(f"diversity/{name}", values[usable])
         if usable.any():
-            result |= known(f"diversity/{name}", values[usable].mean())
-            result |= known(f"diversity/{name}_micro", np.average(values[usable], weights=sizes[usable]))
+            result[f"diversity/{name}_micro"] = float(np.average(values[usable], weights=sizes[usable]))
     return result
 
 
@@ -83,8 +83,7 @@ class FirstTokens:
         short = Segments(np.minimum(segments.counts, FIRST_TOKENS))
         rows = short.rows()
         at = np.arange(len(rows)) - short.starts[rows] + segments.starts[rows]
-        assert view.batch is not None
-        ids = view.batch.input_ids[view.sampled.positions[at]]
+        ids = view.tokens.input_ids[view.sampled.positions[at]]
         if len(ids) and (ids.min() < 0 or ids.max() >= VOCABULARY):
             ids = np.unique(ids, return_inverse=True)[1].reshape(-1)
         return cls(ids, rows)
@@ -155,15 +154,14 @@ def sorted_unique(codes: np.ndarray) -> np.ndarray:
 )
 def compression(view: StepView) -> dict[str, float]:
     """Mean over rollouts of 32 sampled tokens or more; ids take four bytes each."""
-    assert view.batch is not None
     segments, positions = view.sampled.segments, view.sampled.positions
     ratios = []
     for row in np.flatnonzero(segments.counts >= COMPRESSED_FROM).tolist():
         first = int(segments.starts[row])
         at = positions[first : first + min(int(segments.counts[row]), FIRST_TOKENS)]
-        raw = view.batch.input_ids[at].astype("<i4").tobytes()
+        raw = view.tokens.input_ids[at].astype("<i4").tobytes()
         ratios.append(len(raw) / len(zlib.compress(raw, 6)))
-    return known("diversity/compression_ratio", np.mean(ratios) if ratios else None)
+    return mean_of("diversity/compression_ratio", np.asarray(ratios))
 
 
 @family(
@@ -177,11 +175,10 @@ def compression(view: StepView) -> dict[str, float]:
 )
 def unique_answers(view: StepView) -> dict[str, float]:
     """Mean over groups with two or more parsed answers of different answers / answers."""
-    assert view.batch is not None
-    answers = view.batch.row_lists["parsed_answers"]
+    answers = view.tokens.row_lists["parsed_answers"]
     shares = []
     for rows in view.groups.rows():
         mine = [repr(answers[row]) for row in rows.tolist() if answers[row] is not None]
         if len(mine) >= 2:
             shares.append(len(set(mine)) / len(mine))
-    return known("diversity/unique_answer_share", np.mean(shares) if shares else None)
+    return mean_of("diversity/unique_answer_share", np.asarray(shares))

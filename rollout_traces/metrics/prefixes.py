@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.metrics.aggregate import known
+from rollout_traces.metrics.aggregate import mean_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 from rollout_traces.packed_batch import PackedBatch
@@ -84,14 +84,12 @@ def broken_prefixes(batch: PackedBatch, rows: list[int]) -> Iterator[BrokenPrefi
 )
 def prefixes(view: StepView) -> dict[str, float]:
     """trajectories with a broken prefix / trajectories of two calls or more, and the mean of their first such call."""
-    assert view.batch is not None
-    several = [rows for rows in trajectories(view.batch, view.ledger.get("group")) if len(rows) > 1]
-    if not several:
-        return {}
-    first = [next(broken_prefixes(view.batch, rows), None) for rows in several]
-    calls = [broken.call for broken in first if broken is not None]
-    result = {"trajectory/prefix_broken_share": len(calls) / len(several)}
-    return result | known("trajectory/first_broken_call_mean", np.mean(calls) if calls else None)
+    several = [rows for rows in trajectories(view.tokens, view.ledger.get("group")) if len(rows) > 1]
+    first = [next(broken_prefixes(view.tokens, rows), None) for rows in several]
+    calls = np.asarray([np.nan if broken is None else broken.call for broken in first])
+    return mean_of("trajectory/prefix_broken_share", np.isfinite(calls)) | mean_of(
+        "trajectory/first_broken_call_mean", calls
+    )
 
 
 def _shared_prefix(first: np.ndarray, second: np.ndarray) -> int:

@@ -6,9 +6,10 @@ keys declared beside it, and a test against a value computed by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Literal
 
 from rollout_traces.metrics.view import StepView
@@ -19,7 +20,6 @@ Reads = Literal["ledger", "tokens"]
 MetricFunction = Callable[[StepView], Mapping[str, float]]
 """Gives values by key, without the split in front. A key that cannot be computed is absent, never 0."""
 
-
 OR = " or "
 """Between names of which one is enough."""
 
@@ -29,16 +29,19 @@ class Key:
     """One key, or a pattern of keys, that a family gives.
 
     Attributes:
-        pattern: the key; `<name>` stands for what the data names, `{a,b}` for alternatives.
+        pattern: the key; `<name>` stands for what the data names, `{a,b}` for alternatives, `[x]` for x or nothing.
         meaning: one sentence with the unit.
         default: part of the default set.
-        formerly: the pattern that the key had until the release before this one; given beside the new one for
-            a release.
     """
 
     pattern: str
     meaning: str
     default: bool = False
+
+    @cached_property
+    def globs(self) -> tuple[str, ...]:
+        """The keys as patterns for `fnmatch`."""
+        return as_globs(self.pattern)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,7 @@ class Family:
     """A registered family of metrics.
 
     Attributes:
-        name: its name.
+        name: unique.
         reads: what it is computed from.
         needs: ledger columns, tracks or settings without which it is off; of `a or b` one is enough.
         keys: what it gives.
@@ -83,27 +86,40 @@ def family(
     return register
 
 
-def families_off(families: tuple[Family, ...], view: StepView) -> Mapping[str, tuple[str, ...]]:
-    """The families that are off, by name, and what each needs and the step does not have."""
-    present = view.inputs & _names_needed(families)
-    return _off(families, present, view.batch is not None)
-
-
-@lru_cache(16)
-def _names_needed(families: tuple[Family, ...]) -> frozenset[str]:
-    return frozenset(name for spec in families for need in spec.needs for name in need.split(OR))
-
-
-@lru_cache(64)
-def _off(
-    families: tuple[Family, ...], present: frozenset[str], has_tokens: bool
-) -> Mapping[str, tuple[str, ...]]:
-    """A run's steps mostly have the same inputs: what is off is found out once."""
+def families_off(families: Iterable[Family], view: StepView) -> dict[str, tuple[str, ...]]:
+    """Names the families that are off, and what each needs and the step does not have."""
     off: dict[str, tuple[str, ...]] = {}
     for spec in families:
-        missing = [need for need in spec.needs if present.isdisjoint(need.split(OR))]
-        if spec.reads == "tokens" and not has_tokens:
+        missing = [need for need in spec.needs if view.inputs.isdisjoint(need.split(OR))]
+        if spec.reads == "tokens" and view.batch is None:
             missing.append("the population's tokens")
         if missing:
             off[spec.name] = tuple(missing)
     return off
+
+
+def as_globs(pattern: str) -> tuple[str, ...]:
+    """Expands a declared key into patterns for `fnmatch`, see `Key.pattern`."""
+    for opener, closer in ("{}", "[]"):
+        start = pattern.find(opener)
+        if start >= 0:
+            stop = pattern.index(closer, start)
+            inside = pattern[start + 1 : stop]
+            choices = inside.split(",") if opener == "{" else ["", inside]
+            before, after = pattern[:start], pattern[stop + 1 :]
+            return tuple(glob for choice in choices for glob in as_globs(before + choice + after))
+    return (re.sub(r"<[^>]*>", "*", pattern),)
+
+
+def may_overlap(first: str, second: str) -> bool:
+    """Tells whether some text may match both of two `fnmatch` patterns; False only where none can.
+
+    What stands before the first wildcard of either is compared, and what stands after the last.
+    """
+    heads = [re.split(r"[*?[]", pattern, maxsplit=1)[0] for pattern in (first, second)]
+    if heads == [first, second]:
+        return first == second
+    tails = [re.split(r"[*?\]]", pattern)[-1] for pattern in (first, second)]
+    short, long = sorted(heads, key=len)
+    end, longer_end = sorted(tails, key=len)
+    return long.startswith(short) and longer_end.endswith(end)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from rollout_traces.ledger.masked_tokens import pick
 from rollout_traces.ledger.rewards import equal_ends
-from rollout_traces.metrics.aggregate import QUANTILES, SPREAD, describe, key_parts, known, share
+from rollout_traces.metrics.aggregate import (
+    QUANTILES,
+    SPREAD,
+    describe,
+    finite_of,
+    key_parts,
+    known,
+    mean_of,
+    renamed,
+)
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -43,7 +53,7 @@ def reward(view: StepView) -> dict[str, float]:
 )
 def reward_failed(view: StepView) -> dict[str, float]:
     """rows with a reward_status other than ok / rows; a status that is not given is ok."""
-    return share("reward/failed_share", view.reward_failed)
+    return mean_of("reward/failed_share", view.reward_failed)
 
 
 @family(
@@ -140,8 +150,7 @@ def component_weights(
 )
 def success(view: StepView) -> dict[str, float]:
     """mean of the declared success field, or of reward >= the declared threshold."""
-    success = view.floats("success")
-    return describe("success", success[np.isfinite(success)], ("mean",))
+    return mean_of("success/mean", view.floats("success"))
 
 
 @family(
@@ -153,8 +162,7 @@ def success(view: StepView) -> dict[str, float]:
 )
 def format_share(view: StepView) -> dict[str, float]:
     """rows with a parsed answer / rows where that is known."""
-    answered = view.floats("answered")
-    return share("format_share", answered == 1, np.isfinite(answered))
+    return mean_of("format_share", view.floats("answered"))
 
 
 @family(
@@ -170,8 +178,7 @@ def format_share(view: StepView) -> dict[str, float]:
 )
 def advantage(view: StepView) -> dict[str, float]:
     """mean, population std, min and max of A over the loss tokens of rows that came with advantages."""
-    values = view.in_loss.advantages
-    return {} if values is None else describe("advantage", pick(values, view.in_loss.advantage_given))
+    return describe("advantage", pick(view.loss_advantages, view.in_loss.advantage_given))
 
 
 @family(
@@ -183,8 +190,126 @@ def advantage(view: StepView) -> dict[str, float]:
 )
 def advantage_rows(view: StepView) -> dict[str, float]:
     """mean, population std, min and max over rows of the row's mean advantage."""
-    values = view.floats("advantage")
+    return renamed(describe("row", view.known("advantage")), "row/", "advantage/row_")
+
+
+@family(
+    "solved_groups",
+    reads="ledger",
+    needs=("success", "group_ids"),
+    source="prime-rl",
+    keys=(
+        Key(
+            "group/solve_{none,all,partial}_share",
+            "groups of two or more in which no, every or some rollout succeeded",
+            default=True,
+        ),
+    ),
+)
+def solved_groups(view: StepView) -> dict[str, float]:
+    """groups / groups of two or more whose successes are all known."""
+    success, groups = view.floats("success"), view.groups
+    told = (groups.sizes >= 2) & groups.all(np.isfinite(success))
+    solved, sizes = groups.count(success == 1)[told], groups.sizes[told]
+    parts = {"none": solved == 0, "all": solved == sizes, "partial": (solved > 0) & (solved < sizes)}
     return {
-        key.replace("row/", "advantage/row_"): value
-        for key, value in describe("row", values[np.isfinite(values)]).items()
+        k: n for name, held in parts.items() for k, n in mean_of(f"group/solve_{name}_share", held).items()
     }
+
+
+@family(
+    "reward_standard_error",
+    reads="ledger",
+    needs=("reward",),
+    source="Miller 2024, clustered standard errors",
+    keys=(
+        Key(
+            "reward/standard_error",
+            "standard error of reward/mean, rollouts clustered by group",
+            default=True,
+        ),
+    ),
+)
+def reward_standard_error(view: StepView) -> dict[str, float]:
+    """sqrt(K/(K - 1) sum over groups of (sum of x - mean)^2) / n over n rows in K groups; two groups or more."""
+    return standard_error("reward", view, view.rewards)
+
+
+@family(
+    "success_standard_error",
+    reads="ledger",
+    needs=("success",),
+    source="Miller 2024, clustered standard errors",
+    keys=(
+        Key(
+            "success/standard_error",
+            "standard error of success/mean, rollouts clustered by group",
+            default=True,
+        ),
+    ),
+)
+def success_standard_error(view: StepView) -> dict[str, float]:
+    """As `reward/standard_error`, of the known successes."""
+    return standard_error("success", view, view.floats("success"))
+
+
+def standard_error(name: str, view: StepView, values: np.ndarray) -> dict[str, float]:
+    """Standard error of the mean of the finite values [B], which are not independent inside a group.
+
+    Groups without a finite value do not count; nothing with fewer than two groups.
+    """
+    usable = np.isfinite(values)
+    K = int((view.groups.count(usable) > 0).sum())
+    if K < 2:
+        return {}
+    off = values - values[usable].mean()
+    squares = float(np.sum(view.groups.sum(off) ** 2))
+    return {f"{name}/standard_error": math.sqrt(K / (K - 1) * squares) / int(usable.sum())}
+
+
+@family(
+    "majority_vote",
+    reads="ledger",
+    needs=("answer", "success"),
+    source="self-consistency (Wang et al. 2023)",
+    keys=(Key("group/maj@all", "chance that the commonest answer of a group is right, mean over groups"),),
+)
+def majority_vote(view: StepView) -> dict[str, float]:
+    """Over groups with two or more parsed answers of known success.
+
+    An answer is right in the share of its rollouts that succeeded; among equally common answers each is as
+    likely. Answers are compared as texts of 200 characters.
+    """
+    answers, success = view.ledger.get("answer").tolist(), view.floats("success")
+    found = []
+    for rows in view.groups.rows():
+        votes: dict[str, list[float]] = {}
+        for row in rows.tolist():
+            if answers[row] is not None and math.isfinite(success[row]):
+                votes.setdefault(answers[row], []).append(success[row])
+        if sum(map(len, votes.values())) >= 2:
+            most = max(map(len, votes.values()))
+            found.append(np.mean([np.mean(each) for each in votes.values() if len(each) == most]))
+    return mean_of("group/maj@all", np.asarray(found))
+
+
+@family(
+    "length_by_success",
+    reads="ledger",
+    needs=("success", "n_sampled"),
+    source="practice",
+    keys=(
+        Key(
+            "tokens/completion_{solved,unsolved}/{mean,p50}",
+            "sampled tokens of rollouts that did, did not succeed",
+        ),
+    ),
+)
+def length_by_success(view: StepView) -> dict[str, float]:
+    """mean and median of sampled tokens over rows of success 1, and of success 0."""
+    success, lengths = view.floats("success"), view.floats("n_sampled")
+    result: dict[str, float] = {}
+    for name, value in (("solved", 1), ("unsolved", 0)):
+        mine = finite_of(lengths[success == value])[0]
+        result |= describe(f"tokens/completion_{name}", mine, ("mean", "p50"))
+    return result

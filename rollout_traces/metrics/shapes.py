@@ -6,10 +6,11 @@ from collections import Counter
 
 import numpy as np
 
-from rollout_traces.ledger.columns import NULL_INT
-from rollout_traces.metrics.aggregate import describe, key_parts
+from rollout_traces.ledger.build import turn_numbers, turn_starts
+from rollout_traces.ledger.masked_tokens import k3
+from rollout_traces.metrics.aggregate import describe, finite_of, key_parts, mean_of
 from rollout_traces.metrics.registry import Key, family
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, ToolUse
 
 _LENGTH_STATS = ("mean", "std", "min", "max", "p50", "p95")
 MAX_REASONS = 12
@@ -33,15 +34,12 @@ MAX_REASONS = 12
 )
 def tokens(view: StepView) -> dict[str, float]:
     """mean, population std, min, max, median and 95 % quantile of token counts per rollout."""
-    parts = {
-        "prompt": view.floats("n_prompt"),
-        "completion": view.floats("n_sampled"),
-        "environment": view.floats("n_environment"),
-    }
-    parts["total"] = parts["prompt"] + parts["completion"] + parts["environment"]
+    columns = {"prompt": "n_prompt", "completion": "n_sampled", "environment": "n_environment"}
+    parts = {name: view.floats(column) for name, column in columns.items()}
+    parts["total"] = np.sum(list(parts.values()), axis=0)
     result: dict[str, float] = {}
     for name, values in parts.items():
-        result |= describe(f"tokens/{name}", values[np.isfinite(values)], _LENGTH_STATS)
+        result |= describe(f"tokens/{name}", finite_of(values)[0], _LENGTH_STATS)
     return result
 
 
@@ -54,10 +52,9 @@ def tokens(view: StepView) -> dict[str, float]:
 )
 def completion_terminated(view: StepView) -> dict[str, float]:
     """mean, min and max of sampled tokens over rows with a known stop reason other than length."""
-    reasons = view.ledger.get("stop_reason")
-    lengths = view.floats("n_sampled")
-    ended = np.asarray([reason is not None for reason in reasons], bool) & ~view.truncated
-    found = describe("completion", lengths[ended & np.isfinite(lengths)], ("mean", "min", "max"))
+    reasons = view.ledger.get("stop_reason").tolist()
+    ended = np.asarray([reason not in (None, "length") for reason in reasons], bool)
+    found = describe("completion", finite_of(view.floats("n_sampled")[ended])[0], ("mean", "min", "max"))
     return {f"{key}_terminated": value for key, value in found.items()}
 
 
@@ -73,8 +70,8 @@ def completion_terminated(view: StepView) -> dict[str, float]:
 )
 def stop_reasons(view: StepView) -> dict[str, float]:
     """rows with that normalised stop reason / rows with a known one."""
-    counts = Counter(reason for reason in view.ledger.get("stop_reason").tolist() if reason is not None)
-    total = sum(counts.values())
+    counts = reasons_of(view, "stop_reason")
+    total = counts.total()
     result = {"stop/length_share": counts["length"] / total} if total else {}
     return result | {f"stop/{name}_share": n / total for name, n in bounded(counts).items()}
 
@@ -91,8 +88,7 @@ def stop_reasons(view: StepView) -> dict[str, float]:
 )
 def turns(view: StepView) -> dict[str, float]:
     """mean and max of assistant turns per rollout."""
-    values = view.floats("n_turns")
-    return describe("turns", values[np.isfinite(values)], ("mean", "max"))
+    return describe("turns", view.known("n_turns"), ("mean", "max"))
 
 
 @family(
@@ -131,22 +127,22 @@ def sample_metrics(view: StepView) -> dict[str, float]:
 def counters(view: StepView) -> dict[str, float]:
     """Plain counts over the step; what is not known for all rollouts is not counted."""
     n_rows = view.ledger.n_rows
-    lengths = [view.ledger.get(name) for name in ("n_prompt", "n_sampled", "n_environment")]
-    result = {"count/samples": float(n_rows), "count/prompts": float(len(view.groups))}
+    counts: dict[str, float] = {"samples": n_rows, "prompts": len(view.groups)}
     if view.batch is not None:
-        result["count/tokens"] = float(view.batch.n_tokens.sum())
+        counts["tokens"] = view.batch.n_tokens.sum()
         if not view.batch.has_tokens.all():
-            result["count/without_tokens"] = float((~view.batch.has_tokens).sum())
-    elif n_rows and all((column != NULL_INT).all() for column in lengths):
-        result["count/tokens"] = float(np.sum(lengths))
+            counts["without_tokens"] = (~view.batch.has_tokens).sum()
+    else:
+        lengths = np.sum([view.floats(name) for name in ("n_prompt", "n_sampled", "n_environment")])
+        counts |= {"tokens": lengths} if n_rows and np.isfinite(lengths) else {}
     if view.settings.samples_per_prompt is not None:
-        result["count/expected_samples"] = float(len(view.groups) * view.settings.samples_per_prompt)
+        counts["expected_samples"] = len(view.groups) * view.settings.samples_per_prompt
     if n_rows and len(view.tool_use) == n_rows:
         uses = view.tool_use.values()
-        result["count/messages"] = float(sum(use.messages for use in uses))
-        result["count/tool_calls"] = float(sum(sum(use.calls.values()) + use.unparsed for use in uses))
-        result["count/tool_results"] = float(sum(use.results for use in uses))
-    return result
+        counts["messages"] = sum(use.messages for use in uses)
+        counts["tool_calls"] = sum(sum(use.calls.values()) + use.unparsed for use in uses)
+        counts["tool_results"] = sum(use.results for use in uses)
+    return {f"count/{name}": float(n) for name, n in counts.items()}
 
 
 @family(
@@ -160,19 +156,158 @@ def counters(view: StepView) -> dict[str, float]:
 )
 def discarded(view: StepView) -> dict[str, float]:
     """rows with a discard reason / rows, and counts by reason."""
-    if not view.ledger.n_rows:
-        return {}
-    counts = Counter(reason for reason in view.ledger.get("discard_reason").tolist() if reason is not None)
-    result = {"discarded/share": sum(counts.values()) / view.ledger.n_rows}
-    return result | {f"discarded/{name}_count": float(n) for name, n in bounded(counts).items()}
+    counts = bounded(reasons_of(view, "discard_reason"))
+    found = mean_of("discarded/share", view.discarded)
+    return found | {f"discarded/{name}_count": float(n) for name, n in counts.items()}
+
+
+def reasons_of(view: StepView, column: str) -> Counter[str]:
+    """Counts the rows by a column of texts, where it is known."""
+    return Counter(reason for reason in view.ledger.get(column).tolist() if reason is not None)
 
 
 def bounded(counts: Counter[str]) -> dict[str, int]:
     """Counts by a name safe for a key, rare names together as `other`."""
-    if not counts:
-        return {}
     parts = key_parts(counts)
     result: Counter[str] = Counter()
     for index, (name, n) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
         result[parts[name] if index < MAX_REASONS else "other"] += n
     return dict(result)
+
+
+RANDOM = "_of_random"
+"""What keys end in that speak of the rollouts that chance selected."""
+
+
+@family(
+    "tools",
+    reads="ledger",
+    needs=("tool_use",),
+    source="Telescope",
+    keys=(
+        Key(
+            "tools/{calls_mean,errors_per_call}[_of_random]",
+            "tool calls of a rollout; failed results per call",
+            True,
+        ),
+        Key(
+            "tools/{unparsed_per_attempt,unique}[_of_random]",
+            "unparsed calls per attempt; different tools called",
+        ),
+        Key("tools/of_random_n", "rollouts behind the `_of_random` keys"),
+        Key(
+            "tool/{<name>,unknown}_calls[_of_random]",
+            "calls by declared tool; all other names are `unknown`",
+        ),
+    ),
+)
+def tools(view: StepView) -> dict[str, float]:
+    """calls / rollouts; failed results / parsed calls; unparsed / (parsed + unparsed); distinct names."""
+    uses, suffix = decoded_uses(view)
+    if not uses:
+        return {}
+    calls = sum((Counter(use.calls) for use in uses), Counter[str]())
+    parsed, unparsed = calls.total(), sum(use.unparsed for use in uses)
+    result = {"tools/calls_mean": parsed / len(uses), "tools/unique": float(len(calls))}
+    if parsed:
+        result["tools/errors_per_call"] = sum(use.errors for use in uses) / parsed
+    if parsed + unparsed:
+        result["tools/unparsed_per_attempt"] = unparsed / (parsed + unparsed)
+    declared = key_parts(view.settings.tools)
+    result |= {f"tool/{part}_calls": float(calls[name]) for name, part in declared.items()}
+    if declared:
+        result["tool/unknown_calls"] = float(parsed - sum(calls[name] for name in declared))
+    found = {f"{key}{suffix}": value for key, value in result.items()}
+    return found | ({"tools/of_random_n": float(len(uses))} if suffix else {})
+
+
+@family(
+    "thinking",
+    reads="ledger",
+    needs=("n_thinking",),
+    source="Telescope",
+    keys=(
+        Key(
+            "tokens/thinking/{mean,std,min,max,p50,p95}[_of_random]",
+            "sampled tokens inside thinking",
+        ),
+        Key(
+            "tokens/thinking/of_random_n",
+            "rollouts behind the `_of_random` keys",
+        ),
+    ),
+)
+def thinking(view: StepView) -> dict[str, float]:
+    """mean, population std, min, max, median and 95 % quantile of thinking tokens per rollout."""
+    values = view.floats("n_thinking")
+    if np.isfinite(values).all():
+        return describe("tokens/thinking", values, _LENGTH_STATS)
+    values = finite_of(values[view.random_rows])[0]
+    found = describe("tokens/thinking", values, _LENGTH_STATS)
+    of_random = {f"{key}{RANDOM}": value for key, value in found.items()}
+    return of_random | ({"tokens/thinking/of_random_n": float(len(values))} if found else {})
+
+
+def decoded_uses(view: StepView) -> tuple[list[ToolUse], str]:
+    """The tool use to compute on, and the suffix its keys carry."""
+    if len(view.tool_use) == view.ledger.n_rows:
+        return list(view.tool_use.values()), ""
+    return [use for row, use in sorted(view.tool_use.items()) if view.random_rows[row]], RANDOM
+
+
+TURNS = 8
+"""Turn indices with keys of their own; the last one holds all later turns too."""
+
+
+def turn_key(turn: int) -> str:
+    """`turn/0` to `turn/6`, and `turn/7_plus` for all later ones."""
+    return f"turn/{turn}" if turn < TURNS - 1 else f"turn/{TURNS - 1}_plus"
+
+
+@family(
+    "by_turn",
+    reads="tokens",
+    source="Telescope",
+    keys=(
+        Key("turn/<index>/tokens_mean", "sampled tokens of that assistant turn, over rollouts that have it"),
+        Key("turn/<index>/entropy_mean", "nats, where entropies are given"),
+        Key("turn/<index>/mismatch_k3", "nats, where both logprobs are given"),
+    ),
+)
+def by_turn(view: StepView) -> dict[str, float]:
+    """By index of the assistant turn, from 0; `7_plus` holds turn 7 and all later ones."""
+    sampled = view.sampled
+    starts = turn_starts(view.tokens)[sampled.positions]
+    index = np.minimum(turn_numbers(view.tokens)[sampled.positions], TURNS - 1)
+    entropies, d = sampled.track("entropies"), sampled.log_ratio
+    result: dict[str, float] = {}
+    for turn in np.unique(index).tolist():
+        name, inside = turn_key(turn), index == turn
+        result[f"{name}/tokens_mean"] = float(inside.sum() / starts[inside].sum())
+        if entropies is not None:
+            result |= mean_of(f"{name}/entropy_mean", entropies[inside])
+        if d is not None:
+            result |= mean_of(f"{name}/mismatch_k3", k3(d[inside].astype(np.float64)))
+    return result
+
+
+@family(
+    "tool_errors_by_turn",
+    reads="ledger",
+    needs=("tool_use",),
+    source="Telescope",
+    keys=(
+        Key(
+            "turn/<index>/tool_errors_mean[_of_random]",
+            "failed tool results after that assistant turn",
+        ),
+    ),
+)
+def tool_errors_by_turn(view: StepView) -> dict[str, float]:
+    """failed results after the turn / rollouts that have it, as `tools` on all or on random rollouts."""
+    uses, suffix = decoded_uses(view)
+    errors: dict[str, list[int]] = {}
+    for use in uses:
+        for turn, n in enumerate(use.errors_by_turn):
+            errors.setdefault(f"{turn_key(turn)}/tool_errors_mean{suffix}", []).append(n)
+    return {key: sum(counts) / len(counts) for key, counts in errors.items()}

@@ -1,10 +1,11 @@
-"""What a metric sees of a step: its ledger, its tokens where they are at hand, and what the run declared."""
+"""What a decoded rollout says about its tools, small enough to keep until the step is closed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -13,9 +14,51 @@ from rollout_traces.ledger.episodes import first_rows, has_episodes, with_episod
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.masked_tokens import MaskedTokens
 from rollout_traces.ledger.rewards import known_rewards, reward_failed
-from rollout_traces.metrics.tool_use import ToolUse
+from rollout_traces.ledger.tool_results import tool_failed
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """Tool calls and results of one rollout.
+
+    Attributes:
+        calls: tool name -> parsed calls.
+        unparsed: calls that could not be parsed.
+        results: tool results.
+        errors: results that say they failed.
+        messages: turns of any role.
+        errors_by_turn: failed results after each assistant turn, in the order of the turns.
+    """
+
+    calls: Mapping[str, int]
+    unparsed: int
+    results: int
+    errors: int
+    messages: int
+    errors_by_turn: tuple[int, ...] = ()
+
+
+def tool_use(transcript: Transcript) -> ToolUse:
+    """Counts the tool calls and results of a transcript."""
+    errors_by_turn: list[int] = []
+    for turn in transcript.turns:
+        if turn.role == "assistant":
+            errors_by_turn.append(0)
+        elif errors_by_turn and tool_failed(turn):
+            errors_by_turn[-1] += 1
+    calls = [call for turn in transcript.turns for call in turn.tool_calls]
+    return ToolUse(
+        calls=Counter(call.name for call in calls if call.parsed),
+        unparsed=sum(not call.parsed for call in calls),
+        results=sum(turn.role == "tool" for turn in transcript.turns),
+        errors=sum(map(tool_failed, transcript.turns)),
+        messages=len(transcript.turns),
+        errors_by_turn=tuple(errors_by_turn),
+    )
+
 
 UNKNOWN_STALENESS = np.iinfo(np.int64).min
 """The staleness of a token whose version is unknown."""
@@ -68,6 +111,11 @@ class StepView:
         if column.dtype == np.int64:
             return np.where(column == NULL_INT, np.nan, column)
         return column
+
+    def known(self, name: str) -> np.ndarray:
+        """float64: the finite values of a numeric column, in the order of the rows."""
+        values = self.floats(name)
+        return values[np.isfinite(values)]
 
     def given(self, key: str, values: np.ndarray) -> np.ndarray:
         """bool [B]: rows that came with a value, be it NaN.
@@ -133,30 +181,45 @@ class StepView:
         """bool [B]: the rows that were traced because chance took them; only they may estimate shares."""
         return self.ledger.get("selected_by") == "random"
 
+    @property
+    def tokens(self) -> PackedBatch:
+        """The rollouts with their tokens, for families that declare `reads="tokens"`."""
+        if self.batch is None:
+            raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
+        return self.batch
+
+    @cached_property
+    def discarded(self) -> np.ndarray:
+        """bool [B]: the rows that the trainer left out."""
+        return np.asarray([reason is not None for reason in self.ledger.get("discard_reason").tolist()], bool)
+
     @cached_property
     def sampled(self) -> MaskedTokens:
         """The sampled tokens of all rows."""
-        return MaskedTokens.sampled(self._tokens())
+        return MaskedTokens.sampled(self.tokens)
 
     @cached_property
     def in_loss(self) -> MaskedTokens:
         """The loss tokens of all rows."""
-        batch = self._tokens()
-        if batch.loss_is_sampled:
-            return self.sampled
-        return MaskedTokens.in_loss(batch)
+        return self.sampled if self.tokens.loss_is_sampled else MaskedTokens.in_loss(self.tokens)
+
+    @property
+    def loss_advantages(self) -> np.ndarray:
+        """[M] over the loss tokens, for families that need `advantages`."""
+        values = self.in_loss.advantages
+        assert values is not None
+        return values
 
     @cached_property
-    def token_staleness(self) -> np.ndarray | None:
+    def token_staleness(self) -> np.ndarray:
         """int64 [M] over the sampled tokens: train version less version, below 0 for tokens ahead of the trainer.
 
-        `UNKNOWN_STALENESS` where the version is unknown; None when the step does not know.
+        `UNKNOWN_STALENESS` where the version is unknown. For families that need `versions` and `train_version`.
         """
-        versions = self.sampled.track("versions")
-        train_version = self._tokens().train_version
-        if versions is None or train_version is None:
-            return None
-        return np.where(versions >= 0, int(train_version) - versions.astype(np.int64), UNKNOWN_STALENESS)
+        versions = self.sampled["versions"]
+        return np.where(
+            versions >= 0, int(self.tokens.train_version or 0) - versions.astype(np.int64), UNKNOWN_STALENESS
+        )
 
     def take(self, rows: np.ndarray) -> StepView:
         """The view of some rows, ledger only; what is best and worst is the whole step's.
@@ -169,13 +232,7 @@ class StepView:
         ledger = self.ledger.take(np.flatnonzero(rows))
         return StepView(ledger, None, self.settings, not_given=not_given, whole=self.whole or self)
 
-    def _tokens(self) -> PackedBatch:
-        if self.batch is None:
-            raise ValueError("this metric reads tokens, and the view has none. Declare reads='tokens'.")
-        return self.batch
 
-
-@lru_cache(1024)
 def _prefixes(column: str) -> tuple[str, ...]:
     """What stands before each slash of a column's name."""
     return tuple(column[:at] for at, character in enumerate(column) if character == "/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.rewards import known_rewards
 from rollout_traces.metrics import StepView, ToolUse, identity_checks
+from rollout_traces.metrics.aggregate import describe_told_apart
 from rollout_traces.metrics.compute import metrics_of, missing_of, step_view
-from rollout_traces.metrics.told_apart import describe_told_apart
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.trace.conversion import TraceRecord, step_summary_trace
@@ -84,7 +84,7 @@ def scalars_of(judged: JudgedStep) -> dict[str, float]:
         Values by key, the split in front.
     """
     rows, options = judged.rows, judged.options
-    return metrics_of(judged.view, options.metric_keys) | flag_metrics(
+    return metrics_of(judged.view, options.metric_keys, judged.step.key.split) | flag_metrics(
         rows.flags,
         rows.ledger.n_rows,
         judged.step.key.split,
@@ -150,12 +150,8 @@ def step_summary_of(
 
 def _off_text(judged: JudgedStep) -> str:
     """The metrics that were asked for and are off, each with the inputs that it lacks."""
-    return _listed(tuple(missing_of(judged.view, judged.options.metric_keys).items()))
-
-
-@lru_cache(16)
-def _listed(missing: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
-    return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing)
+    missing = missing_of(judged.view, judged.options.metric_keys)
+    return "; ".join(f"{name} ({', '.join(lacks)})" for name, lacks in missing.items())
 
 
 def _status(rows: Ledger) -> str:

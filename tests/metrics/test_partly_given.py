@@ -11,7 +11,7 @@ import pytest
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.metrics.told_apart import describe_told_apart
+from rollout_traces.metrics.aggregate import describe_told_apart
 from rollout_traces.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 from tests.metrics.builders import of_batch

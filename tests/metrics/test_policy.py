@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.metrics import missing_inputs
-from rollout_traces.metrics.mismatch_stats import effective_share
+from rollout_traces.metrics.mismatch import effective_share
 from rollout_traces.settings.run_settings import RunSettings
 from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger, sampled_rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.metrics.repetition import repetitions
+from rollout_traces.metrics.loops import repetitions
 from tests.builders import make_packed_batch
 from tests.metrics.builders import of_batch, sampled_rows
 

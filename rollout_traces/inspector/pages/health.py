@@ -19,7 +19,7 @@ from rollout_traces.inspector.pages.rollouts import sample_card
 from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
-from rollout_traces.metrics.ties import tie_causes
+from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import Store
 from rollout_traces.store.rows import StepInfo

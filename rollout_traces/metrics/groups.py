@@ -1,4 +1,4 @@
-"""How lengths and other quantities are spread inside groups, and what goes with the reward."""
+"""Groups that teach nothing, and groups that teach noise."""
 
 from __future__ import annotations
 
@@ -7,13 +7,152 @@ import math
 import numpy as np
 
 from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import equal_ends
-from rollout_traces.metrics.aggregate import describe, key_parts, known
+from rollout_traces.ledger.rewards import TIE_TOLERANCE, equal_ends, tied_groups
+from rollout_traces.metrics.aggregate import describe, finite_of, key_parts, mean_of, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
+ZERO_ADVANTAGE = 1e-8
+NOISE_SHARE = 0.01
+"""A reward spread below this share of the reward range is noise that normalisation blows up."""
+TIE_CAUSES = (
+    "all_failed_reward",
+    "all_truncated",
+    "all_unparsed",
+    "identical_completions",
+    "all_best",
+    "all_worst",
+    "other",
+)
+"""What a tied group has in common; a group counts under the first that holds."""
 
-def gini(values: np.ndarray) -> float | None:
+
+def tie_causes(view: StepView) -> np.ndarray:
+    """object [K]: a name of `TIE_CAUSES` for each tied group, None for the others."""
+    groups = view.groups
+    tied = tied_groups(groups, view.rewards, view.reward_failed)
+    success, answered = view.floats("success"), view.floats("answered")
+    low, high = view.reward_span
+    tolerance = TIE_TOLERANCE * max(1.0, abs(high), abs(low))
+    varied = high - low > tolerance
+    best, worst = groups.all(success == 1), groups.all(success == 0)
+    if varied:
+        best |= groups.min(view.rewards) >= high - tolerance
+        worst |= groups.max(view.rewards) <= low + tolerance
+    holds = {
+        "all_failed_reward": groups.all(view.reward_failed),
+        "all_truncated": groups.all(view.truncated),
+        "all_unparsed": groups.all(answered == 0),
+        "identical_completions": identical_completions(view),
+        "all_best": best,
+        "all_worst": worst,
+        "other": np.ones(len(groups), bool),
+    }
+    causes = np.full(len(groups), None, object)
+    for name in reversed(TIE_CAUSES):
+        causes[tied & holds[name]] = name
+    return causes
+
+
+def identical_completions(view: StepView) -> np.ndarray:
+    """bool [K]: groups of two or more whose rollouts sampled the very same tokens; False where that is unknown."""
+    # of a part, the rollout that all are equal to may lie outside of it
+    groups, equal_to = view.groups, view.floats("equal_to")
+    with np.errstate(invalid="ignore"):
+        return (groups.sizes >= 2) & groups.all(equal_to == groups.min(equal_to)[groups.codes])
+
+
+@family(
+    "group_ties",
+    reads="ledger",
+    needs=("reward", "group_ids"),
+    source="practice",
+    keys=(
+        Key("group/tie_share", "groups of two or more whose rewards are all equal", default=True),
+        Key(
+            "group/tie_cause/{all_failed_reward,all_truncated,all_unparsed,identical_completions,all_best,all_worst,other}_share",
+            "groups tied for that cause, the first that holds; they add up to tie_share",
+        ),
+        Key("group/wasted_tokens", "sampled tokens in tied groups", default=True),
+        Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens", default=True),
+    ),
+)
+def group_ties(view: StepView) -> dict[str, float]:
+    """tied groups / groups of two or more, by cause, and the sampled tokens spent on them.
+
+    Best and worst are the ends of the declared reward range, else of the whole step's rewards, or all
+    successes and no success. Causes are told apart in the order of the keys: `all_best` are the groups whose
+    rewards are all the best and which were not all truncated, and so on.
+    """
+    causes = tie_causes(view)
+    tied = causes != None  # noqa: E711  elementwise over an object array
+    several = int((view.groups.sizes >= 2).sum())
+    if not several or not (np.isfinite(view.rewards) | view.reward_failed).any():
+        return {}
+    result = {"group/tie_share": int(tied.sum()) / several}
+    result |= {f"group/tie_cause/{name}_share": int((causes == name).sum()) / several for name in TIE_CAUSES}
+    lengths = view.groups.sum(view.floats("n_sampled"))
+    if len(view.known("n_sampled")):
+        wasted, total = float(lengths[tied].sum()), float(lengths.sum())
+        result |= {
+            "group/wasted_tokens": wasted,
+            **({"group/wasted_token_share": wasted / total} if total else {}),
+        }
+    return result
+
+
+@family(
+    "group_zero_advantage",
+    reads="ledger",
+    needs=("advantage", "group_ids"),
+    source="MaxEnt-GRPO and Telescope, kept apart from ties",
+    keys=(Key("group/zero_advantage_share", "groups of two or more with max |A| <= 1e-8", default=True),),
+)
+def group_zero_advantage(view: StepView) -> dict[str, float]:
+    """groups with max |A| <= 1e-8 / groups of two or more with a known advantage.
+
+    A is the token's over loss tokens, else the row's; what is unknown or not finite is left out.
+    """
+    per_token, groups = view.floats("advantage_abs_max"), view.groups
+    largest = np.where(np.isnan(per_token), np.abs(view.floats("advantage")), per_token)
+    usable = (groups.sizes >= 2) & (groups.count(np.isfinite(largest)) > 0)
+    return share("group/zero_advantage_share", groups.max(largest) <= ZERO_ADVANTAGE, usable)
+
+
+@family(
+    "group_spread",
+    reads="ledger",
+    needs=("reward",),
+    source="practice",
+    keys=(
+        Key("group/reward_std_mean", "mean over groups of the population std of their rewards", default=True),
+        Key("group/noise_amplified_share", "groups with 0 < std < 1 % of the reward range", default=True),
+        Key("group/single_share", "groups of one rollout"),
+        Key("group/size_mean", "rollouts in a group"),
+    ),
+)
+def group_spread(view: StepView) -> dict[str, float]:
+    """Spread of rewards inside groups of two or more; the range is the declared one, else the step's."""
+    groups = view.groups
+    several = groups.count(np.isfinite(view.rewards)) >= 2
+    return {
+        **mean_of("group/size_mean", groups.sizes),
+        **mean_of("group/single_share", groups.sizes == 1),
+        **mean_of("group/reward_std_mean", groups.std(view.rewards)[several]),
+        **share("group/noise_amplified_share", noise_amplified(view, groups), several),
+    }
+
+
+def noise_amplified(view: StepView, groups: GroupIndex) -> np.ndarray:
+    """bool [K]: not tied, and the rewards' std is below 1 % of the reward range."""
+    low, high = view.reward_span
+    std = groups.std(view.rewards)
+    with np.errstate(invalid="ignore"):
+        tied = tied_groups(groups, view.rewards, view.reward_failed)
+        return ~tied & (std > 0) & (std < NOISE_SHARE * (high - low))
+
+
+def gini(values: np.ndarray) -> float:
     """Gini coefficient with the correction n/(n - 1), so that 1 is reachable.
 
     `G = 2 * sum(i * x_i) / (n * sum(x)) - (n + 1) / n`, values ascending, i from 1, times n/(n - 1).
@@ -22,27 +161,21 @@ def gini(values: np.ndarray) -> float | None:
         values: finite numbers of one group.
 
     Returns:
-        0 (all equal) to 1 (one has everything); None for fewer than two values, a negative one, or a
+        0 (all equal) to 1 (one has everything); NaN for fewer than two values, a negative one, or a
         sum of 0.
     """
     n = len(values)
     total = float(values.sum())
     if n <= 1 or values.min() < 0 or total == 0:
-        return None
+        return math.nan
     ranks = np.arange(1, n + 1)
     raw = 2 * float(ranks @ np.sort(values)) / (n * total) - (n + 1) / n
     return raw * n / (n - 1)
 
 
-def mean_gini(view: StepView, values: np.ndarray) -> float | None:
-    """Mean over groups of their Gini coefficient [B values], None when no group has one."""
-    found = []
-    for rows in view.groups.rows():
-        mine = values[rows]
-        coefficient = gini(mine[np.isfinite(mine)])
-        if coefficient is not None:
-            found.append(coefficient)
-    return float(np.mean(found)) if found else None
+def mean_gini(key: str, view: StepView, values: np.ndarray) -> dict[str, float]:
+    """Mean over groups of their Gini coefficient [B values], nothing when no group has one."""
+    return mean_of(key, np.asarray([gini(finite_of(values[rows])[0]) for rows in view.groups.rows()]))
 
 
 @family(
@@ -61,7 +194,7 @@ def group_lengths(view: StepView) -> dict[str, float]:
     lengths = view.floats("n_sampled")
     ratios, variations = [], []
     for rows in view.groups.rows():
-        mine = lengths[rows][np.isfinite(lengths[rows])]
+        mine = finite_of(lengths[rows])[0]
         if len(mine) < 2:
             continue
         median, longest, mean = float(np.median(mine)), float(mine.max()), float(mine.mean())
@@ -69,9 +202,11 @@ def group_lengths(view: StepView) -> dict[str, float]:
             ratios.append(longest / median if median > 0 else 1.0)
         if mean > 0:
             variations.append(float(mine.std()) / mean)
-    result = known("group/length_gini_mean", mean_gini(view, lengths))
-    result |= known("group/length_max_median_ratio_mean", np.mean(ratios) if ratios else None)
-    return result | known("group/length_cv_mean", np.mean(variations) if variations else None)
+    return {
+        **mean_gini("group/length_gini_mean", view, lengths),
+        **mean_of("group/length_max_median_ratio_mean", np.asarray(ratios)),
+        **mean_of("group/length_cv_mean", np.asarray(variations)),
+    }
 
 
 @family(
@@ -85,12 +220,10 @@ def group_lengths(view: StepView) -> dict[str, float]:
 )
 def group_ginis(view: StepView) -> dict[str, float]:
     """Mean over groups of the Gini coefficient of rewards and of sample metrics."""
-    result = known("group/reward_gini_mean", mean_gini(view, view.rewards))
     metrics = view.named("sample")
-    parts = key_parts(metrics)
-    for name, values in metrics.items():
-        result |= known(f"group/{parts[name]}_gini_mean", mean_gini(view, values))
-    return result
+    named = {"reward": view.rewards, **{part: metrics[name] for name, part in key_parts(metrics).items()}}
+    found = [mean_gini(f"group/{part}_gini_mean", view, values) for part, values in named.items()]
+    return {key: value for each in found for key, value in each.items()}
 
 
 def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float] | None:
@@ -206,9 +339,8 @@ def pass_at_k(view: StepView) -> dict[str, float]:
 def group_scalars(view: StepView) -> dict[str, float]:
     """mean, population std, min and max over groups of what the caller gives as `group_scalars`."""
     result: dict[str, float] = {}
-    parts = key_parts(view.group_scalars)
-    for name, values in view.group_scalars.items():
-        result |= describe(f"group/{parts[name]}", np.asarray(values, np.float64))
+    for name, part in key_parts(view.group_scalars).items():
+        result |= describe(f"group/{part}", np.asarray(view.group_scalars[name], np.float64))
     return result
 
 
