@@ -9,7 +9,7 @@ import numpy as np
 from rollout_traces.analysis.relations import as_arrays, failed, known_number, known_reward, unit
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series, SeriesName
-from rollout_traces.ledger.rewards import TIED_SQL
+from rollout_traces.ledger.groups import TIED_SQL
 
 HEAVIEST = 3
 """Rollouts whose share of a step's update is drawn."""

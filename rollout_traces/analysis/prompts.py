@@ -16,7 +16,7 @@ from rollout_traces.analysis.relations import (
 )
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.rewards import TIED_SQL
+from rollout_traces.ledger.groups import TIED_SQL
 
 Order = Literal["solved", "trend", "variance", "waste", "visits", "tokens"]
 ORDERS: dict[str, str] = {

@@ -11,8 +11,8 @@ import numpy as np
 
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.ledger.episodes import episode_numbers
-from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.ledger.groups import episode_numbers
+from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript, Turn

@@ -12,7 +12,7 @@ from rollout_traces.decode.grammars.thinking import FAMILIES
 from rollout_traces.flags.flag import Flag, counted
 from rollout_traces.flags.inputs import Population, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
-from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
 from rollout_traces.quoting import quoted
 from rollout_traces.transcript import Transcript, Turn

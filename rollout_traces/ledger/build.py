@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, kind_of
-from rollout_traces.ledger.masked_tokens import MaskedTokens, k3
-from rollout_traces.ledger.policy_update import clipped, update_shares
 from rollout_traces.ledger.row_values import given_texts, row_value_columns, text_column, texts
-from rollout_traces.ledger.segments import Segments, ratio
-from rollout_traces.ledger.thinking import thinking_tokens
-from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.ledger.text_facts import thinking_tokens, tool_failed
+from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ratio, update_shares
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript

@@ -6,31 +6,27 @@ packing and unpacking; `ledger.build` fills them from a `PackedBatch`. Numpy onl
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
-from rollout_traces.ledger.declared import check_ledger_head, damaged_as
+from rollout_traces.model import packed_arrays
 from rollout_traces.plain_values import finite_or_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = packed_arrays.SCHEMA_VERSION
+MOST_ROWS = 2**20
+"""Rollouts of one step."""
+MOST_CELLS = 2**25
+"""Rollouts of one step, times columns."""
 NULL_INT = np.iinfo(np.int64).min
 """What stands for an unknown integer inside a column; it leaves this module as None."""
-_MAX_INT = np.iinfo(np.int64).max
 _EXACT = 2**53
 """Whole numbers up to which a float holds every one."""
-_BYTE = np.dtype("u1")
-_UNSIGNED = ((_BYTE, 2**8), *((np.dtype(f"u{size}"), 2 ** (8 * size)) for size in (2, 4, 8)))
-"""dtype -> the first number that it does not hold."""
-_SMALL = 4096
-"""Bytes up to which a ledger is compressed with tables of its size: clearing those for more takes twice as long."""
 
 Kind = Literal["float", "int", "text", "tags"]
 
@@ -265,37 +261,25 @@ def number_text(value: float) -> str:
 
 
 def pack(ledger: Ledger) -> bytes:
-    """Packs a ledger into compressed bytes.
-
-    Integers take their smallest width, floats 4 bytes where that is exact for all values of the
-    column, else 8; texts are numbered.
-
-    Args:
-        ledger: the ledger.
+    """Packs a ledger: integers in their smallest width, floats in 4 bytes where that is exact for all values of the column.
 
     Returns:
         The bytes, about 33 KB for 512 rows of 30 columns.
     """
-    header: list[dict[str, Any]] = []
-    body: list[bytes] = []
-    kinds = {name: kind_of(name, column) for name, column in ledger.columns.items()}
-    ints = _packed_ints({name: column for name, column in ledger.columns.items() if kinds[name] == "int"})
+    columns: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
     for name, column in ledger.columns.items():
-        kind = kinds[name]
-        entry, data = ints[name] if kind == "int" else _pack_column(kind, column)
-        header.append({"name": name, "kind": kind, "size": len(data), **entry})
-        body.append(data)
-    head = orjson.dumps({"schema": SCHEMA_VERSION, "rows": ledger.n_rows, "columns": header})
-    raw = b"".join((len(head).to_bytes(4, "little"), head, *body))
-    stream = zlib.compressobj(6, wbits=12, memLevel=5) if len(raw) <= _SMALL else zlib.compressobj(6)
-    return stream.compress(raw) + stream.flush()
+        kind = kind_of(name, column)
+        entry, arrays[name] = _PACKED[kind](column)
+        columns.append({"name": name, "kind": kind, **entry})
+    return packed_arrays.pack({"rows": ledger.n_rows, "columns": columns}, arrays)
 
 
 def unpack(data: bytes) -> Ledger:
     """Unpacks what `pack` made.
 
     Raises:
-        StoreError: the bytes are damaged or of a newer schema.
+        StoreError: the bytes are damaged or of another schema.
     """
     _, columns = unpack_coded(data)
     return Ledger({n: c.decoded() if isinstance(c, Coded) else c for n, c in columns.items()})
@@ -308,84 +292,65 @@ def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
         Number of rows B, and the columns: float64 [B], int64 [B], or `Coded`.
 
     Raises:
-        StoreError: the bytes are damaged or of a newer schema.
+        StoreError: the bytes are damaged or of another schema.
     """
-    try:
-        raw = decompress(data)
-        size = int.from_bytes(raw[:4], "little")
-        head = orjson.loads(raw[4 : 4 + size])
-    except (zlib.error, orjson.JSONDecodeError) as error:
-        raise StoreError(f"ledger: damaged bytes ({error}).") from error
-    with damaged_as("ledger: damaged bytes"):
-        check_ledger_head(head)
-    if head["schema"] > SCHEMA_VERSION:
-        raise StoreError(
-            f"ledger: schema {head['schema']}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
-        )
-    columns = {}
-    at = 4 + size
-    with damaged_as("ledger: damaged bytes"):
-        for entry in head["columns"]:
-            columns[entry["name"]] = _unpack_column(entry, raw[at : at + entry["size"]], head["rows"])
-            at += entry["size"]
-    return head["rows"], columns
+    head, arrays = packed_arrays.unpack(data, "ledger")
+    with packed_arrays.damage_said("ledger"):
+        n_rows = packed_arrays.check_count(head["rows"], MOST_ROWS)
+        packed_arrays.check_count(n_rows * len(head["columns"]), MOST_CELLS)
+        columns = {entry["name"]: _unpacked(entry, arrays[entry["name"]]) for entry in head["columns"]}
+        if wrong := [name for name in columns if len(arrays[name]) != n_rows]:
+            raise ValueError(f"{wrong[0][:40]}: {len(arrays[wrong[0]])} values of {n_rows} rows")
+        return n_rows, columns
 
 
-def _packed_ints(columns: Mapping[str, np.ndarray]) -> dict[str, tuple[dict[str, Any], bytes]]:
-    """What `pack` writes of columns of integers, all in one pass: a step of few rows has more columns than rows."""
-    if not columns:
-        return {}
-    values_C_B = np.array(list(columns.values()))
-    unknown = values_C_B == NULL_INT
-    lows = np.where(unknown, _MAX_INT, values_C_B).min(axis=1, initial=_MAX_INT)
-    lows[unknown.all(axis=1)] = 0
-    # never below 0, and exact modulo 2 ** 64
-    above_C_B = values_C_B.view(np.uint64) - lows.view(np.uint64)[:, None]
-    codes_C_B = np.where(unknown, 0, above_C_B + 1)
-    highest = codes_C_B.max(axis=1, initial=0).tolist()
-    bytes_C_B = codes_C_B.astype(_BYTE)
-    packed = {}
-    for at, (name, low, high) in enumerate(zip(columns, lows.tolist(), highest, strict=True)):
-        dtype = _unsigned(high)
-        small = dtype is _BYTE
-        data = bytes_C_B[at].tobytes() if small else to_planes(codes_C_B[at].astype(dtype, copy=False))
-        packed[name] = {"dtype": dtype.str, "low": low}, data
-    return packed
+def _packed_ints(column: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    known = column[column != NULL_INT]
+    low = int(known.min()) if len(known) else 0
+    # exact modulo 2 ** 64; 0 is unknown
+    above = column.view(np.uint64) - np.asarray([low]).view(np.uint64)
+    codes = np.where(column == NULL_INT, np.uint64(0), above + np.uint64(1))
+    return {"low": low}, codes.astype(np.min_scalar_type(int(codes.max(initial=0))))
 
 
-def _pack_column(kind: Kind, column: np.ndarray) -> tuple[dict[str, Any], bytes]:
-    """What `pack` writes of a column of floats or texts."""
-    if kind == "float":
-        with np.errstate(over="ignore"):
-            narrow = column.astype(np.float32)
-        exact = ((narrow == column) | (column != column)).all()
-        values = narrow if exact else column.astype(np.float64)
-        return {"dtype": values.dtype.str}, to_planes(values)
+def _packed_floats(column: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    with np.errstate(over="ignore"):
+        narrow = column.astype(np.float32)
+    exact = ((narrow == column) | (column != column)).all()
+    return {}, narrow if exact else column.astype(np.float64)
+
+
+def _packed_texts(column: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
     texts: dict[Any, int] = {}
     codes = [texts.setdefault(value, len(texts)) for value in column.tolist()]
-    dtype = _unsigned(max(len(texts), 1))
-    data = bytes(codes) if dtype.itemsize == 1 else to_planes(np.asarray(codes, dtype))
-    return {"dtype": dtype.str, "values": list(texts)}, data
+    return {"values": list(texts)}, np.asarray(codes, np.min_scalar_type(len(texts)))
 
 
-def _unsigned(highest: int) -> np.dtype[Any]:
-    """The narrowest unsigned dtype that holds a number."""
-    return next(dtype for dtype, end in _UNSIGNED if highest < end)
+_PACKED = {"int": _packed_ints, "float": _packed_floats, "text": _packed_texts, "tags": _packed_texts}
 
 
-def _unpack_column(entry: Mapping[str, Any], data: bytes, n_rows: int) -> np.ndarray | Coded:
-    values = from_planes(data, entry["dtype"], n_rows)
-    if entry["kind"] == "float":
+def _unpacked(entry: Mapping[str, Any], values: np.ndarray) -> np.ndarray | Coded:
+    kind = entry["kind"]
+    if kind == "float":
         return values.astype(np.float64)
-    if entry["kind"] == "int":
+    if kind == "int":
+        low = np.full(1, index(entry["low"]), np.int64).view(np.uint64)
         counted = values.astype(np.uint64)
-        low = np.full(1, entry["low"], np.int64).view(np.uint64)
         return np.where(counted == 0, NULL_INT, (counted - 1 + low).view(np.int64))
+    known = [_stored_text(kind, value) for value in entry["values"]]
     codes = values.astype(np.int64)
-    known = [tuple(value) if isinstance(value, list) else value for value in entry["values"]]
     if len(codes) and not 0 <= codes.min() <= codes.max() < len(known):
-        raise ValueError(f"{entry['name']}: a code of {codes.max()} for {len(known)} values")
+        raise ValueError(f"a code of {codes.max()} for {len(known)} values")
     return Coded(codes, known)
+
+
+def _stored_text(kind: str, value: Any) -> Any:
+    """A text, or a tuple of names; raises ValueError on any other value."""
+    if value is None or (kind == "text" and isinstance(value, str)):
+        return value
+    if kind == "tags" and isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise ValueError(f"{str(value)[:40]!r} in a column of kind {str(kind)[:20]!r}")
 
 
 @lru_cache(32)

@@ -9,16 +9,15 @@ more cells than fit, neighbouring bins are merged first, then turns, then source
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.ledger.build import turn_numbers
+from rollout_traces.ledger.tokens import MaskedTokens
+from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
 from rollout_traces.packed_batch import PackedBatch
 
 MAX_BYTES = 10_000
@@ -35,6 +34,7 @@ MAX_SOURCES = 8
 MAX_STALENESS = 3
 MAX_TURN = 3
 DIMENSIONS = ("new", "prox", "sign", "staleness", "source", "turn")
+_WHAT = "loss histogram"
 _MERGED_FIRST = ("turn", "source", "staleness")
 
 
@@ -71,73 +71,60 @@ def loss_histogram(batch: PackedBatch) -> LossHistogram | None:
     if "logprobs" not in batch.tracks or not {"new_logprobs", "prox_logprobs"} & batch.tracks.keys():
         return None
     in_loss = MaskedTokens.in_loss(batch)
-    logprobs = in_loss.track("logprobs")
-    others = {"new": in_loss.track("new_logprobs"), "prox": in_loss.track("prox_logprobs")}
-    discarded = np.asarray(
-        [reason is not None for reason in batch.row_lists.get("discard_reasons", [None] * batch.n_rows)], bool
-    )
-    row = np.repeat(np.arange(batch.n_rows), in_loss.segments.counts)
-    used = ~discarded[row]
-    if logprobs is None or not used.any():
+    reasons = batch.row_lists.get("discard_reasons", [None] * batch.n_rows)
+    used = np.asarray([reason is None for reason in reasons], bool)[in_loss.rows]
+    if not used.any():
         return None
-    ratios = {name: _difference(other, logprobs) for name, other in others.items()}
-    advantages = in_loss.advantages
-    advantages = np.full(len(row), np.nan) if advantages is None else advantages
+    unknown = np.full(len(used), np.nan)
+    advantages = unknown if in_loss.advantages is None else in_loss.advantages
     weights = in_loss.track("loss_weights")
     weight = np.abs(advantages) * (1.0 if weights is None else np.abs(np.nan_to_num(weights, nan=1.0)))
     names, source = _sources(batch)
+    others = {"new": in_loss.track("new_logprobs"), "prox": in_loss.track("prox_logprobs")}
+    ratios = {
+        name: unknown if other is None else other.astype(np.float64) - in_loss["logprobs"]
+        for name, other in others.items()
+    }
     cells = {
+        name: np.where(np.isfinite(d), np.searchsorted(EDGES, d, side="right"), -1)
+        for name, d in ratios.items()
+    } | {
         "sign": np.where(np.isfinite(advantages), np.sign(advantages), 2).astype(np.int64),
         "staleness": _staleness(batch, in_loss),
-        "source": source[row],
-        "turn": np.minimum(_turns(batch)[in_loss.positions], MAX_TURN),
+        "source": source[in_loss.rows],
+        "turn": np.minimum(turn_numbers(batch)[in_loss.positions], MAX_TURN),
     }
-    weight = np.where(np.isfinite(weight), weight, 0.0)
-    return _within_limit(cells, ratios, weight, used, names)
+    of_used = {name: values[used] for name, values in cells.items()}
+    weight = np.where(np.isfinite(weight), weight, 0.0)[used]
+    return _within_limit(_summed(EDGES, names, of_used, np.ones(len(weight)), weight))
 
 
-def pack(histogram: LossHistogram) -> dict[str, Any]:
-    """Plain values of at most `MAX_BYTES`, for a step summary."""
-    cells = np.stack([histogram.cells[name] for name in DIMENSIONS]).astype(np.int8)
-    arrays = (
-        cells.tobytes() + histogram.tokens.astype("<u4").tobytes() + histogram.weight.astype("<f4").tobytes()
-    )
-    return {
-        "version": 1,
-        "edges": list(histogram.edges),
-        "sources": list(histogram.sources),
-        "n": len(histogram.tokens),
-        "packed": base64.b64encode(zlib.compress(arrays, 6)).decode("ascii"),
-    }
+def pack(histogram: LossHistogram) -> str:
+    """Packs a histogram into a text of at most `MAX_BYTES`, for a step summary."""
+    cells = {name: histogram.cells[name].astype(np.int8) for name in DIMENSIONS}
+    counts = {"tokens": histogram.tokens.astype(np.uint32), "weight": histogram.weight.astype(np.float32)}
+    return pack_text({"edges": histogram.edges, "sources": histogram.sources}, cells | counts)
 
 
-def unpack(values: Mapping[str, Any]) -> LossHistogram:
-    """The histogram that `pack` gave.
+def unpack(packed: str) -> LossHistogram:
+    """Reads what `pack` made.
 
     Raises:
-        ValueError: it is damaged, or of a newer version.
+        StoreError: it is damaged, or of another schema.
     """
-    n = int(values["n"])
-    if values.get("version") != 1 or not 0 <= n <= MAX_BYTES:
-        raise ValueError(f"loss histogram: version {values.get('version')!r} with {n} cells cannot be read.")
-    inflater = zlib.decompressobj()
-    data = inflater.decompress(base64.b64decode(values["packed"]), n * 14 + 1)
-    if len(data) != n * 14:
-        raise ValueError(f"loss histogram: {len(data)} bytes for {n} cells. Expected {n * 14}.")
-    cells = np.frombuffer(data, np.int8, n * len(DIMENSIONS)).reshape(len(DIMENSIONS), n).astype(np.int64)
-    tokens = np.frombuffer(data, "<u4", n, n * 6).astype(np.int64)
-    weight = np.frombuffer(data, "<f4", n, n * 10).astype(np.float64)
-    named = dict(zip(DIMENSIONS, cells, strict=True))
-    return LossHistogram(tuple(values["edges"]), tuple(values["sources"]), named, tokens, weight)
-
-
-def _difference(other: np.ndarray | None, logprobs: np.ndarray) -> np.ndarray:
-    return np.full(len(logprobs), np.nan) if other is None else other.astype(np.float64) - logprobs
+    head, arrays = unpack_text(packed, _WHAT)
+    with damage_said(_WHAT):
+        tokens, weight = arrays["tokens"].astype(np.int64), arrays["weight"].astype(np.float64)
+        check_count(len(tokens), MAX_BYTES)
+        cells = {name: arrays[name].astype(np.int64) for name in DIMENSIONS}
+        if any(len(column) != len(tokens) for column in (*cells.values(), weight)):
+            raise ValueError("columns of different lengths")
+        return LossHistogram(tuple(head["edges"]), tuple(head["sources"]), cells, tokens, weight)
 
 
 def _sources(batch: PackedBatch) -> tuple[tuple[str, ...], np.ndarray]:
     """The names of the sources, and int64 [B]: each row's number."""
-    given: Sequence[Any] = batch.row_lists.get("sources") or [None] * batch.n_rows
+    given = batch.row_lists.get("sources") or [None] * batch.n_rows
     texts = [None if value is None else str(value) for value in given]
     names = list(dict.fromkeys(text for text in texts if text is not None))
     if len(names) > MAX_SOURCES:
@@ -156,31 +143,12 @@ def _staleness(batch: PackedBatch, in_loss: MaskedTokens) -> np.ndarray:
     return np.where(versions >= 0, lag, -1)
 
 
-def _turns(batch: PackedBatch) -> np.ndarray:
-    """int64 [N]: the number of the sampled run that a token belongs to, from 0 in each row."""
-    starts = batch.response_mask.copy()
-    starts[1:] &= ~batch.response_mask[:-1]
-    first = batch.offsets[:-1][batch.lengths > 0]
-    starts[first] = batch.response_mask[first]
-    begun = np.cumsum(starts)
-    before = np.concatenate([np.zeros(1, np.int64), begun])[batch.offsets[:-1]]
-    return np.maximum(begun - np.repeat(before, batch.lengths) - 1, 0)
-
-
-def _within_limit(
-    cells: dict[str, np.ndarray],
-    ratios: Mapping[str, np.ndarray],
-    weight: np.ndarray,
-    used: np.ndarray,
-    sources: tuple[str, ...],
-) -> LossHistogram:
-    """The histogram with as many dimensions as fit."""
-    binned = {name: _bins(values, EDGES) for name, values in ratios.items()}
-    whole = _count({**binned, **cells}, weight, used, sources)
+def _within_limit(whole: LossHistogram) -> LossHistogram:
+    """The histogram with as many bins and dimensions as fit."""
     for n_merged in range(len(_MERGED_FIRST) + 1):
         for edges in (EDGES, MEDIUM_EDGES, COARSE_EDGES):
             found = _merged(whole, edges, _MERGED_FIRST[:n_merged])
-            if len(pack(found)["packed"]) <= MAX_BYTES - 1000:
+            if len(pack(found)) <= MAX_BYTES:
                 return found
     return found
 
@@ -188,40 +156,23 @@ def _within_limit(
 def _merged(whole: LossHistogram, edges: tuple[float, ...], without: Sequence[str]) -> LossHistogram:
     """The histogram with fewer edges, all of them among those it has, and without some dimensions."""
     bin_of = np.searchsorted(edges, [-np.inf, *whole.edges], side="right")
-    cells = {
-        name: np.where(values < 0, -1, bin_of[values]) if name in ("new", "prox") else values
-        for name, values in whole.cells.items()
-    }
+    cells = dict(whole.cells)
+    cells |= {name: np.where(cells[name] < 0, -1, bin_of[cells[name]]) for name in ("new", "prox")}
     cells |= {name: np.full_like(cells[name], -1) for name in without}
-    named, tokens, weight = _summed(cells, whole.tokens, whole.weight)
-    return LossHistogram(edges, whole.sources, named, tokens, weight)
-
-
-def _bins(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
-    return np.where(np.isfinite(values), np.searchsorted(edges, values, side="right"), -1).astype(np.int64)
-
-
-def _count(
-    cells: Mapping[str, np.ndarray], weight: np.ndarray, used: np.ndarray, sources: tuple[str, ...]
-) -> LossHistogram:
-    named, tokens, summed = _summed(
-        {name: values[used] for name, values in cells.items()}, np.ones(int(used.sum())), weight[used]
-    )
-    return LossHistogram(EDGES, sources, named, tokens, summed)
+    return _summed(edges, whole.sources, cells, whole.tokens, whole.weight)
 
 
 def _summed(
-    cells: Mapping[str, np.ndarray], tokens: np.ndarray, weight: np.ndarray
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Equal cells as one: dimension -> int64 [C], tokens int64 [C], weight float64 [C]."""
-    code = np.zeros(len(tokens), np.int64)
-    for name in DIMENSIONS:
-        code = code * 32 + (cells[name] + 1)
-    codes, inverse = np.unique(code, return_inverse=True)
-    named: dict[str, np.ndarray] = {}
-    left = codes
-    for name in reversed(DIMENSIONS):
-        named[name] = left % 32 - 1
-        left = left // 32
+    edges: tuple[float, ...],
+    sources: tuple[str, ...],
+    cells: Mapping[str, np.ndarray],
+    tokens: np.ndarray,
+    weight: np.ndarray,
+) -> LossHistogram:
+    """The histogram with equal cells as one."""
+    shape = (32,) * len(DIMENSIONS)
+    numbers = np.ravel_multi_index([cells[name] + 1 for name in DIMENSIONS], shape)
+    codes, inverse = np.unique(numbers, return_inverse=True)
+    named = {name: at - 1 for name, at in zip(DIMENSIONS, np.unravel_index(codes, shape), strict=True)}
     counts, summed = (np.bincount(inverse, weights=of, minlength=len(codes)) for of in (tokens, weight))
-    return {name: named[name] for name in DIMENSIONS}, counts.astype(np.int64), summed
+    return LossHistogram(edges, sources, named, counts.astype(np.int64), summed)

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import TIE_TOLERANCE, equal_ends, tied_groups
+from rollout_traces.ledger.groups import TIE_TOLERANCE, GroupIndex, equal_ends, tied_groups
 from rollout_traces.metrics.aggregate import describe, finite_of, key_parts, mean_of, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import LOG_RATIO_LIMIT, MaskedTokens, pick
-from rollout_traces.ledger.segments import Segments
+from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, MaskedTokens, Segments, pick
 from rollout_traces.metrics.aggregate import finite_of, known, mean_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView

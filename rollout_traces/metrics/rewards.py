@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import pick
-from rollout_traces.ledger.rewards import equal_ends
+from rollout_traces.ledger.groups import equal_ends
+from rollout_traces.ledger.tokens import pick
 from rollout_traces.metrics.aggregate import (
     QUANTILES,
     SPREAD,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.ledger.masked_tokens import k3, log_ratio, pick
-from rollout_traces.ledger.policy_update import clipped, update_shares
+from rollout_traces.ledger.tokens import clipped, k3, log_ratio, pick, update_shares
 from rollout_traces.metrics.aggregate import describe, finite_of, known, mean_of, renamed, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView

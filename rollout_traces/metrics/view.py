@@ -10,11 +10,16 @@ from functools import cached_property
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.ledger.episodes import first_rows, has_episodes, with_episode_lengths
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.masked_tokens import MaskedTokens
-from rollout_traces.ledger.rewards import known_rewards, reward_failed
-from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.ledger.groups import (
+    GroupIndex,
+    first_rows,
+    has_episodes,
+    known_rewards,
+    reward_failed,
+    with_episode_lengths,
+)
+from rollout_traces.ledger.text_facts import tool_failed
+from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.transcript import Transcript

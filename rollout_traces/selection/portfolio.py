@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import known_rewards, reward_failed, tie_decided, tied_groups
+from rollout_traces.ledger.groups import GroupIndex, known_rewards, reward_failed, tie_decided, tied_groups
 from rollout_traces.selection.base import Selected, SelectionRequest
 
 PASS_RATE_BANDS = 3

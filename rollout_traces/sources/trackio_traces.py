@@ -13,7 +13,7 @@ from typing import Any
 
 from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.decode.messages import transcript_of_messages
-from rollout_traces.ledger.tool_results import tool_failed
+from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.sources.base import EVAL, TRAIN
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.rows import RolloutRow, number, numbers

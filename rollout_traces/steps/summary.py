@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.ledger.rewards import known_rewards
+from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics import StepView, ToolUse, identity_checks
 from rollout_traces.metrics.aggregate import describe_told_apart
 from rollout_traces.metrics.compute import metrics_of, missing_of, step_view

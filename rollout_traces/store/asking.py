@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.rewards import TIED_SQL
+from rollout_traces.ledger.groups import TIED_SQL
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.table import POSITION, Rows

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.ledger.declared import MADE_UP
+from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns.attempts import superseded_from
 from rollout_traces.store.columns.packed import PackedColumn, PackedColumns
 from rollout_traces.store.columns.schema import ALWAYS, stored_name

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.damage import damage_said
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store.logged_tables import LoggedTables, is_row_of_table
 from rollout_traces.store.places import cached_marks_path, own_labels_path
 from rollout_traces.store.stored_trace import NO_STEP, StoredTrace

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import tied_groups
+from rollout_traces.ledger.groups import GroupIndex, tied_groups
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.attempts import TRAINING
 from rollout_traces.store.loading import plain_rows, shown_columns

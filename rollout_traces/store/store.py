@@ -11,9 +11,9 @@ import orjson
 
 from rollout_traces.encodable import encodable
 from rollout_traces.errors import StoreError
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.notebook import table, titled
 from rollout_traces.store import search, steps
-from rollout_traces.store.damage import damage_said
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos

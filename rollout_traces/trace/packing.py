@@ -8,7 +8,6 @@ friendly integers and float16 values, compressed and base64 encoded.
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +15,14 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.byte_shuffle import decompress, from_planes, to_planes
-from rollout_traces.ledger.declared import damaged_as
+from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
 from rollout_traces.plain_values import plain
-from rollout_traces.trace.declared import check_pieces, check_runs, check_tokens, check_transcript_head
-from rollout_traces.transcript import INT_TRACKS, SCHEMA_VERSION, TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn
 
+MASKS = ("loss_mask", "response_mask", "special")
+MOST_TOKENS = 2**24
+"""Tokens of one rollout."""
+_WHAT = "token track"
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -38,47 +39,31 @@ def pack_transcript(transcript: Transcript, messages: Sequence[Mapping[str, Any]
     Returns:
         ASCII text that `unpack_transcript` reads together with the same messages.
     """
-    body: list[bytes] = []
-    arrays: list[dict[str, Any]] = []
-
-    def store(name: str, array: np.ndarray, **entry: Any) -> None:
-        data = to_planes(array)
-        arrays.append(
-            {"name": name, "dtype": array.dtype.newbyteorder("<").str, "n": len(array), "size": len(data)}
-            | entry
-        )
-        body.append(data)
-
     tokens = transcript.tokens
     lengths = tokens.char_stops - tokens.char_starts
-    store("lengths", _narrow(lengths))
-    contiguous = np.array_equal(tokens.char_starts, np.cumsum(lengths) - lengths)
-    if not contiguous:
-        store("char_starts", _narrow(tokens.char_starts))
-    _store_ids(transcript, store)
-    for name in ("loss_mask", "response_mask", "special"):
-        store(name, np.packbits(getattr(tokens, name).astype(bool)))
+    arrays = {"lengths": _narrow(lengths), **_packed_ids(transcript)}
+    if not np.array_equal(tokens.char_starts, np.cumsum(lengths) - lengths):
+        arrays["char_starts"] = _narrow(tokens.char_starts)
+    for name in MASKS:
+        arrays[name] = np.packbits(getattr(tokens, name).astype(bool))
+    outside: dict[str, float | None] = {}
     for name, values in tokens.tracks.items():
         if name in INT_TRACKS:
-            _store_ints(name, values, store)
+            arrays[name] = _packed_runs(values)
         else:
-            _store_floats(name, values, tokens.response_mask, store)
-    head = orjson.dumps(
-        {
-            "schema": SCHEMA_VERSION,
-            "n": len(tokens),
-            "source": transcript.source,
-            "warnings": list(transcript.warnings),
-            "tools": plain(transcript.tools),
-            "given": plain(transcript.given_messages),
-            "turns": [
-                _pack_turn(turn, message) for turn, message in zip(transcript.turns, messages, strict=True)
-            ],
-            "arrays": arrays,
-        }
-    )
-    packed = zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(body), 9)
-    return base64.b64encode(packed).decode("ascii")
+            arrays[name] = _packed_floats(name, values, tokens.response_mask, outside)
+    head = {
+        "n": len(tokens),
+        "source": transcript.source,
+        "warnings": list(transcript.warnings),
+        "tools": plain(transcript.tools),
+        "given": plain(transcript.given_messages),
+        "turns": [
+            _pack_turn(turn, message) for turn, message in zip(transcript.turns, messages, strict=True)
+        ],
+        "outside": outside,
+    }
+    return pack_text(head, arrays)
 
 
 def unpack_transcript(packed: str, messages: Sequence[Mapping[str, Any]]) -> Transcript:
@@ -94,13 +79,26 @@ def unpack_transcript(packed: str, messages: Sequence[Mapping[str, Any]]) -> Tra
     Raises:
         StoreError: the text is damaged, of a newer schema, or does not fit the messages.
     """
-    head, raw, at = _opened(packed)
-    with damaged_as("token track: damaged"):
-        return _unpack(head, raw, at, messages)
+    head, arrays = unpack_text(packed, _WHAT)
+    with damage_said(_WHAT):
+        n, entries = check_count(head["n"], MOST_TOKENS), head["turns"]
+        if len(entries) != len(messages):
+            raise StoreError(f"{_WHAT}: {len(entries)} turns beside {len(messages)} messages.")
+        turns = tuple(
+            _unpack_turn(entry, message, n) for entry, message in zip(entries, messages, strict=True)
+        )
+        return Transcript(
+            turns=turns,
+            tokens=_unpack_tokens(n, arrays, head["outside"], "".join(turn.raw for turn in turns)),
+            source=head["source"],
+            warnings=tuple(head["warnings"]),
+            tools=tuple(head["tools"]),
+            given_messages=None if head["given"] is None else tuple(head["given"]),
+        )
 
 
 def packed_tools(packed: str) -> list[Any]:
-    """The tool schemas of a packed transcript.
+    """Reads the tool schemas of a packed transcript.
 
     Args:
         packed: what `pack_transcript` made.
@@ -108,45 +106,8 @@ def packed_tools(packed: str) -> list[Any]:
     Raises:
         StoreError: the text is damaged.
     """
-    tools = _opened(packed)[0].get("tools")
+    tools = unpack_text(packed, _WHAT)[0].get("tools")
     return list(tools) if isinstance(tools, list) else []
-
-
-def _opened(packed: str) -> tuple[dict[str, Any], bytes, int]:
-    """The head, all bytes, and where the arrays begin among them."""
-    try:
-        raw = decompress(base64.b64decode(packed, validate=True))
-        size = int.from_bytes(raw[:4], "little")
-        return dict(orjson.loads(raw[4 : 4 + size])), raw, 4 + size
-    except (ValueError, TypeError, zlib.error) as error:
-        raise StoreError(f"token track: damaged ({error}).") from error
-
-
-def _unpack(
-    head: Mapping[str, Any], raw: bytes, at: int, messages: Sequence[Mapping[str, Any]]
-) -> Transcript:
-    if head["schema"] > SCHEMA_VERSION:
-        raise StoreError(
-            f"token track: schema {head['schema']}, this version reads up to {SCHEMA_VERSION}. Upgrade rollout-traces."
-        )
-    if len(head["turns"]) != len(messages):
-        raise StoreError(f"token track: {len(head['turns'])} turns beside {len(messages)} messages.")
-    turns = tuple(
-        _unpack_turn(entry, message) for entry, message in zip(head["turns"], messages, strict=True)
-    )
-    n = check_transcript_head(head)
-    arrays: dict[str, tuple[Mapping[str, Any], np.ndarray]] = {}
-    for entry in head["arrays"]:
-        arrays[entry["name"]] = (entry, from_planes(raw[at : at + entry["size"]], entry["dtype"], entry["n"]))
-        at += entry["size"]
-    return Transcript(
-        turns=turns,
-        tokens=_unpack_tokens(n, arrays, "".join(turn.raw for turn in turns)),
-        source=head["source"],
-        warnings=tuple(head["warnings"]),
-        tools=tuple(head["tools"]),
-        given_messages=None if head["given"] is None else tuple(head["given"]),
-    )
 
 
 def _pack_turn(turn: Turn, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,13 +151,13 @@ def _says(stored: Mapping[str, Any], call: ToolCall) -> bool:
         return False
 
 
-def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any]) -> Turn:
+def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any], n_tokens: int) -> Turn:
     text = message["content"]
-    check_pieces(entry["raw"], text)
+    _check_pieces(entry["raw"], text)
     raw = "".join(piece if isinstance(piece, str) else _resolve(piece, text) for piece in entry["raw"])
     raw_bytes = base64.b64decode(entry["bytes"]) if "bytes" in entry else raw.encode("utf-8", "surrogatepass")
-    start, body_start, body_stop, stop = entry["range"]
-    check_pieces([call["raw"] for call in entry.get("calls", ())], raw)
+    start, body_start, body_stop, stop = (check_count(edge, n_tokens) for edge in entry["range"])
+    _check_pieces([call["raw"] for call in entry.get("calls", ())], raw)
     calls = tuple(
         ToolCall(
             name=call["name"],
@@ -260,65 +221,83 @@ def _as_pieces(raw: str, source: str, wanted: Sequence[str | None]) -> list[Any]
     return [piece for piece in pieces if piece != ""]
 
 
-def _store_ids(transcript: Transcript, store: Any) -> None:
+def _check_pieces(pieces: Sequence[Any], source: str) -> None:
+    """Holds references into a text against its length: together they are at most twice as long.
+
+    A turn's raw text refers to its message's thinking and content, its calls to its raw text; neither
+    overlaps itself.
+    """
+    referred = sum(piece[1] for piece in pieces if not isinstance(piece, str))
+    check_count(referred, 2 * len(source))
+
+
+def _packed_ids(transcript: Transcript) -> dict[str, np.ndarray]:
     """One id per different token text, and the tokens that differ from it."""
     ids = transcript.tokens.input_ids.tolist()
     texts = list(transcript.token_texts())
     first = dict(zip(reversed(texts), reversed(ids), strict=True))
-    pieces = [first[text] for text in dict.fromkeys(texts)]
-    store("piece_ids", np.asarray(pieces, np.int64).astype(np.int32))
-    if len(set(zip(texts, ids, strict=True))) > len(first):
-        odd = [at for at, text in enumerate(texts) if first[text] != ids[at]]
-        store("odd_positions", _narrow(np.asarray(odd)))
-        store("odd_ids", np.asarray([ids[position] for position in odd], np.int64).astype(np.int32))
+    arrays = {
+        "piece_ids": np.asarray([first[text] for text in dict.fromkeys(texts)], np.int64).astype(np.int32)
+    }
+    odd = [at for at, text in enumerate(texts) if first[text] != ids[at]]
+    if odd:
+        arrays["odd_positions"] = _narrow(np.asarray(odd))
+        arrays["odd_ids"] = np.asarray([ids[at] for at in odd], np.int64).astype(np.int32)
+    return arrays
 
 
-def _store_ints(name: str, values: np.ndarray, store: Any) -> None:
+def _packed_runs(values: np.ndarray) -> np.ndarray:
     """Run lengths: versions and turn ids change rarely."""
     starts = np.flatnonzero(np.diff(values, prepend=np.int64(np.iinfo(np.int64).min)))
-    runs = np.stack([values[starts], np.diff(np.append(starts, len(values)))]).astype(np.int32)
-    store(name, runs.reshape(-1))
+    runs = np.stack([values[starts], np.diff(np.append(starts, len(values)))])
+    return runs.astype(np.int32).reshape(-1)
 
 
-def _store_floats(name: str, values: np.ndarray, response_mask: np.ndarray, store: Any) -> None:
-    outside = values[~response_mask]
-    entry: dict[str, Any] = {}
-    if len(outside) and (np.isnan(outside).all() or (outside == outside[0]).all()):
-        fill = float(outside[0])
-        entry["outside"] = None if np.isnan(fill) else fill
-        if np.isfinite(fill) or np.isnan(fill):
-            values = values[response_mask]
-        else:
-            entry = {}
-    finite = values[np.isfinite(values)]
-    wide = len(finite) and np.abs(finite).max() > _FLOAT16_MAX
-    store(name, values.astype(np.float32 if wide else np.float16), **entry)
+def _packed_floats(
+    name: str, values: np.ndarray, response_mask: np.ndarray, outside: dict[str, float | None]
+) -> np.ndarray:
+    """The values, of the sampled tokens alone where the others all have the one that is noted in `outside`."""
+    others = values[~response_mask]
+    if len(others) and (np.isnan(others).all() or (others == others[0]).all()) and not np.isinf(others[0]):
+        outside[name] = None if np.isnan(others[0]) else float(others[0])
+        values = values[response_mask]
+    finite = np.abs(values[np.isfinite(values)])
+    return values.astype(np.float32 if finite.max(initial=0) > _FLOAT16_MAX else np.float16)
 
 
 def _unpack_tokens(
-    n: int, arrays: Mapping[str, tuple[Mapping[str, Any], np.ndarray]], raw: str
+    n: int, arrays: Mapping[str, np.ndarray], outside: Mapping[str, float | None], raw: str
 ) -> TokenTrack:
-    lengths = arrays["lengths"][1].astype(np.int64)
+    lengths = arrays["lengths"].astype(np.int64)
     starts = (
-        arrays["char_starts"][1].astype(np.int64) if "char_starts" in arrays else np.cumsum(lengths) - lengths
+        arrays["char_starts"].astype(np.int64) if "char_starts" in arrays else np.cumsum(lengths) - lengths
     )
-    check_tokens(n, starts, lengths, arrays, len(raw))
-    masks = {
-        name: np.unpackbits(arrays[name][1], count=n).astype(bool)
-        for name in ("loss_mask", "response_mask", "special")
-    }
-    ids = _ids_of_pieces(raw, starts, starts + lengths, arrays["piece_ids"][1])
+    stops = starts + lengths
+    for places in (lengths, starts, stops):
+        if len(places) != n or places.min(initial=0) < 0 or places.max(initial=0) > len(raw):
+            raise ValueError(
+                f"{len(places)} places up to {places.max(initial=0)} of {n} tokens, {len(raw)} characters"
+            )
+    check_count(int(lengths.sum()), len(raw))  # each character belongs to one token
+    if wrong := [name for name in MASKS if len(arrays[name]) != (n + 7) // 8]:
+        raise ValueError(f"{wrong[0]}: {len(arrays[wrong[0]])} bytes for {n} tokens")
+    masks = {name: np.unpackbits(arrays[name], count=n).astype(bool) for name in MASKS}
+    ids = _ids_of_pieces(raw, starts, stops, arrays["piece_ids"])
     if "odd_positions" in arrays:
-        ids[arrays["odd_positions"][1].astype(np.int64)] = arrays["odd_ids"][1]
+        ids[arrays["odd_positions"].astype(np.int64)] = arrays["odd_ids"]
     tracks: dict[str, np.ndarray] = {}
-    for name, (entry, stored) in arrays.items():
+    for name, stored in arrays.items():
         if name in INT_TRACKS:
             values, counts = stored.reshape(2, -1)
-            check_runs(name, counts, n)
+            if (counts < 0).any() or int(counts.sum(dtype=np.int64)) != n:
+                raise ValueError(f"{name}: runs of {int(counts.sum(dtype=np.int64))} tokens, of {n}")
             tracks[name] = np.repeat(values, counts).astype(np.int32)
         elif stored.dtype.kind == "f":
-            tracks[name] = _unpack_floats(entry, stored, masks["response_mask"])
-    return TokenTrack(input_ids=ids, char_starts=starts, char_stops=starts + lengths, tracks=tracks, **masks)
+            where = masks["response_mask"] if name in outside else np.ones(n, bool)
+            fill = outside.get(name)
+            tracks[name] = np.full(n, np.nan if fill is None else fill, np.float32)
+            tracks[name][where] = stored
+    return TokenTrack(input_ids=ids, char_starts=starts, char_stops=stops, tracks=tracks, **masks)
 
 
 def _ids_of_pieces(raw: str, starts: np.ndarray, stops: np.ndarray, piece_ids: np.ndarray) -> np.ndarray:
@@ -329,15 +308,6 @@ def _ids_of_pieces(raw: str, starts: np.ndarray, stops: np.ndarray, piece_ids: n
         raise ValueError(f"{len(piece_ids)} ids for {len(pieces)} different pieces of text")
     id_of = dict(zip(pieces, piece_ids.tolist(), strict=False))
     return np.fromiter(map(id_of.__getitem__, texts), np.int64, len(texts))
-
-
-def _unpack_floats(entry: Mapping[str, Any], stored: np.ndarray, response_mask: np.ndarray) -> np.ndarray:
-    if "outside" not in entry:
-        return stored.astype(np.float32)
-    fill = np.nan if entry["outside"] is None else entry["outside"]
-    values = np.full(len(response_mask), fill, np.float32)
-    values[response_mask] = stored
-    return values
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import TIED_SQL, tied_groups
+from rollout_traces.ledger.groups import TIED_SQL, GroupIndex, tied_groups
 
 REWARDS = st.one_of(
     st.none(),

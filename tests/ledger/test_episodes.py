@@ -9,7 +9,7 @@ from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags.inputs import Population
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.ledger.episodes import episode_numbers, first_rows, with_episode_lengths
+from rollout_traces.ledger.groups import episode_numbers, first_rows, with_episode_lengths
 from rollout_traces.metrics import rollout_metrics
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.ledger.rewards import known_rewards, tie_decided, tied_groups
+from rollout_traces.ledger.groups import GroupIndex, known_rewards, tie_decided, tied_groups
 from rollout_traces.selection import SelectionRequest
 from rollout_traces.selection.portfolio import portfolio
 from tests.metrics.builders import make_ledger, of_ledger

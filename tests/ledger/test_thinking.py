@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.ledger.thinking import blocks, thinking_tokens
+from rollout_traces.ledger.text_facts import blocks, thinking_tokens
 from tests.generator import tiny_tokenizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_traces.ledger.tool_results import result_failed, tool_failed
+from rollout_traces.ledger.text_facts import result_failed, tool_failed
 from tests import service_desk
 from tests.builders import make_transcript
 

@@ -21,8 +21,7 @@ from rollout_traces.metrics import (
     step_histograms,
     tool_use,
 )
-from rollout_traces.metrics.registry import as_globs
-from rollout_traces.metrics.registry import family
+from rollout_traces.metrics.registry import as_globs, family
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rollout_traces.batch import SPLITS
 from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
-from rollout_traces.metrics.compute import PER_EPISODE
-from rollout_traces.metrics.compute import HISTOGRAMS
+from rollout_traces.metrics.compute import HISTOGRAMS, PER_EPISODE
 from rollout_traces.metrics.loops import WINDOW
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.sink.histogram import BINS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.ledger.masked_tokens import MaskedTokens
+from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.metrics.loops import repetitions
 from tests.builders import make_packed_batch
 from tests.metrics.builders import of_batch, sampled_rows

@@ -55,7 +55,7 @@ def put_together(head: Mapping[str, Any], body: bytes) -> bytes:
 def array(name: str, values: np.ndarray, **entry: Any) -> tuple[dict[str, Any], bytes]:
     """One array of a packed transcript, and its bytes."""
     planes = values.view(np.uint8).reshape(len(values), values.dtype.itemsize).T.tobytes()
-    return {"name": name, "dtype": values.dtype.str, "n": len(values), "size": len(planes)} | entry, planes
+    return {"name": name, "dtype": values.dtype.str, "n": len(values)} | entry, planes
 
 
 class Made:
@@ -70,8 +70,9 @@ class Made:
         """Puts other values into an array."""
         at, kept, entries = 0, [], []
         for entry in self.head["arrays"]:
-            data = self.body[at : at + entry["size"]]
-            at += entry["size"]
+            size = entry["n"] * np.dtype(entry["dtype"]).itemsize
+            data = self.body[at : at + size]
+            at += size
             if entry["name"] == name:
                 entry, data = array(name, values)
             entries.append(entry)
@@ -104,7 +105,7 @@ def objects(made: Made) -> None:
 
 
 def empty_items(made: Made) -> None:
-    made.head["arrays"][0] |= {"dtype": "|V0", "n": 10**12, "size": 0}
+    made.head["arrays"][0] |= {"dtype": "|V0", "n": 10**12}
 
 
 def long_runs(made: Made) -> None:
@@ -151,7 +152,7 @@ def turn_beyond_the_tokens(made: Made) -> None:
 
 
 def missing(made: Made) -> None:
-    del made.head["arrays"][0]["size"]
+    del made.head["arrays"][0]["n"]
 
 
 def no_list(made: Made) -> None:
@@ -183,8 +184,11 @@ class TestTokenTracks:
 
 def ledger_of(rows: Any, **entry: Any) -> bytes:
     """A packed ledger of one column that says how many rows it has."""
-    column = {"name": "reward", "kind": "float", "dtype": "|i1", "size": 8} | entry
-    return put_together({"schema": 1, "rows": rows, "columns": [column]}, bytes(8))
+    column = {"name": "reward", "kind": "float"} | entry
+    stored = {"name": "reward", "dtype": "|i1", "n": 8} | {
+        k: v for k, v in entry.items() if k in ("dtype", "n")
+    }
+    return put_together({"schema": 1, "rows": rows, "columns": [column], "arrays": [stored]}, bytes(8))
 
 
 class TestLedgers:
@@ -192,15 +196,14 @@ class TestLedgers:
         "packed",
         [
             put_together(
-                {"schema": 1, "rows": 20_000_000, "columns": [
-                    {"name": "uid", "kind": "text", "dtype": "|u1", "size": 20_000_000, "values": ["x"]}
-                ]},
+                {"schema": 1, "rows": 20_000_000, "columns": [{"name": "uid", "kind": "text", "values": ["x"]}],
+                 "arrays": [{"name": "uid", "dtype": "|u1", "n": 20_000_000}]},
                 bytes(20_000_000),
             ),
             put_together(
                 {"schema": 1, "rows": 2**20, "columns": [
-                    {"name": f"sample/{i}", "kind": "text", "dtype": "|u1", "size": 0, "values": []} for i in range(40)
-                ]},
+                    {"name": f"sample/{i}", "kind": "text", "values": []} for i in range(40)
+                ], "arrays": [{"name": f"sample/{i}", "dtype": "|u1", "n": 0} for i in range(40)]},
                 b"",
             ),
             ledger_of(10**12),
@@ -210,21 +213,21 @@ class TestLedgers:
             ledger_of(8.0),
             ledger_of(8, dtype="|O"),
             ledger_of(8, dtype="<f8"),
-            ledger_of(8, size=-1),
+            ledger_of(8, n=-1),
             ledger_of(8, kind="pickle"),
             ledger_of(8, kind="int", low=2**70),
             ledger_of(8, kind="text", values=[]),
             ledger_of(8, kind="text", values=[{"a": 1}]),
             ledger_of(8, kind="tags", values=["truncated"]),
             ledger_of(8, name=["reward"]),
-            put_together({"schema": "x", "rows": 1, "columns": []}, b""),
+            put_together({"schema": "x", "rows": 1, "columns": [], "arrays": []}, b""),
             put_together({"rows": 1}, b""),
             put_together([], b""),  # type: ignore[arg-type]
         ],
     )  # fmt: skip
     def test_what_does_not_hold_is_refused_and_costs_nothing(self, packed):
         assert len(packed) < 100_000
-        with memory_within(64 * MIB), pytest.raises(StoreError, match="ledger: damaged bytes"):
+        with memory_within(64 * MIB), pytest.raises(StoreError, match="ledger: damaged"):
             ledgers.unpack(packed)
 
     def test_what_holds_is_read(self):

@@ -168,7 +168,7 @@ class TestDamage:
             unpack_transcript(packed, transcript.messages()[:3])
 
     def test_a_made_up_trace_cannot_expand_without_end(self, monkeypatch):
-        monkeypatch.setattr("rollout_traces.ledger.byte_shuffle.MAX_UNPACKED", 1000)
+        monkeypatch.setattr("rollout_traces.model.packed_arrays.MAX_UNPACKED", 1000)
         bomb = base64.b64encode(zlib.compress(bytes(10_000))).decode()
         with pytest.raises(StoreError, match="more than 1000"):
             unpack_transcript(bomb, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,11 +65,11 @@ def _number_or_range(value: Any) -> float | dict[str, float] | None:
 
 def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
     stored = read_details(store.record(summary_id)).get("loss_histogram")
-    if not isinstance(stored, Mapping):
+    if not isinstance(stored, str):
         return None, NO_HISTOGRAM
     try:
         found = unpack(stored)
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+    except StoreError as error:
         return None, f"The step's histogram of its loss tokens cannot be read: {error}"
     return {
         "edges": list(found.edges),

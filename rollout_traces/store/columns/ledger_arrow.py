@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.ledger.columns import NULL_INT, Coded, unpack_coded
-from rollout_traces.store.damage import damage_said
+from rollout_traces.model.packed_arrays import damage_said
 
 _PLACED = ("split", "step", "run")
 """Columns of a ledger that its place says already."""

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store.columns.assemble import ROW_BITS
-from rollout_traces.store.damage import damage_said
 from rollout_traces.store.exports.address import Folder, FoundFile
 from rollout_traces.store.exports.layout import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS
 from rollout_traces.store.exports.rows import read_texts
