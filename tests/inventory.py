@@ -34,7 +34,7 @@ def commands() -> Iterator[str]:
 
 def pages() -> Iterator[str]:
     """Each page with the questions that it asks."""
-    from rollout_traces.inspector.pages import PAGES
+    from rollout_traces.inspector.registry import PAGES
 
     for page in PAGES:
         yield f"page {page.name}"

@@ -20,8 +20,10 @@ from rollout_traces.analysis.explanation import explain
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.inspector.api import answers
 from rollout_traces.inspector.api.tools import build_tools
+from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.component import answered
-from rollout_traces.inspector.pages import PAGES
+from rollout_traces.inspector.registry import PAGES
+from rollout_traces.inspector.view import ProjectView, SplitView
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.quoting import CLOSE, NOTICE, OPEN
 from tests.hostile_run import AT, PROJECT, RUN, log_hostile_run
@@ -120,7 +122,9 @@ class TestFlags:
     def test_say_what_a_rollout_wrote_in_quotes(self, workspace: Workspace) -> None:
         store = workspace.store(PROJECT)
         rows = store.query(run=RUN, where=f"step = {AT + 2}", limit=16).rows
-        found = [flag for row in rows for flag in answers.rollout(workspace, PROJECT, row.id).flags]
+        found = [
+            flag for row in rows for flag in answers.rollout(ProjectView(workspace, PROJECT), row.id).flags
+        ]
         assert any("says that it failed: “" in json.dumps(flag, ensure_ascii=False) for flag in found)
         for flag in found:
             assert not PLANTED.search(ours(json.dumps(flag, ensure_ascii=False)))
@@ -141,7 +145,7 @@ def voiced(answer: Any, data: frozenset[str] = DATA, key: str = "") -> Iterator[
 class TestReports:
     @pytest.mark.parametrize("ask", [answers.report, answers.events])
     def test_name_what_moved_in_quotes(self, workspace: Workspace, ask: Any) -> None:
-        texts = list(voiced(ask(workspace, PROJECT, RUN).model_dump()))
+        texts = list(voiced(as_plain(ask(SplitView(workspace, PROJECT, RUN)))))
         assert sum(text.count("“") for text in texts) >= 4
         assert not [text for text in texts if PLANTED.search(ours(text))]
 

@@ -94,11 +94,6 @@ READS_MORE = {
 }
 """Further imports of the reading side, and why."""
 
-TURNS_BACK = {
-    ("inspector.pages.share", "inspector.share"): "a page hands over what the pages show, itself among them",
-}
-"""Imports that close a circle, and why they stay."""
-
 WRITE_PATH = (
     "settings",
     "capture",
@@ -326,7 +321,7 @@ class TestDirections:
             name: {
                 one.target
                 for one in imports_of(name, typing=True)
-                if one.ours and one.target not in (name, "__init__") and (name, one.target) not in TURNS_BACK
+                if one.ours and one.target not in (name, "__init__")
             }
             for name in sources()
         }

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.alarms.alerts import entry_may_alert, sentence_of
+from rollout_traces.analysis.diagnosis import Severity
 from rollout_traces.analysis.in_words import part_text, series_text
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis.diagnosis import Severity
     from rollout_traces.analysis.run_report import RunReport
 
 

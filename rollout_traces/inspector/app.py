@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
-from rollout_traces.inspector.pages import PAGES
+from rollout_traces.inspector.registry import PAGES
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 

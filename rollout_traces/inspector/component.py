@@ -1,8 +1,8 @@
 """A custom view as a `gr.HTML` component whose template, style and script are files of its own.
 
 A folder `components/<name>/` holds `template.html` (the empty frame), `style.css` (joined into the page's
-one sheet) and `script.js` (a module that exports `mount(element, server)`, joined with the others into one script). Data comes through server
-functions: plain functions `(workspace, request) -> dict` of the page's module.
+one sheet) and `script.js` (a module that exports `mount(element, server)`, joined with the others into one script). Data
+comes through server functions, those of the page's entry in `registry.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import orjson
 from starlette.responses import Response
 
 from rollout_traces.errors import RolloutTracesError
+from rollout_traces.inspector.asking import Function, answer_of, as_json, read_request
 from rollout_traces.inspector.assets import SCRIPTS
-from rollout_traces.inspector.pages.base import ServerFunction
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import QueryError
 from rollout_traces.store.time_limit import time_limit
 
@@ -39,7 +38,7 @@ import(base + %(script)s)
 
 def view(
     name: str,
-    functions: Sequence[ServerFunction],
+    functions: Sequence[Function],
     workspace: Workspace,
     digest: str,
     classes: Sequence[str] = (),
@@ -49,7 +48,7 @@ def view(
     Args:
         name: the folder's name under `components`.
         functions: what its script may call, by the functions' names.
-        workspace: the first argument of each of them.
+        workspace: what they read.
         digest: the bundle's, part of the script's address.
         classes: further CSS classes.
 
@@ -68,7 +67,7 @@ def view(
     )
 
 
-def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:
+def _bind(function: Function, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:
     """A server function that answers with ready JSON.
 
     A Response passes through the web framework as it is; a large dict would be walked and copied first.
@@ -86,26 +85,23 @@ def _bind(function: ServerFunction, workspace: Workspace) -> Callable[[Any], Awa
     return answer
 
 
-def answered(function: ServerFunction, workspace: Workspace, request: Any) -> bytes:
+def answered(function: Function, workspace: Workspace, request: Any) -> bytes:
     """What a server function answers, as JSON: `{"ok": ...}` or `{"error": {...}}`.
 
     Args:
         function: the function.
-        workspace: its first argument.
+        workspace: what it reads.
         request: what the page sent.
     """
     try:
         with time_limit(workspace.query_seconds):
-            body = {"ok": function(workspace, Request.read(request))}
+            body = {"ok": answer_of(function, workspace, read_request(function, request))}
     except RolloutTracesError as error:
         body = {"error": error_payload(error)}
     except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace
         _LOG.exception("inspector: %s failed", function.__name__)
         body = {"error": {"message": f"{type(error).__name__}: {error}", "kind": "internal"}}
-    return orjson.dumps(body, default=str, option=_OPTIONS)
-
-
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return as_json(body)
 
 
 def error_payload(error: RolloutTracesError) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from rollout_traces.inspector.registry import READ, SENT
+
 Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
 Kind = Literal["page", "code", "data", "file"]
 
@@ -61,65 +63,10 @@ _PAGE = (
     Rule("/config/?", "GET", "session", "data", "the components of the page"),
     Rule("/gradio_api/component_server/?", "POST", "session", "data", "the pages' server functions"),
 )
-PAGE_ANSWERS = (
-    "catalog",
-    "compare",
-    "compare/prompt_history",
-    "episodes",
-    "explain",
-    "explain/figures",
-    "explain/in_force",
-    "explore/export",
-    "explore/spread",
-    "flips",
-    "flips/figures",
-    "flips/grid",
-    "group",
-    "health",
-    "health/breakdown",
-    "health/examples",
-    "incidents",
-    "population",
-    "project",
-    "prompts",
-    "prompts/prompt",
-    "rollouts",
-    "rollouts/group_pushes",
-    "rollouts/image",
-    "rollouts/series",
-    "rollouts/step_means",
-    "rollouts/tokens",
-    "run",
-    "run/curves",
-    "run/figures",
-    "runs",
-    "what_if",
-)
-"""The pages' twins, under `/api/v1/pages/`."""
-ANSWERS = (
-    "columns",
-    "compare",
-    "events",
-    "explain",
-    "flips",
-    "labels",
-    "labels/lines",
-    *(f"pages/{name}" for name in PAGE_ANSWERS),
-    "projects",
-    "report",
-    "rollout",
-    "rollouts",
-    "runs",
-)
-"""What programs may ask for under `/api/v1/`."""
 _API = (
-    Rule(f"/api/v1/(?:{'|'.join(ANSWERS)})", "GET", "session", "data", "the pages' answers for programs"),
+    Rule(f"/api/v1/(?:{'|'.join(READ)})", "GET", "session", "data", "the pages' answers for programs"),
     Rule(r"/api/v1/openapi\.json", "GET", "session", "data", "what programs may ask for, described"),
-    Rule("/api/v1/labels", "POST", "session", "data", "a label or a note (not with --no-labels)"),
-    Rule("/api/v1/labels/lines", "POST", "session", "data", "labels of another copy (not with --no-labels)"),
-    Rule("/api/v1/citations", "POST", "session", "data", "checks the citations of a report"),
-    Rule("/api/v1/pages/incidents", "POST", "session", "data", "marks an incident (not with --no-labels)"),
-    Rule("/api/v1/open", "POST", "session", "data", "asks the page to move, where its reader allows it"),
+    *(Rule(f"/api/v1/{name}", "POST", "session", "data", purpose) for name, (_, purpose) in SENT.items()),
 )
 READS = (
     "get_alerts",

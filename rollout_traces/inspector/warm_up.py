@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,20 +25,18 @@ def warm_up(workspace: Workspace) -> threading.Thread | None:
 
 
 def _ask(workspace: Workspace, project: str) -> None:
-    from rollout_traces.inspector.pages.rollouts import metrics, rollout, samples
+    from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
     from rollout_traces.inspector.pages.shell import catalog
 
     try:
         workspace.store(project)
-        runs = catalog(workspace, Request({"project": project}))["runs"]
-        splits = [split for run in runs[:1] for split in run["splits"][:1] if split["steps"]]
-        for split in splits:
-            place = {"project": project, "run": runs[0]["name"], "split": split["name"]}
-            place["step"] = split["steps"][-1]
-            groups = samples(workspace, Request(place)).get("groups") or ()
-            kept = [card["id"] for group in groups for card in group["samples"]]
-            for trace_id in kept[:1]:
-                rollout(workspace, Request({**place, "id": trace_id}))
-            metrics(workspace, Request(place))
+        for run in catalog(workspace, project).runs[:1]:
+            for split in run.splits[:1]:
+                view = SplitView(workspace, project, run.name, split.name)
+                for step in split.steps[-1:]:
+                    groups = samples(view, step, AskedSamples()).groups or []
+                    for card in [card for group in groups for card in group.samples][:1]:
+                        rollout(view, card.id or "")
+                    metrics(view)
     except Exception as error:  # noqa: BLE001 - the next question raises it again
         _LOG.debug("asked ahead of the first page: %s", error)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce
-from rollout_traces.inspector.turns import Turns
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
 from rollout_traces.store.remembered import RememberedAnswers
@@ -22,96 +20,12 @@ FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 EXPORT_FRESH_FOR = 60.0
 """The same of an export, of which every look lists all files."""
-LOOK_AT_EVERY_ROW = (
-    *("run_report", "health", "flips", "explain", "breakdown"),
-    *("run_page", "health_page", "flips_page", "explain_page", "health_breakdown", "report"),
-)
-"""What pages and the API call the questions that look at every row where nothing is remembered yet."""
+LARGE = ("run_report", "health", "flip_list", "explain", "breakdown", "report")
+"""The functions, by name, that look at every row where nothing is remembered yet."""
 LONGEST_WAIT = 60.0
 """Seconds that a question waits for the first indexing of its project."""
-LONGEST_TEXT = 10_000
-"""Characters of one argument: a filter, a search, a name."""
-MOST_NAMES = 200
-"""Names in one argument: charts, columns."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a server function, as the page sent them.
-
-    Attributes:
-        values: plain JSON values by name.
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, data: Any) -> Request:
-        """Takes whatever arrived; anything but a mapping is an empty request."""
-        return cls(data if isinstance(data, Mapping) else {})
-
-    def text(self, name: str, default: str = "") -> str:
-        """A text, the default where it is absent.
-
-        Raises:
-            StoreError: something else was sent.
-        """
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise StoreError(f"{name}: seen {type(value).__name__}, expected a text.")
-        if len(value) > LONGEST_TEXT:
-            raise StoreError(f"{name}: {len(value):,} characters; at most {LONGEST_TEXT:,} are looked at.")
-        return value
-
-    def number(self, name: str) -> int | None:
-        """A whole number, None where it is absent.
-
-        Raises:
-            StoreError: something else was sent.
-        """
-        value = self.values.get(name)
-        if value is None or value == "":
-            return None
-        try:
-            return int(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise StoreError(f"{name}: seen {str(value)[:40]!r}, expected a whole number.") from error
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """A list of texts, empty where it is absent."""
-        value = self.values.get(name)
-        return (
-            tuple(str(item)[:LONGEST_TEXT] for item in value[:MOST_NAMES]) if isinstance(value, list) else ()
-        )
-
-    @property
-    def project(self) -> str:
-        """The project asked about."""
-        return self.text("project")
-
-    @property
-    def run(self) -> str:
-        """The run asked about."""
-        return self.text("run")
-
-    @property
-    def split(self) -> str:
-        """The split asked about."""
-        return self.text("split", "rollout")
-
-    @property
-    def step(self) -> int:
-        """The step asked about.
-
-        Raises:
-            StoreError: none was named.
-        """
-        step = self.number("step")
-        if step is None:
-            raise StoreError("step: none named. Pick one with the step pager.")
-        return step
+LONGEST_STATE = 10_000
+"""Characters of a name and value of an address."""
 
 
 class _FirstIndex:
@@ -174,9 +88,8 @@ class Workspace:
         self._lock = threading.Lock()
         self._answers = RememberedAnswers()
         self._first: dict[str, _FirstIndex] = {}
-        self.steps_seen: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self.turns = Turns()
-        self.few_at_once = FewAtOnce(large=LOOK_AT_EVERY_ROW)
+        self.steps_seen: dict[tuple[Any, ...], Any] = {}
+        self.few_at_once = FewAtOnce(large=LARGE)
 
     def ask_to_open(self, state: Mapping[str, str]) -> None:
         """Asks the pages to show a state; those whose reader allows it do.
@@ -184,7 +97,7 @@ class Workspace:
         Raises:
             StoreError: it is larger than any state.
         """
-        if len(state) > 40 or any(len(key) + len(value) > LONGEST_TEXT for key, value in state.items()):
+        if len(state) > 40 or any(len(key) + len(value) > LONGEST_STATE for key, value in state.items()):
             raise StoreError("state: larger than any address. Expected names and values of one.")
         self.asked_to_open = (self.asked_to_open[0] + 1, dict(state))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollout_traces.inspector.pages import PAGES
+from rollout_traces.inspector.registry import PAGES
 from tests.inspector.conftest import Served, Visit
 
 pytestmark = pytest.mark.browser

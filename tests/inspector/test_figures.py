@@ -9,8 +9,10 @@ from rollout_traces.inspector.pages.figures import split_series
 from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import rollout, samples
 from rollout_traces.inspector.pages.runs import two_runs
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import Workspace
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.inspector.told import told
 
 REWARD = "rollout/reward/mean"
 
@@ -29,17 +31,16 @@ def logged(steps_of_attempts):
     assert logger.finish(180)
     workspace = Workspace()
     [run] = workspace.store("p").runs()
-    asked = Request({"project": "p", "run": run.id, "split": "rollout"})
-    return split_series(workspace, asked, [REWARD, "train/loss"])
+    return split_series(SplitView(workspace, "p", run.id), [REWARD, "train/loss"])
 
 
 @pytest.mark.usefixtures("trackio_dir")
 class TestAResumedRun:
     def test_says_where_and_which_steps_only_the_attempt_before_has(self):
         found = logged([[1, 2, 3, 4, 5, 6], [3, 4]])
-        assert found["resumed_at"] == [3]
-        reward = found["series"][REWARD]
-        assert dict(zip(reward["steps"], reward["values"], strict=True)) == {
+        assert found.resumed_at == [3]
+        reward = found.series[REWARD]
+        assert dict(zip(reward.steps, reward.values, strict=True)) == {
             1: 0,
             2: 0,
             3: 1,
@@ -47,21 +48,21 @@ class TestAResumedRun:
             5: 0,
             6: 0,
         }
-        assert reward["superseded"] == [5, 6]
-        assert found["series"]["train/loss"]["superseded"] == [5, 6]
+        assert reward.superseded == [5, 6]
+        assert found.series["train/loss"].superseded == [5, 6]
 
     def test_says_so_on_the_pages_of_projects_and_of_two_runs(self):
         logged([[1, 2, 3], [2]])
         workspace = Workspace()
         [run] = workspace.store("p").runs()
-        assert project(workspace, Request({"project": "p"}))["resumed_at"] == [2]
+        assert told(project, workspace, {"project": "p"})["resumed_at"] == [2]
         asked = {"project": "p", "run": run.id, "other": run.id, "split": "rollout"}
-        assert two_runs(workspace, Request(asked))["resumed_at"] == {"a": [2], "b": [2]}
+        assert told(two_runs, workspace, asked)["resumed_at"] == {"a": [2], "b": [2]}
 
     def test_that_went_on_where_it_stopped_has_none(self):
         found = logged([[1, 2], [3, 4]])
-        assert found["resumed_at"] == [3]
-        assert "superseded" not in found["series"][REWARD]
+        assert found.resumed_at == [3]
+        assert not found.series[REWARD].superseded
 
 
 @pytest.mark.usefixtures("trackio_dir")
@@ -82,9 +83,9 @@ def test_rows_that_came_late_and_rows_of_a_superseded_attempt_are_marked():
     marks = {}
     for step in (1, 2, 3):
         asked = {"project": "p", "run": run.id, "split": "rollout", "step": step}
-        cards = [card for group in samples(workspace, Request(asked))["groups"] for card in group["samples"]]
+        cards = [card for group in told(samples, workspace, asked)["groups"] for card in group["samples"]]
         marks[step] = sorted((card["late"], card["superseded"]) for card in cards)
-        opened = rollout(workspace, Request({**asked, "id": cards[0]["id"]}))
+        opened = told(rollout, workspace, {**asked, "id": cards[0]["id"]})
         assert opened["superseded"] == cards[0]["superseded"]
     assert marks == {
         1: [(False, False)] * 2,

@@ -22,11 +22,13 @@ from rollout_traces.inspector.pages.incidents import (
     mark_incident,
     run_incidents,
 )
-from rollout_traces.inspector.pages.rollouts import _of_group, rollout, samples
+from rollout_traces.inspector.pages.rollouts import _group, rollout, samples
 from rollout_traces.inspector.pages.run import run_report
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import Group, TraceRow
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.inspector.told import told
 from tests.trackio_home import use_trackio_home
 
 STEPS, LEAKS_FROM = 8, 6
@@ -60,17 +62,15 @@ def test_a_group_flag_that_is_usual_for_the_run_is_told_apart_except_where_it_ro
     usual = {name: Usual(name, 0.4, 100) for name in ("duplicate_completions", "tied_group")}
     alarms = RunAlarms(usual=usual, risen=[Rise("duplicate_completions", 40, 60)])
 
-    def told(step: int, *flags: str) -> dict[str, list[str]]:
+    def marked(step: int, *flags: str) -> tuple[list[str], list[str]]:
         row = TraceRow("id", "run", "run", "rollout", step, {"flags": flags})
-        return _of_group(Group(0, None, "", (row,), (1.0,), 1, True, False, True), alarms)
+        shown = _group(Group(0, None, "", (row,), (1.0,), 1, True, False, True), None, alarms)
+        return shown.flags, shown.usual_flags
 
     every = ("duplicate_completions", "noise_amplified_group", "tied_group")
-    assert told(30, *every) == {
-        "flags": ["noise_amplified_group"],
-        "usual_flags": ["duplicate_completions", "tied_group"],
-    }
-    assert told(50, *every)["flags"] == ["duplicate_completions", "noise_amplified_group"]
-    assert told(30) == {"flags": [], "usual_flags": []}
+    assert marked(30, *every) == (["noise_amplified_group"], ["duplicate_completions", "tied_group"])
+    assert marked(50, *every)[0] == ["duplicate_completions", "noise_amplified_group"]
+    assert marked(30) == ([], [])
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         opened.close()
 
 
-def asked(**values: object) -> Request:
-    return Request({"project": "alarms", "run": "run", "split": "rollout", **values})
+def asked(**values: object) -> dict[str, object]:
+    return {"project": "alarms", "run": "run", "split": "rollout", **values}
 
 
 def cards(answer: dict) -> list[dict]:
@@ -95,7 +95,7 @@ def cards(answer: dict) -> list[dict]:
 
 def test_rows_wear_errors_and_not_what_is_usual_for_the_run(workspace: Workspace):
     """Seen once: most rows of healthy runs were flagged."""
-    answer = samples(workspace, asked(step=LEAKS_FROM))
+    answer = told(samples, workspace, asked(step=LEAKS_FROM))
     wearing = {card["id"]: card["flags"] for card in cards(answer)}
     assert len(wearing) == 24
     assert sum("mask_leak" in flags for flags in wearing.values()) == 1
@@ -103,19 +103,19 @@ def test_rows_wear_errors_and_not_what_is_usual_for_the_run(workspace: Workspace
 
 
 def test_what_is_usual_is_said_once_with_its_share_on_every_page(workspace: Workspace):
-    said = samples(workspace, asked(step=1))["usual"]
+    said = told(samples, workspace, asked(step=1))["usual"]
     stale = next(usual for usual in said if usual["name"] == "stale")
     assert stale == {"name": "stale", "share": 1.0, "n": 24 * STEPS}
-    assert said == health(workspace, asked())["usual"] == run_report(workspace, asked())["usual"]
+    assert said == told(health, workspace, asked())["usual"] == told(run_report, workspace, asked())["usual"]
 
 
 def test_a_filter_still_finds_what_rows_do_not_wear(workspace: Workspace):
-    answer = samples(workspace, asked(step=1, where="flags has 'stale'"))
+    answer = told(samples, workspace, asked(step=1, where="flags has 'stale'"))
     assert answer["n_matched"] == 24
 
 
 def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
-    found = run_incidents(workspace, asked())
+    found = run_incidents(SplitView(workspace, "alarms", "run"))
     leak = next(each for each in found if each.signal == "flags mask_leak")
     n_rows = STEPS - LEAKS_FROM + 1
     assert (leak.opened, leak.closed, leak.severity) == (LEAKS_FROM, None, "error")
@@ -128,11 +128,11 @@ def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
 
 
 def test_the_bar_the_page_and_explain_say_the_same(workspace: Workspace):
-    report = run_report(workspace, asked())
+    report = told(run_report, workspace, asked())
     loud = {
         each["sentence"] for each in report["diagnoses"] if each["severity"] != "info" and each["in_force"]
     }
-    bar = incident_bar(workspace, asked())["incidents"]
+    bar = told(incident_bar, workspace, asked())["incidents"]
     assert bar and all(any(each["sentence"].startswith(one) for one in loud) for each in bar)
     assert len(bar) == len(loud)
 
@@ -140,9 +140,11 @@ def test_the_bar_the_page_and_explain_say_the_same(workspace: Workspace):
 def test_a_run_is_judged_by_the_thresholds_that_are_stored_with_it(workspace: Workspace):
     config = workspace.store("lenient").config("run")
     assert parameters_of_run(config) == {"stale.limit": 10, "mask_leak.alert_above": 0.9}
-    lenient = run_incidents(workspace, Request({"project": "lenient", "run": "run", "split": "rollout"}))
+    lenient = run_incidents(SplitView(workspace, "lenient", "run"))
     assert not any(each.signal == "flags mask_leak" for each in lenient)
-    assert any(each.signal == "flags mask_leak" for each in run_incidents(workspace, asked()))
+    assert any(
+        each.signal == "flags mask_leak" for each in run_incidents(SplitView(workspace, "alarms", "run"))
+    )
 
 
 def test_thresholds_of_another_version_or_that_are_none_are_left_out():
@@ -153,43 +155,45 @@ def test_thresholds_of_another_version_or_that_are_none_are_left_out():
 
 
 def test_a_split_without_rollouts_has_none(workspace: Workspace):
-    report = run_report(workspace, asked(split="nothing"))
+    report = told(run_report, workspace, asked(split="nothing"))
     assert report["diagnoses"] == report["usual"] == []
 
 
 def test_the_bar_lists_open_incidents_and_keeps_what_is_said_of_them(workspace: Workspace):
     """Seen once: no alert in the inspector."""
     [leak] = [
-        each for each in incident_bar(workspace, asked())["incidents"] if each["signal"] == "flags mask_leak"
+        each
+        for each in told(incident_bar, workspace, asked())["incidents"]
+        if each["signal"] == "flags mask_leak"
     ]
     assert (leak["opened"], leak["muted"], leak["acknowledged"]) == (LEAKS_FROM, False, None)
-    after = mark_incident(workspace, asked(incident=leak["name"], what="acknowledge"))["incidents"]
+    after = told(mark_incident, workspace, asked(incident=leak["name"], what="acknowledge"))["incidents"]
     assert next(each for each in after if each["name"] == leak["name"])["acknowledged"]
-    mark_incident(workspace, asked(incident=leak["name"], what="mute"))
+    told(mark_incident, workspace, asked(incident=leak["name"], what="mute"))
     assert all(
         each["muted"]
-        for each in incident_bar(workspace, asked())["incidents"]
+        for each in told(incident_bar, workspace, asked())["incidents"]
         if each["name"] == leak["name"]
     )
     for what in ("recall", "unmute"):
-        mark_incident(workspace, asked(incident=leak["name"], what=what))
-    assert leak in incident_bar(workspace, asked())["incidents"]
+        told(mark_incident, workspace, asked(incident=leak["name"], what=what))
+    assert leak in told(incident_bar, workspace, asked())["incidents"]
     kept = workspace.store("alarms").source.marks_path()
     assert kept.parent.name == "rollout-marks" and kept.stat().st_size < 2000
 
 
 def test_an_incident_that_is_none_is_not_marked(workspace: Workspace):
     with pytest.raises(StoreError, match="no incident 'stale@1'"):
-        mark_incident(workspace, asked(incident="stale@1", what="mute"))
+        told(mark_incident, workspace, asked(incident="stale@1", what="mute"))
 
 
 def test_group_and_compare_show_what_rows_wear(workspace: Workspace):
-    answer = group(workspace, asked(step=LEAKS_FROM, group=0))
+    answer = told(group, workspace, asked(step=LEAKS_FROM, group=0))
     wearing = {member["id"]: member for member in answer["members"]}
-    listed = {card["id"]: card["flags"] for card in cards(samples(workspace, asked(step=LEAKS_FROM)))}
+    listed = {card["id"]: card["flags"] for card in cards(told(samples, workspace, asked(step=LEAKS_FROM)))}
     assert {key: member["flags"] for key, member in wearing.items()} == {key: listed[key] for key in wearing}
     assert answer["usual"] and all("stale" in member["usual_flags"] for member in wearing.values())
-    pair = compare(workspace, asked(step=LEAKS_FROM, group=0))
+    pair = told(compare, workspace, asked(step=LEAKS_FROM, group=0))
     for side in pair["sides"]:
         assert {flag["name"] for flag in side["flags"]} == set(listed[side["id"]])
         assert "stale" in side["usual_flags"]
@@ -197,15 +201,15 @@ def test_group_and_compare_show_what_rows_wear(workspace: Workspace):
 
 
 def test_an_opened_rollout_marks_what_is_usual_for_its_run(workspace: Workspace):
-    answer = samples(workspace, asked(step=LEAKS_FROM))
+    answer = told(samples, workspace, asked(step=LEAKS_FROM))
     leaking = next(card["id"] for card in cards(answer) if "mask_leak" in card["flags"])
-    marked = {flag["name"]: flag["usual"] for flag in rollout(workspace, asked(id=leaking))["flags"]}
+    marked = {flag["name"]: flag["usual"] for flag in told(rollout, workspace, asked(id=leaking))["flags"]}
     assert marked["stale"] and not marked["mask_leak"]
 
 
 def test_the_bar_tells_what_is_usual_and_where_rows_wear_it(workspace: Workspace):
     """Seen once: a drift of the template was a flag on every row."""
-    found = incident_bar(workspace, asked())["usual"]
+    found = told(incident_bar, workspace, asked())["usual"]
     assert found["stale"] == [] and "mask_leak" not in found
 
 

@@ -10,7 +10,8 @@ import pytest
 from rollout_traces.inspector.pages.health import FLAGGED, examples, health
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.pages.shell import catalog
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
 from tests.sources.trl_run import PROJECT, log_run
 
 PLACE = {"project": PROJECT, "run": "r1", "split": "rollout"}
@@ -26,7 +27,7 @@ def workspace(trackio_dir: Path) -> Iterator[Workspace]:
 
 
 def test_health_is_over_the_kept_rollouts_and_says_so(workspace: Workspace) -> None:
-    answer = health(workspace, Request(PLACE))
+    answer = told(health, workspace, PLACE)
     assert (answer["steps"], answer["kept_only"]) == ([1, 3], True)
     assert (answer["n_traced"], answer["n_rows"]) == (8, 0)
     measures = {measure["key"]: measure["values"] for measure in answer["measures"]}
@@ -38,17 +39,17 @@ def test_health_is_over_the_kept_rollouts_and_says_so(workspace: Workspace) -> N
 
 
 def test_the_examples_of_a_point_are_kept_rollouts_alone(workspace: Workspace) -> None:
-    answer = examples(workspace, Request({**PLACE, "step": 1, "what": "measure", "name": "reward/mean"}))
+    answer = told(examples, workspace, {**PLACE, "step": 1, "what": "measure", "name": "reward/mean"})
     assert answer["n_matched"] == len(answer["samples"]) == 4
     assert (answer["n_rows"], answer["population"]["n_rows"]) == (None, None)
 
 
 def test_the_run_page_reads_them_too(workspace: Workspace) -> None:
-    report = run_report(workspace, Request(PLACE))
+    report = told(run_report, workspace, PLACE)
     assert (report["kept_only"], report["n_rows"], report["n_steps"]) == (True, 8, 2)
     assert {"Reward, mean", "Component “brief”"} <= {metric["title"] for metric in report["metrics"]}
 
 
 def test_every_page_says_that_how_many_there_were_is_unknown(workspace: Workspace) -> None:
-    [run] = catalog(workspace, Request({"project": PROJECT}))["runs"]
+    [run] = told(catalog, workspace, {"project": PROJECT})["runs"]
     assert run["note"] == "Kept rollouts only: how many there were is unknown."

@@ -15,8 +15,9 @@ from playwright.sync_api import expect
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.labels import annotate
 from rollout_traces.inspector.visitor import Visitor, asking
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import Served, Visit
+from tests.inspector.told import told
 
 pytestmark = pytest.mark.browser
 ANN, BEN = "the-token-that-ann-has", "the-token-that-ben-has"
@@ -169,7 +170,7 @@ class TestWhoMay:
         row = workspace.store("demo").query(limit=1).rows[0]
         asked = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
         with pytest.raises(StoreError, match="--no-labels"), asking(Visitor("ann", owner=True)):
-            annotate(workspace, Request(asked))
+            told(annotate, workspace, asked)
         workspace.close()
 
     def test_nobody_under_anothers_name(self, copied):
@@ -184,7 +185,7 @@ class TestWhoMay:
             "time": "then",
         }
         with asking(Visitor("ann")):
-            entries = annotate(workspace, Request(asked))["entries"]
+            entries = told(annotate, workspace, asked)["labels"]
         assert [each["author"] for each in entries if each["text"] == "x"] == ["ann"]
         assert all(each["time"] != "then" for each in entries)
         workspace.close()
@@ -194,11 +195,11 @@ class TestWhoMay:
         store = workspace.store("demo")
         row = store.query(limit=1).rows[0]
         entry = store.labels.add("note", row["uid"], "ben wrote this", "ben")
-        asked = Request({"project": "demo", "id": row.id, "kind": "removed", "text": entry.id})
+        asked = {"project": "demo", "id": row.id, "kind": "removed", "text": entry.id}
         with asking(Visitor("ann")), pytest.raises(StoreError, match="“ben” wrote it"):
-            annotate(workspace, asked)
+            told(annotate, workspace, asked)
         with asking(Visitor("grace", owner=True)):
-            left = annotate(workspace, asked)["entries"]
+            left = told(annotate, workspace, asked)["labels"]
         assert entry.id not in [each["id"] for each in left]
         workspace.close()
 
@@ -217,6 +218,6 @@ class TestWhoMay:
         before = workspace.store("demo").labels.now().stamp
         common = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
         with pytest.raises(StoreError, match=said), asking(Visitor("ann")):
-            annotate(workspace, Request({**common, **asked}))
+            told(annotate, workspace, {**common, **asked})
         assert workspace.store("demo").labels.now().stamp == before
         workspace.close()

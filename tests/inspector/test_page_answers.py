@@ -16,11 +16,13 @@ from rollout_traces.inspector.pages.explain import explain, figures, in_force
 from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import two_runs
-from rollout_traces.inspector.pages.selecting import relations_of, sides, step_range
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.pages.selecting import AskedSides, relations_of, sides, step_range
+from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import QueryError
 from rollout_traces.store.table import PartOfTable
 from tests.inspector.conftest import Served, Visit
+from tests.inspector.told import told
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
@@ -58,9 +60,9 @@ class TestExplain:
             **PLACE,
             "steps": f"{AT}:",
             "where": "mismatch_abs_max > 0.3 and reward >= 0",
-            "against": {"rest": "1"},
+            "against_rest": "1",
         }
-        found = explain(workspace, Request(asked))
+        found = told(explain, workspace, asked)
         assert found["findings"][0]["column"].startswith(("mismatch", "flags", "engine"))
         assert "not (mismatch_abs_max > 0.3 and reward >= 0)" in found["b"]
         assert sum(found["rows"]) == workspace.store("answers").count(
@@ -69,22 +71,22 @@ class TestExplain:
 
     def test_a_search_and_figures_of_the_group_can_be_explained_too(self, workspace):
         for where in ("text contains 'Question'", "group.mean > 0.5"):
-            found = explain(workspace, Request({**PLACE, "where": where, "against": {"rest": "1"}}))
+            found = told(explain, workspace, {**PLACE, "where": where, "against_rest": "1"})
             assert found["rows"][0] == workspace.store("answers").count(
                 "off", "rollout", where=where, rows="all"
             )
 
     def test_another_run_at_the_same_steps(self, workspace):
-        found = explain(workspace, Request({**PLACE, "steps": f"{AT}:", "against": {"run": "healthy"}}))
+        found = told(explain, workspace, {**PLACE, "steps": f"{AT}:", "against_run": "healthy"})
         assert found["a"].startswith("“off”") and found["b"].startswith("“healthy”")
         assert any("mismatch" in each["column"] for each in found["findings"])
 
     def test_the_figures_of_every_sentence_come_from_its_query(self, workspace):
-        asked = {**PLACE, "steps": f"{AT}:", "against": {"steps": f":{AT - 1}"}}
-        found = explain(workspace, Request(asked))
+        asked = {**PLACE, "steps": f"{AT}:", "against_steps": f":{AT - 1}"}
+        found = told(explain, workspace, asked)
         assert found["findings"]
         for at, each in enumerate(found["findings"]):
-            query = figures(workspace, Request({**asked, "of": "findings", "at": at}))["queries"][0]
+            query = told(figures, workspace, {**asked, "of": "findings", "at": at})["queries"][0]
             rows = [dict(zip(query["columns"], row, strict=True)) for row in query["rows"]]
             assert rows[0]["level"] == pytest.approx(each["a"]) and rows[1]["level"] == pytest.approx(
                 each["b"]
@@ -97,21 +99,22 @@ class TestExplain:
             assert again[0]["level"] == pytest.approx(each["a"]), "the statement that is shown gives it too"
 
     def test_every_other_sentence_has_its_figures_too(self, workspace):
-        asked = {**PLACE, "steps": f"{AT}:", "against": {"steps": f":{AT - 1}"}}
-        found = explain(workspace, Request(asked))
+        asked = {**PLACE, "steps": f"{AT}:", "against_steps": f":{AT - 1}"}
+        found = told(explain, workspace, asked)
         assert found["decompositions"] and "query" not in found["decompositions"][0]
         for of in ("decompositions", "carried"):
             for at in range(len(found[of])):
-                (query,) = figures(workspace, Request({**asked, "of": of, "at": at}))["queries"]
+                (query,) = told(figures, workspace, {**asked, "of": of, "at": at})["queries"]
                 assert query["rows"] and "select" in query["sql"]
         with pytest.raises(StoreError, match="expected one of"):
-            figures(workspace, Request({**asked, "of": "remarks"}))
+            told(figures, workspace, {**asked, "of": "remarks"})
         with pytest.raises(StoreError, match="there are"):
-            figures(workspace, Request({**asked, "of": "findings", "at": 999}))
+            told(figures, workspace, {**asked, "of": "findings", "at": 999})
 
     def test_reading_the_steps_around_gives_what_the_whole_table_gives(self, workspace):
-        asked = sides(workspace, Request({**PLACE, "step": AT}))
-        part = relations_of(workspace, "answers", asked)
+        view = SplitView(workspace, "answers", "off")
+        asked = sides(view, AskedSides(AT))
+        part = relations_of(view, asked)
         whole = workspace.store("answers").table()
         assert isinstance(part, PartOfTable) and part.n_rows > 0
         near, all_of_it = explain_selections(part, asked.a, whole=whole), explain_selections(whole, asked.a)
@@ -122,19 +125,19 @@ class TestExplain:
         assert counted == [{"run": "off", "step": AT}, {"run": "off", "step": AT + 1}]
 
     def test_diagnoses_in_force_are_named(self, workspace):
-        held = in_force(workspace, Request({**PLACE, "step": AT + 4}))["diagnoses"]
+        held = told(in_force, workspace, {**PLACE, "step": AT + 4})["diagnoses"]
         assert any("vllm-1" in each["sentence"] for each in held)
-        before = in_force(workspace, Request({**PLACE, "step": 2}))["diagnoses"]
+        before = told(in_force, workspace, {**PLACE, "step": 2})["diagnoses"]
         assert all(each["severity"] == "info" for each in before)
 
     def test_what_cannot_be_read_is_said(self, workspace):
         with pytest.raises(QueryError):
-            explain(workspace, Request({**PLACE, "where": "reward <"}))
+            told(explain, workspace, {**PLACE, "where": "reward <"})
         with pytest.raises(StoreError, match="10:20"):
-            explain(workspace, Request({**PLACE, "steps": "some"}))
+            told(explain, workspace, {**PLACE, "steps": "some"})
         with pytest.raises(StoreError, match="has no filter"):
-            explain(workspace, Request({**PLACE, "step": 3, "against": {"rest": "1"}}))
-        assert explain(workspace, Request({**PLACE, "step": 999}))["remarks"]
+            told(explain, workspace, {**PLACE, "step": 3, "against_rest": "1"})
+        assert told(explain, workspace, {**PLACE, "step": 999})["remarks"]
 
     def test_ranges_and_literals(self):
         assert step_range("12") == (12, 12) and step_range("10:") == (10, None)
@@ -143,11 +146,11 @@ class TestExplain:
 
 class TestPrompts:
     def test_the_list_is_sorted_and_a_prompt_has_a_series_for_each_run_and_split(self, workspace):
-        listed = prompt_list(workspace, Request({**PLACE, "split": "eval-rollout", "order": "tokens"}))
+        listed = told(prompt_list, workspace, {**PLACE, "split": "eval-rollout", "order": "tokens"})
         tokens = [each["tokens"] for each in listed["prompts"]]
         assert tokens == sorted(tokens, reverse=True) and listed["total"] == 40
         key = listed["prompts"][0]["prompt_key"]
-        one = prompt(workspace, Request({**PLACE, "prompt": key}))
+        one = told(prompt, workspace, {**PLACE, "prompt": key})
         places = {
             (place["run"], place["split"]): [visit["step"] for visit in place["visits"]]
             for place in one["places"]
@@ -156,32 +159,32 @@ class TestPrompts:
 
     def test_an_unknown_order_is_refused(self, workspace):
         with pytest.raises(StoreError, match="expected one of"):
-            prompt_list(workspace, Request({**PLACE, "order": "; drop table"}))
+            told(prompt_list, workspace, {**PLACE, "order": "; drop table"})
 
 
 class TestFlips:
     def test_two_evaluations_and_two_runs(self, workspace):
         asked = {**PLACE, "split": "eval-rollout"}
-        found = flip_list(workspace, Request(asked))
+        found = told(flip_list, workspace, asked)
         assert (found["first"], found["second"], found["n_prompts"]) == (0, 20, 40)
         assert sum(found["counts"].values()) == 40
-        between = flip_list(workspace, Request({**asked, "other": "healthy"}))
+        between = told(flip_list, workspace, {**asked, "other": "healthy"})
         assert (between["first"], between["second"]) == (20, 20)
-        (again,) = flip_figures(workspace, Request({**asked, "other": "healthy"}))["queries"]
+        (again,) = told(flip_figures, workspace, {**asked, "other": "healthy"})["queries"]
         said = dict(zip(again["columns"], again["rows"][0], strict=True))
         assert said["score_a"] == pytest.approx(between["score_a"])
         assert said["difference"] == pytest.approx(between["difference"])
-        cells = grid(workspace, Request({**asked, "other": "healthy"}))
+        cells = told(grid, workspace, {**asked, "other": "healthy"})
         assert len(cells["evaluations"]) == 6 and len(cells["rows"]) == 40
 
     def test_without_an_evaluation_it_says_what_to_log(self, workspace):
         with pytest.raises(StoreError, match="eval-rollout"):
-            flip_list(workspace, Request({**PLACE, "split": ""}))
+            told(flip_list, workspace, {**PLACE, "split": ""})
 
 
 class TestRuns:
     def test_series_and_progress_of_both(self, workspace):
-        found = two_runs(workspace, Request({**PLACE, "other": "healthy"}))
+        found = told(two_runs, workspace, {**PLACE, "other": "healthy"})
         assert found["runs"] == {"a": "off", "b": "healthy"}
         assert "rollout/reward/mean" in found["series"]["a"] and "rollout/reward/mean" in found["series"]["b"]
         rows = workspace.store("answers").count("off", "rollout", rows="all")

@@ -12,8 +12,9 @@ import pytest
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import Served, Visit
+from tests.inspector.told import told
 from tests.store.projects import RUN, make_ledger, write_step
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
@@ -69,7 +70,7 @@ def workspace(folder: Path) -> Iterator[Workspace]:
 
 class TestAnswers:
     def test_the_report_names_engine_and_step(self, workspace: Workspace):
-        report = run_report(workspace, Request({"project": "story", "run": "off"}))
+        report = told(run_report, workspace, {"project": "story", "run": "off"})
         head = report["diagnoses"][0]
         assert head["part"] == "engine “vllm-1”" and abs(head["step"] - AT) <= 2
         assert {"mismatch_abs_max", "mismatch_k3"} & set(head["series"])
@@ -81,34 +82,34 @@ class TestAnswers:
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
 
     def test_the_curves_wait_for_no_diagnosis(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-        place = Request({"project": "story", "run": "off"})
+        place = {"project": "story", "run": "off"}
         with monkeypatch.context() as patch:
             patch.setattr("rollout_traces.analysis.run_report.diagnose", None)
-            curves = run_curves(workspace, place)
+            curves = told(run_curves, workspace, place)
         with monkeypatch.context() as patch:
             patch.setattr("rollout_traces.inspector.pages.run._metrics", None)
-            report = run_report(workspace, place)
+            report = told(run_report, workspace, place)
         assert curves["metrics"] and curves == {key: report[key] for key in curves}
 
     def test_a_step_is_explained(self, workspace: Workspace):
-        found = explain(workspace, Request({"project": "story", "run": "off", "step": AT}))
+        found = told(explain, workspace, {"project": "story", "run": "off", "step": AT})
         assert any("mismatch_k3" in each["sentence"] for each in found["findings"])
         assert found["findings"][0]["detail"]["examples"]
 
     def test_a_diagnosis_and_an_event_have_their_figures(self, workspace: Workspace):
         place = {"project": "story", "run": "off"}
-        report = run_report(workspace, Request(place))
-        head = diagnosis_figures(workspace, Request({**place, "diagnosis": 0}))["queries"]
+        report = told(run_report, workspace, place)
+        head = told(diagnosis_figures, workspace, {**place, "diagnosis": 0})["queries"]
         assert len(head) >= len(report["diagnoses"][0]["series"])
         assert all(query["rows"] for query in head)
         for at in range(len(report["events"])):
-            (query,) = diagnosis_figures(workspace, Request({**place, "event": at}))["queries"]
+            (query,) = told(diagnosis_figures, workspace, {**place, "event": at})["queries"]
             assert query["rows"]
         with pytest.raises(StoreError, match="there are"):
-            diagnosis_figures(workspace, Request({**place, "diagnosis": 99}))
+            told(diagnosis_figures, workspace, {**place, "diagnosis": 99})
 
     def test_a_split_without_rollouts_is_said(self, workspace: Workspace):
-        report = run_report(workspace, Request({"project": "story", "run": "off", "split": "nothing"}))
+        report = told(run_report, workspace, {"project": "story", "run": "off", "split": "nothing"})
         assert report["n_rows"] == 0 and "No rollouts" in report["remarks"][0]
 
 

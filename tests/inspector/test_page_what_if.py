@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.inspector.pages.what_if import what_if
-from rollout_traces.inspector.payload import unpacked
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
 WHAT_IF = {**PLACE, "tab": "what_if"}
@@ -49,11 +49,11 @@ class TestWhatIf:
 def test_the_cells_hold_every_loss_token_of_the_step(home):
     workspace = Workspace(folder=home)
     try:
-        found = what_if(workspace, Request(PLACE))
+        found = told(what_if, workspace, PLACE)
         ledger = workspace.store("demo").ledger("run-a", "rollout", steps=4)
     finally:
         workspace.close()
-    tokens = unpacked(found["cells"]["tokens"]).sum()
+    tokens = sum(found["cells"]["tokens"])
     used = np.asarray([reason is None for reason in ledger.get("discard_reason")])
     leaked = tokens - ledger.get("n_sampled")[used].sum()
     assert 0 < leaked <= 3

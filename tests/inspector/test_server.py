@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from rollout_traces.inspector.assets import SCRIPTS, bundle, katex, trackio_images
-from rollout_traces.inspector.pages import PAGES
+from rollout_traces.inspector.registry import PAGES
 from tests.inspector.conftest import BEARER
 
 

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from rollout_traces.inspector.pages import compare, explore, health, rollouts, shell
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import BEARER, TOKEN, Served
+from tests.inspector.told import told
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
 
@@ -37,7 +38,7 @@ def remote(trackio: str, tmp_path_factory: pytest.TempPathFactory):
 class TestOverAServer:
     def test_projects_runs_and_steps_are_listed(self, remote):
         remote.store("demo")
-        found = shell.catalog(remote, Request({"project": "demo"}))
+        found = told(shell.catalog, remote, {"project": "demo"})
         assert [project["name"] for project in found["projects"]] == [
             "agents",
             "demo",
@@ -48,14 +49,14 @@ class TestOverAServer:
         assert {run["name"] for run in found["runs"]} == {"run-a", "run-b"}
 
     def test_every_page_answers(self, remote):
-        listed = rollouts.samples(remote, Request(PLACE))
+        listed = told(rollouts.samples, remote, PLACE)
         assert (listed["n_traced"], listed["n_rows"]) == (16, 32)
-        opened = rollouts.rollout(remote, Request({**PLACE, "id": listed["groups"][0]["samples"][0]["id"]}))
+        opened = told(rollouts.rollout, remote, {**PLACE, "id": listed["groups"][0]["samples"][0]["id"]})
         assert opened["tokens"]["n"] > 100
-        assert rollouts.metrics(remote, Request(PLACE))["shown"]
-        assert compare.compare(remote, Request({**PLACE, "group": 2}))["shared"] > 0
-        assert explore.table(remote, Request({**PLACE, "rows": "all"}))["total"] == 192
-        assert len(health.health(remote, Request(PLACE))["steps"]) == 6
+        assert told(rollouts.metrics, remote, PLACE)["shown"]
+        assert told(compare.compare, remote, {**PLACE, "group": 2})["shared"] > 0
+        assert told(explore.table, remote, {**PLACE, "rows": "all"})["total"] == 192
+        assert len(told(health.health, remote, PLACE)["steps"]) == 6
 
     def test_there_is_no_dashboard_of_this_machine_beside_it(self, remote, trackio, tmp_path):
         assert not remote.has_dashboard

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout_traces.inspector.pages.verdict import verdict
+from rollout_traces.inspector.pages.verdict import Verdict, verdict
 
 
 def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> SimpleNamespace:
@@ -26,4 +26,4 @@ def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> SimpleNamespace:
     ],
 )
 def test_the_worst_is_counted_and_dated(seen, said):
-    assert tuple(verdict(seen).values()) == said
+    assert verdict(seen) == Verdict(*said)

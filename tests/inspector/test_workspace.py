@@ -6,23 +6,10 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.shell import catalog, pulse
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
 from tests.sources.test_trackio_traces import CHAT, TRACES
 from tests.store.projects import PROJECT, conversation, make_ledger, store_values, write_step
-
-
-class TestRequest:
-    def test_anything_but_a_mapping_is_empty(self):
-        assert Request.read(["x"]).project == ""
-        assert Request.read(None).split == "rollout"
-
-    def test_says_what_it_expected(self):
-        with pytest.raises(StoreError, match="project: seen int, expected a text"):
-            Request({"project": 3}).project
-        with pytest.raises(StoreError, match="step: seen 'x', expected a whole number"):
-            Request({"step": "x"}).step
-        with pytest.raises(StoreError, match="step: none named"):
-            Request({}).step
 
 
 class TestWorkspace:
@@ -49,10 +36,10 @@ class TestWorkspace:
     def test_the_version_stands_still_while_nothing_is_logged(self, home):
         workspace = Workspace(folder=home)
         workspace.indexing("demo", wait=60)
-        found = catalog(workspace, Request({"project": "demo"}))
+        found = told(catalog, workspace, {"project": "demo"})
         workspace._looked.clear()
-        assert pulse(workspace, Request({"project": "demo", "version": found["version"]}))["changed"] is False
-        assert pulse(workspace, Request({"project": "demo", "version": -1}))["changed"] is True
+        assert told(pulse, workspace, {"project": "demo", "version": found["version"]})["changed"] is False
+        assert told(pulse, workspace, {"project": "demo", "version": -1})["changed"] is True
         workspace.close()
 
     def test_answers_are_remembered_until_rows_come(self, home):
@@ -73,7 +60,7 @@ class TestARunOfAnotherTool:
         def read() -> str:
             workspace = Workspace(folder=trackio_dir)
             workspace.indexing(PROJECT, wait=60)
-            [run] = catalog(workspace, Request({"project": PROJECT}))["runs"]
+            [run] = told(catalog, workspace, {"project": PROJECT})["runs"]
             workspace.close()
             return run["note"]
 
@@ -97,9 +84,8 @@ class TestARunOfAnotherTool:
 
 
 def test_the_questions_that_are_taken_for_large_are_ones_that_can_be_asked() -> None:
-    from rollout_traces.inspector.api.http import READ
-    from rollout_traces.inspector.pages import PAGES
-    from rollout_traces.inspector.workspace import LOOK_AT_EVERY_ROW
+    from rollout_traces.inspector.registry import PAGES, READ
+    from rollout_traces.inspector.workspace import LARGE
 
     known = {function.__name__ for page in PAGES for function in page.functions}
-    assert set(LOOK_AT_EVERY_ROW) <= known | {answer.__name__ for answer in READ.values()}
+    assert set(LARGE) <= known | {function.__name__ for function in READ.values()}

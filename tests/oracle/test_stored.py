@@ -13,9 +13,10 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.plain_values import finite_or_text
 from rollout_traces.store.summary import SHOWN
+from tests.inspector.told import told
 from tests.oracle.comparing import Comparison
 from tests.oracle.flags import COMPARED, flags_of
 from tests.oracle.given import GivenStep, draw_step
@@ -93,7 +94,7 @@ def _compare_rows(found: Comparison, store: Any, steps: list[list[Row]], flags: 
 
 
 def _compare_health(found: Comparison, expected: Any) -> None:
-    page = health(Workspace(), Request({"project": "oracle", "run": "run", "split": "rollout"}))
+    page = told(health, Workspace(), {"project": "oracle", "run": "run", "split": "rollout"})
     assert page["steps"] == sorted(expected)
     shown = {measure["key"]: measure["values"] for measure in page["measures"]}
     for measure in MEASURES:

@@ -12,11 +12,12 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.doctor import Examination, examine
 from rollout_traces.inspector.pages.health import health
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.spool.account import Account, account_of
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.record import PREFIX_BYTES
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.inspector.told import told
 from tests.spool.damage import flip_byte, place_of
 
 SENTENCE = "152 of 160 rollouts stored; 8 lost in 3 damaged records"
@@ -57,7 +58,7 @@ class TestDamagedRecords:
         findings = examine(Examination(project="p"))["Logging path"]
         assert [f.status for f in findings if SENTENCE in f.seen and f.subject == "stored"] == ["warn"]
         assert not [f for f in findings if "nothing waits" in f.seen]
-        page = health(Workspace(), Request.read({"project": "p", "run": "run", "split": "rollout"}))
+        page = told(health, Workspace(), {"project": "p", "run": "run", "split": "rollout"})
         assert page["stored"] == SENTENCE
 
 

@@ -9,7 +9,8 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import ProjectView
+from rollout_traces.inspector.workspace import Workspace
 from tests.generator import tiny_tokenizer
 from tests.pictures import SVG, batch_with, huge_png, png
 
@@ -106,12 +107,12 @@ class TestReading:
         logged([[png()]])
         workspace = Workspace()
         row = workspace.store("seen").query().rows[0]
-        asked = Request({"project": "seen", "id": row.id, "number": 0})
-        assert image(workspace, asked)["type"] == "image/png"
+        view = ProjectView(workspace, "seen")
+        assert image(view, row.id).type == "image/png"
         media = next((trackio_dir / "media").rglob("*.png"))
         media.write_bytes(SVG)
         with pytest.raises(StoreError, match="no image that is shown"):
-            image(workspace, asked)
+            image(view, row.id)
         workspace.close()
 
     def test_a_trace_that_names_anything_else_for_its_images_can_still_be_opened(self, trackio_dir):

@@ -20,6 +20,7 @@ from rollout_traces.store.other_tools import group_number
 from rollout_traces.store.reading import read_trace
 from rollout_traces.store.source import StoredTrace
 from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript
+from tests.inspector.told import told
 from tests.sources.test_trackio_traces import TRACES
 from tests.store.projects import (
     PROJECT,
@@ -257,16 +258,16 @@ class TestOddValues:
 
     def test_two_of_them_can_be_compared(self, trackio_dir: Path) -> None:
         from rollout_traces.inspector.pages.compare import compare, prompt_history
-        from rollout_traces.inspector.workspace import Request, Workspace
+        from rollout_traces.inspector.workspace import Workspace
 
         said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
         for reward in ("good", "bad", 0.5):
             store_values(conversation("chat", said, reward=reward, group_id=1, prompt_key="q"), step=1)
         workspace = Workspace(folder=trackio_dir)
         asked = {"project": PROJECT, "run": RUN, "split": "chat", "step": 1, "group": 1, "prompt_key": "q"}
-        compared = compare(workspace, Request(asked))
+        compared = told(compare, workspace, asked)
         assert len(compared["sides"]) == 2
-        prompt_history(workspace, Request(asked))
+        told(prompt_history, workspace, asked)
         workspace.close()
 
     def test_metadata_of_a_newer_version_is_said(self, trackio_dir: Path) -> None:

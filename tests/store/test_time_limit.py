@@ -12,7 +12,7 @@ import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.component import answered
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import Store
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.time_limit import check_time, stopping, time_limit
@@ -70,7 +70,7 @@ def test_every_kind_of_filter_looks_at_the_clock(store: Store, where: str):
 
 
 def test_a_page_answers_with_the_sentence():
-    def endless(workspace: Workspace, request: Request) -> Mapping[str, Any]:
+    def endless(workspace: Workspace) -> Mapping[str, Any]:
         return {"rows": Engine().run(ENDLESS).num_rows}
 
     answer = answered(endless, Workspace(query_seconds=0.2), {})

@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollout_traces.inspector.api.models import RolloutsAnswer
+from rollout_traces.inspector.asking import as_json
 
 MOST_CHARACTERS = 24_000
 """Of a page of rollouts, as JSON."""
@@ -22,7 +23,7 @@ def bounded(ask: Callable[[int], RolloutsAnswer], limit: int) -> RolloutsAnswer:
         limit: rows at most.
     """
     answer = ask(limit)
-    while (size := len(answer.model_dump_json())) > MOST_CHARACTERS and len(answer.rows) > 1:
+    while (size := len(as_json(answer))) > MOST_CHARACTERS and len(answer.rows) > 1:
         n = len(answer.rows)
         answer = ask(max(1, min(n - 1, n * MOST_CHARACTERS // size)))
     return answer

@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlencode
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import CitationAnswer, CitationsAnswer
+from rollout_traces.inspector.api.models import Citation, CitationsAnswer
 from rollout_traces.store import Store
 
 _CITATION = re.compile(
@@ -14,6 +14,8 @@ _CITATION = re.compile(
 )
 MOST = 200
 """Citations of one text that are checked."""
+LONGEST = 60_000
+"""Characters of a text."""
 SHOWN = 200
 """Characters of the tokens that are shown."""
 
@@ -31,8 +33,10 @@ def checked(store: Store, text: str) -> CitationsAnswer:
         text: a report.
 
     Raises:
-        StoreError: it has more than `MOST` citations.
+        StoreError: it is longer than `LONGEST`, or has more than `MOST` citations.
     """
+    if len(text) > LONGEST:
+        raise StoreError(f"text: {len(text):,} characters; at most {LONGEST:,} are checked at once.")
     found = list(dict.fromkeys(match[0] for match in _CITATION.finditer(text)))
     if len(found) > MOST:
         raise StoreError(f"{len(found)} citations; at most {MOST} are checked at once.")
@@ -40,7 +44,7 @@ def checked(store: Store, text: str) -> CitationsAnswer:
     return CitationsAnswer(citations=answers, all_resolve=bool(answers) and all(a.resolves for a in answers))
 
 
-def _checked(store: Store, citation: str) -> CitationAnswer:
+def _checked(store: Store, citation: str) -> Citation:
     match = _CITATION.fullmatch(citation)
     assert match is not None
     try:
@@ -49,17 +53,17 @@ def _checked(store: Store, citation: str) -> CitationAnswer:
             raise StoreError(f"{match['uid']} is the beginning of a uid, not a whole one.")
         address = {"project": store.project, "tab": "rollouts", "id": trace_id}
         if match["first"] is None:
-            return CitationAnswer(citation=citation, resolves=True, address=f"/?{urlencode(address)}")
+            return Citation(citation=citation, resolves=True, address=f"/?{urlencode(address)}")
         first, last = int(match["first"]), int(match["last"])
         transcript = store.transcript(trace_id)
         n = 0 if transcript is None else len(transcript.tokens)
         if transcript is None or not 0 <= first <= last < n:
             raise StoreError(f"tokens {first}-{last}: the rollout has {n}, from 0.")
     except StoreError as error:
-        return CitationAnswer(citation=citation, resolves=False, why_not=str(error))
+        return Citation(citation=citation, resolves=False, why_not=str(error))
     tokens = transcript.tokens
     said = transcript.raw[int(tokens.char_starts[first]) : int(tokens.char_stops[last])][:SHOWN]
-    return CitationAnswer(
+    return Citation(
         citation=citation,
         resolves=True,
         address=f"/?{urlencode({**address, 'mode': 'tokens', 'token': first})}",

@@ -2,77 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
+from inspect import Parameter, Signature
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from pydantic import ConfigDict, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rollout_traces.errors import RolloutTracesError
-from rollout_traces.inspector.api import answers, pages
+from rollout_traces.errors import RolloutTracesError, StoreError
+from rollout_traces.inspector.asking import Function, Names, answer_of, as_json, as_plain, parameters
+from rollout_traces.inspector.registry import PARTS, READ, SENT
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store.time_limit import time_limit
 
 PREFIX = "/api/v1"
-READ: dict[str, Callable[..., Any]] = {
-    "projects": answers.projects,
-    "runs": answers.runs,
-    "columns": answers.columns,
-    "rollouts": answers.rollouts,
-    "rollout": answers.rollout,
-    "compare": answers.compare,
-    "report": answers.report,
-    "explain": answers.explain,
-    "events": answers.events,
-    "flips": answers.flips,
-    "labels": answers.labels,
-    "labels/lines": answers.label_lines,
-    "pages/catalog": pages.catalog_page,
-    "pages/compare": pages.compare_two,
-    "pages/compare/prompt_history": pages.history_of_prompt,
-    "pages/episodes": pages.episodes_page,
-    "pages/explain": pages.explain_page,
-    "pages/explain/figures": pages.explain_figures,
-    "pages/explain/in_force": pages.explain_in_force,
-    "pages/explore/export": pages.export_page,
-    "pages/explore/spread": pages.spread_page,
-    "pages/flips": pages.flips_page,
-    "pages/flips/figures": pages.flips_figures,
-    "pages/flips/grid": pages.flips_grid,
-    "pages/group": pages.group_page,
-    "pages/health": pages.health_page,
-    "pages/health/breakdown": pages.health_breakdown,
-    "pages/health/examples": pages.health_examples,
-    "pages/incidents": pages.incidents_page,
-    "pages/population": pages.population_page,
-    "pages/project": pages.project_page,
-    "pages/prompts": pages.prompts_page,
-    "pages/prompts/prompt": pages.prompt_page,
-    "pages/rollouts": pages.rollouts_page,
-    "pages/rollouts/group_pushes": pages.pushes_of_group,
-    "pages/rollouts/image": pages.image_page,
-    "pages/rollouts/series": pages.series,
-    "pages/rollouts/step_means": pages.means_of_step,
-    "pages/rollouts/tokens": pages.tokens,
-    "pages/run": pages.run_page,
-    "pages/run/curves": pages.run_curves_page,
-    "pages/run/figures": pages.run_figures,
-    "pages/runs": pages.runs_page,
-    "pages/what_if": pages.what_if_page,
-}
-"""What is asked for with GET: its name in the address, and what answers. Arguments are the query's."""
-SENT: dict[str, Callable[..., Any]] = {
-    "labels": answers.add_label,
-    "labels/lines": answers.take_label_lines,
-    "pages/incidents": pages.mark,
-    "citations": answers.citations,
-    "open": answers.open_page,
-}
-"""What is sent with POST, as JSON."""
+MOST = 1000
+"""Entries of one part of a list."""
 
 
 def api_app(workspace: Workspace) -> FastAPI:
@@ -83,10 +33,10 @@ def api_app(workspace: Workspace) -> FastAPI:
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     router = APIRouter()
-    for name, answer in READ.items():
-        _add(router, workspace, name, "GET", answer)
-    for name, answer in SENT.items():
-        _add(router, workspace, name, "POST", answer)
+    for name, function in READ.items():
+        _add(router, workspace, name, "GET", function)
+    for name, (function, _) in SENT.items():
+        _add(router, workspace, name, "POST", function)
     app.include_router(router)
 
     @cache
@@ -113,40 +63,86 @@ def api_app(workspace: Workspace) -> FastAPI:
     return app
 
 
-def _add(router: APIRouter, workspace: Workspace, name: str, method: str, answer: Callable[..., Any]) -> None:
+def part_of(answer: Any, paths: tuple[str, ...], after: int, limit: int) -> Any:
+    """An answer with some of its lists cut to a part, and in `next` where the part behind begins.
+
+    Args:
+        answer: a dataclass, or what is inside it.
+        paths: the lists, such as `measures.values`; the first tells how many entries there are.
+        after: entries that are left out before the part.
+        limit: entries of it at most.
+
+    Raises:
+        StoreError: the part is none.
+    """
+    if after < 0 or not 1 <= limit <= MOST:
+        raise StoreError(f"after: 0 or more; limit: 1 to {MOST}. Seen {after} and {limit}.")
+    found = as_plain(answer)
+    n = 0
+    for path in paths:
+        *way, last = path.split(".")
+        holders = [found]
+        for name in way:
+            inside = [each for holder in holders if (each := holder[name])]
+            holders = [one for each in inside for one in (each if isinstance(each, list) else [each])]
+        for holder in holders:
+            n = max(n, len(holder[last]))
+            holder[last] = holder[last][after : after + limit]
+    return {**found, "next": after + limit if after + limit < n else None}
+
+
+def _add(router: APIRouter, workspace: Workspace, name: str, method: str, function: Function) -> None:
     router.add_api_route(
         f"/{name}",
-        _bound(answer, workspace),
+        _bound(name, function, workspace, sent=method == "POST"),
         methods=[method],
         operation_id=f"{method.lower()}_{name.replace('/', '_')}",
-        response_model=get_type_hints(answer)["return"],
+        response_model=get_type_hints(function)["return"],
     )
 
 
-def _bound(answer: Callable[..., Any], workspace: Workspace) -> Callable[..., Any]:
-    """An answer without its first argument, its types resolved, so that the framework reads its signature.
+def _bound(name: str, function: Function, workspace: Workspace, *, sent: bool) -> Callable[..., Any]:
+    """A function as the framework reads it: each of its parameters is the query's, or all are the body.
 
-    It gives ready JSON: the framework would check and copy the model once more.
+    It gives ready JSON: the framework would check and copy the answer once more.
     """
-    import inspect
+    paths = PARTS.get(name, ())
+    taken = list(parameters(function))
+    lists = {each.name for each in taken if each.annotation == Names}
 
-    hints = get_type_hints(answer)
-    signature = inspect.signature(answer)
-    taken = [p.replace(annotation=hints[p.name]) for p in list(signature.parameters.values())[1:]]
-
-    def json_of(given: Mapping[str, Any]) -> str:
+    def json_of(given: dict[str, Any]) -> bytes:
+        part = {key: given.pop(key) for key in ("after", "limit") if paths}
+        given |= {key: _listed(given[key]) for key in lists}
         with time_limit(workspace.query_seconds):
             if project := given.get("project"):
                 workspace.refresh(project)
-            return answer(workspace, **given).model_dump_json()
+            answer = answer_of(function, workspace, given)
+            return as_json(part_of(answer, paths, **part) if paths else answer)
 
     async def bound(**given: Any) -> Response:
-        body = await workspace.few_at_once.run(lambda: json_of(given), answer.__name__)
+        values = dict(given["body"]) if sent else given
+        body = await workspace.few_at_once.run(lambda: json_of(values), function.__name__)
         return Response(body, media_type="application/json")
 
-    bound.__name__, bound.__doc__ = answer.__name__, (answer.__doc__ or "").partition("\n\n")[0]
-    bound.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=taken, return_annotation=Response
-    )
-    bound.__annotations__ = {p.name: p.annotation for p in taken} | {"return": Response}
+    shown = [each.replace(annotation=str, default="") if each.name in lists else each for each in taken]
+    shown += [_number("after", 0), _number("limit", MOST)] if paths else []
+    if sent:
+        fields: dict[str, Any] = {
+            each.name: (each.annotation, ... if each.default is Parameter.empty else each.default)
+            for each in shown
+        }
+        body = create_model(f"{function.__name__}_sent", __config__=ConfigDict(extra="forbid"), **fields)
+        shown = [Parameter("body", Parameter.KEYWORD_ONLY, annotation=body)]
+    keywords = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in shown]
+    bound.__name__, bound.__doc__ = function.__name__, (function.__doc__ or "").partition("\n\n")[0]
+    bound.__signature__ = Signature(keywords, return_annotation=Response)  # type: ignore[attr-defined]
+    bound.__annotations__ = {each.name: each.annotation for each in keywords} | {"return": Response}
     return bound
+
+
+def _number(name: str, default: int) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=int)
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())

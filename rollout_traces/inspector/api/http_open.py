@@ -30,4 +30,4 @@ def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) ->
         raise StoreError(f"the inspector at {address} does not answer ({error}).") from error
     if answer.status_code != 200:
         raise StoreError(f"the inspector at {address} refuses ({answer.status_code}): {answer.text[:300]}")
-    return OpenedAnswer.model_validate_json(answer.content)
+    return OpenedAnswer()

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import LabelLines, LabelLinesAnswer, TakenAnswer
+from rollout_traces.inspector.api.models import LabelLinesAnswer, TakenAnswer
+from rollout_traces.inspector.asking import as_plain
 from rollout_traces.store.labels import Entry, LabelBook
 
 MOST_BYTES = 48 << 10
@@ -53,17 +55,18 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
         after: int | None = 0
         while after is not None:
             answer = _asked(client, "GET", params={"project": project, "after": after})
-            part = LabelLinesAnswer.model_validate_json(answer)
+            part = TypeAdapter(LabelLinesAnswer).validate_json(answer)
             there += part.lines
             after = part.next
         known = {entry.id for entry in there}
         missing = [entry for entry in book.lines() if entry.id not in known]
         own = [entry for entry in missing if entry.author == part.author]
         taken = book.take(there)
-        given, refused = 0, []
+        given = 0
+        refused: list[str] = []
         for lines in _parts(own):
-            sent = LabelLines(project=project, lines=list(lines)).model_dump(mode="json")
-            found = TakenAnswer.model_validate_json(_asked(client, "POST", json=sent))
+            sent = {"project": project, "lines": as_plain(lines)}
+            found = TypeAdapter(TakenAnswer).validate_json(_asked(client, "POST", json=sent))
             given += found.taken
             refused += found.refused
     return Synced(taken, given, len(missing) - len(own), tuple(refused))

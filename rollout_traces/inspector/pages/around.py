@@ -2,77 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.payload import packed
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.pages.figures import Number
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 
-def around(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The `step` or the `group` of a rollout, as the request's `what` names it.
+@dataclass(frozen=True)
+class StepMeans:
+    """Means over the sampled tokens of all rollouts of a step, each None where the ledger has none.
 
-    Raises:
-        StoreError: `what` names neither, or the group is not known.
+    Attributes:
+        advantage: of the advantage.
+        logprob: of the rollout logprob, nats.
+        n_rows: rollouts.
     """
-    what = request.text("what")
-    read = _READERS.get(what)
-    if read is None:
-        raise StoreError(f"what: seen {what!r}, expected one of {', '.join(_READERS)}.")
-    return read(workspace, request)
+
+    advantage: Number
+    logprob: Number
+    n_rows: int
 
 
-def step_means(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Means over the sampled tokens of all rollouts of the step, from the ledger.
-
-    Returns:
-        `advantage`, `logprob` (rollout logprob, nats; each None where the ledger has none), `n_rows`.
-    """
-    ledger = workspace.store(request.project).ledger_rows(
-        request.run, request.split, steps=(request.step, request.step)
-    )
-    sampled = ledger.get("n_sampled")
-    weights = np.where(sampled == NULL_INT, 0, sampled).astype(np.float64)
-    return {
-        "advantage": _weighted(ledger.get("advantage"), weights),
-        "logprob": _weighted(ledger.get("mean_logprob"), weights),
-        "n_rows": ledger.n_rows,
-    }
-
-
-def group_pushes(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class GroupPushes:
     """What the kept rollouts of a group do to each token id.
 
-    Returns:
-        `ids` int32 [V], `up` and `down` float32 [V]: sums of positive advantages and of negative ones
-        (without their sign) over the loss tokens of that id; `n_kept` of `n_rollouts` were read.
+    Attributes:
+        ids: the token ids, ascending.
+        up: sum of the positive advantages over the loss tokens of each id.
+        down: the same of the negative ones, without their sign.
+        n_kept: rollouts that were read.
+        n_rollouts: rollouts of the group.
+        next: give it as `after` for the ids behind; None at the end.
     """
-    store = workspace.store(request.project)
-    groups = store.groups(request.run, request.split, request.step).groups
-    group = next((each for each in groups if each.group == request.number("group")), None)
-    if group is None:
+
+    ids: list[int]
+    up: list[float]
+    down: list[float]
+    n_kept: int
+    n_rollouts: int
+    next: int | None = None
+
+
+def step_means(view: SplitView, step: int) -> StepMeans:
+    """Means over the sampled tokens of a step, which overlays compare a rollout with."""
+    ledger = view.store.ledger_rows(view.run, view.split, steps=(step, step))
+    sampled = ledger.get("n_sampled")
+    weights = np.where(sampled == NULL_INT, 0, sampled).astype(np.float64)
+    return StepMeans(
+        _weighted(ledger.get("advantage"), weights),
+        _weighted(ledger.get("mean_logprob"), weights),
+        ledger.n_rows,
+    )
+
+
+def group_pushes(view: SplitView, step: int, group: int) -> GroupPushes:
+    """What the kept rollouts of a group do to each token id.
+
+    Raises:
+        StoreError: the group is not known, or no kept rollout of it has advantages.
+    """
+    groups = view.store.groups(view.run, view.split, step).groups
+    found = next((each for each in groups if each.group == group), None)
+    if found is None:
         raise StoreError("This rollout belongs to no group, so nothing can cancel in it.")
-    ids, advantages = [], []
-    for row in group.traces:
-        if row.id is not None and (found := _pushes(store.record(row.id))) is not None:
-            ids.append(found[0])
-            advantages.append(found[1])
-    if not ids:
+    kept = [_pushes(view.store.record(row.id)) for row in found.traces if row.id is not None]
+    pushes = [each for each in kept if each is not None]
+    if not pushes:
         raise StoreError("No kept rollout of this group has advantages.")
-    known, places = np.unique(np.concatenate(ids), return_inverse=True)
-    pushed = np.concatenate(advantages)
-    return {
-        "ids": packed(known.astype(np.int32)),
-        "up": packed(np.bincount(places, np.maximum(pushed, 0), len(known)).astype(np.float32)),
-        "down": packed(np.bincount(places, np.maximum(-pushed, 0), len(known)).astype(np.float32)),
-        "n_kept": len(ids),
-        "n_rollouts": group.n_rollouts,
-    }
+    known, places = np.unique(np.concatenate([ids for ids, _ in pushes]), return_inverse=True)
+    pushed = np.concatenate([advantages for _, advantages in pushes])
+    up, down = (
+        np.bincount(places, np.maximum(sign * pushed, 0), len(known)).astype(np.float32) for sign in (1, -1)
+    )
+    return GroupPushes(known.tolist(), up.tolist(), down.tolist(), len(pushes), found.n_rollouts)
 
 
 def _pushes(record: TraceRecord) -> tuple[np.ndarray, np.ndarray] | None:
@@ -92,12 +100,6 @@ def _pushes(record: TraceRecord) -> tuple[np.ndarray, np.ndarray] | None:
     return tokens.input_ids[in_loss], advantages
 
 
-def _weighted(values: np.ndarray, weights: np.ndarray) -> float | None:
+def _weighted(values: np.ndarray, weights: np.ndarray) -> Number:
     known = np.isfinite(values) & (weights > 0)
     return float(np.average(values[known], weights=weights[known])) if known.any() else None
-
-
-_READERS: Mapping[str, Callable[[Workspace, Request], dict[str, Any]]] = {
-    "step": step_means,
-    "group": group_pushes,
-}

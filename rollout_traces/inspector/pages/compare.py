@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range, chosen_by, flag_severities
-from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.pages.incidents import run_alarms, worn_listed
-from rollout_traces.inspector.pages.rollouts import sample_card, told_population
-from rollout_traces.inspector.pages.share import share
+from rollout_traces.inspector.pages.cards import Card, sample_card, worn_listed
+from rollout_traces.inspector.pages.figures import (
+    Number,
+    Range,
+    axis_range,
+    flag_severities,
+    reward_ranges,
+)
+from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Group, RunInfo, Store
+from rollout_traces.inspector.view import SplitView
+from rollout_traces.store import Group, RunInfo, Store, TraceRow
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 COMPARED = (
@@ -37,87 +42,131 @@ COMPARED = (
     "mismatch_k3",
     "update_share",
 )
+AFTER_COMPONENTS = 3
+"""Before these of `COMPARED` the reward's components stand."""
+NAMED = ("stop_reason", "discard_reason", "parsed_answer", "selected_by")
+"""Compared last, without a difference."""
 MOST_STEPS_OF_A_PROMPT = 400
+MOST_ROWS_OF_A_PROMPT = 10_000
 
 
-def compare(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Delta:
+    """A value of both rollouts, or of either; `delta` is B minus A where both are numbers."""
+
+    name: str
+    a: Any
+    b: Any
+    delta: Number = None
+
+
+@dataclass(frozen=True)
+class CompareAnswer:
+    """Two rollouts.
+
+    Attributes:
+        sides: each as the conversation view takes it, with its `run`, the `ranges` of its rewards, and its flags as its
+            run's rows wear them.
+        shared: tokens that both begin with; None where one has no token data.
+        deltas: numbers and names side by side.
+        candidates: the rollouts of the group.
+        range: of the reward.
+    """
+
+    sides: list[dict[str, Any]]
+    shared: int | None
+    deltas: list[Delta]
+    candidates: list[Card]
+    range: Range
+    severities: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StepOfPrompt:
+    """The rollouts of one prompt at a step; `traced` are the uids of those that were kept."""
+
+    step: int
+    n: int
+    reward: Number
+    pass_rate: Number
+    traced: list[str]
+    group: int | None
+
+
+@dataclass(frozen=True)
+class PromptHistoryAnswer:
+    """The rollouts that answer the same prompt, step by step."""
+
+    steps: list[StepOfPrompt]
+    range: Range | None = None
+
+
+def compare(
+    view: SplitView, step: int | None = None, group: int | None = None, a: str = "", b: str = ""
+) -> CompareAnswer:
     """Two rollouts: those named as `a` and `b`, else the best and the worst of the group."""
-    store = workspace.store(request.project)
-    group = _group(store, request)
-    ids = [request.text("a") or None, request.text("b") or None]
-    ids = _fill(ids, [row.id for row in group.traces if row.id is not None] if group else [])
-    if None in ids:
+    store = view.store
+    named = [store.find(each) if each else None for each in (a, b)]
+    chosen = None if step is None else _group(view, step, group, any(named))
+    best_first = [row.id for row in chosen.traces if row.id is not None] if chosen else []
+    ids = [each for each in _filled(named, best_first) if each is not None]
+    if len(ids) < 2:
         raise StoreError(
             "Comparing needs two rollouts and fewer were kept here. Pick a group with two or more kept, or pin "
             "one under Rollouts (x), open another and compare."
         )
-    records = [store.record(str(trace_id)) for trace_id in ids]
-    severities = flag_severities()
-    sides = []
-    for trace_id, record in zip(ids, records, strict=True):
-        payload = rollout_payload(str(trace_id), record, severities)
-        names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
-        ranges = {name: axis_range(workspace, request, name) for name in names}
-        run = _run_of(store, str(trace_id))
-        sides.append(
-            payload
-            | {"ranges": ranges, "run": run.name if run else None}
-            | worn_side(workspace, request, payload, run)
-        )
-    return {
-        "sides": sides,
-        "shared": shared_prefix(*records),
-        "deltas": deltas(*(record.metadata for record in records)),
-        "candidates": _cards(workspace, request, group),
-        "range": axis_range(workspace, request, "reward"),
-        "severities": severities,
-    }
+    records = [store.record(trace_id) for trace_id in ids]
+    cards = []
+    if chosen is not None:
+        alarms = run_alarms(view)
+        cards = [sample_card(row, alarms.worn_by(row)) for row in chosen.traces]
+    return CompareAnswer(
+        sides=[_side(view, *each) for each in zip(ids, records, strict=True)],
+        shared=shared_prefix(*records),
+        deltas=deltas(*(record.metadata for record in records)),
+        candidates=cards,
+        range=axis_range(view, "reward"),
+        severities=flag_severities(),
+    )
 
 
-def prompt_history(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The rollouts that answer the same prompt, step by step, from the ledger of all rows."""
-    store = workspace.store(request.project)
-    key = request.text("prompt_key")
-    if not key:
-        return {"steps": []}
-    quoted = key.replace("\\", "\\\\").replace("'", "\\'")
-    page = store.query(
-        request.run,
-        request.split,
+def compare_two(
+    view: SplitView, step: int | None = None, group: int | None = None, a: str = "", b: str = ""
+) -> CompareAnswer:
+    """The same without text and tokens, which `rollout` and `pages/rollouts/tokens` give."""
+    found = compare(view, step, group, a, b)
+    kept = ("id", "run", "metadata", "flags", "explains", "usual_flags", "ranges")
+    return replace(found, sides=[{key: side[key] for key in kept if key in side} for side in found.sides])
+
+
+def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
+    """The rollouts of a run that answer the same prompt, step by step."""
+    if not prompt_key:
+        return PromptHistoryAnswer([])
+    quoted = prompt_key.replace("\\", "\\\\").replace("'", "\\'")
+    page = view.store.query(
+        view.run,
+        view.split,
         where=f"prompt_key = '{quoted}'",
         rows="all",
-        limit=10_000,
+        limit=MOST_ROWS_OF_A_PROMPT,
         order_by="step",
     )
-    by_step: dict[int, list[Any]] = {}
+    by_step: dict[int, list[TraceRow]] = {}
     for row in page.rows:
         by_step.setdefault(row.step, []).append(row)
-    steps = []
-    for step, rows in sorted(by_step.items())[-MOST_STEPS_OF_A_PROMPT:]:
-        rewards = [row["reward"] for row in rows if row["reward"] is not None]
-        successes = [row["success"] for row in rows if row["success"] is not None]
-        steps.append(
-            {
-                "step": step,
-                "n": len(rows),
-                "reward": float(np.mean(rewards)) if rewards else None,
-                "pass_rate": float(np.mean(successes)) if successes else None,
-                "traced": [row["trace_uid"] for row in rows if row["trace_uid"] is not None],
-                "group": rows[0]["group"],
-            }
+    steps = [
+        StepOfPrompt(
+            step,
+            len(rows),
+            _mean(rows, "reward"),
+            _mean(rows, "success"),
+            [row["trace_uid"] for row in rows if row["trace_uid"] is not None],
+            rows[0]["group"],
         )
-    return {"steps": steps, "range": axis_range(workspace, request, "reward")}
-
-
-def population(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """How many rollouts of the step were kept."""
-    groups = workspace.store(request.project).groups(request.run, request.split, request.step)
-    return {
-        "step": request.step,
-        "n_traced": groups.n_traces,
-        "n_rows": groups.n_rollouts or told_population(groups),
-        "chosen_by": chosen_by(groups.selected_by),
-    }
+        for step, rows in sorted(by_step.items())[-MOST_STEPS_OF_A_PROMPT:]
+    ]
+    return PromptHistoryAnswer(steps, axis_range(view, "reward"))
 
 
 def shared_prefix(a: TraceRecord, b: TraceRecord) -> int | None:
@@ -131,56 +180,21 @@ def shared_prefix(a: TraceRecord, b: TraceRecord) -> int | None:
     return int(different[0]) if len(different) else n
 
 
-def deltas(a: Any, b: Any) -> list[dict[str, Any]]:
-    """Numbers that both or either have, side by side."""
-    extra = [k for k in {**a, **b} if k.startswith(("component/", "sample/", "extra/"))]
-    rows = []
-    for name in [
-        *COMPARED[:3],
-        *sorted(k for k in extra if k.startswith("component/")),
-        *COMPARED[3:],
-        *sorted(k for k in extra if not k.startswith("component/")),
-    ]:
-        left, right = a.get(name), b.get(name)
-        if left is None and right is None:
-            continue
-        numeric = all(isinstance(value, (int, float)) for value in (left, right))
-        rows.append({"name": name, "a": left, "b": right, "delta": right - left if numeric else None})
-    for name in ("stop_reason", "discard_reason", "parsed_answer", "selected_by"):
-        if a.get(name) is not None or b.get(name) is not None:
-            rows.append({"name": name, "a": a.get(name), "b": b.get(name), "delta": None})
-    return rows
+def deltas(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Delta]:
+    """Numbers that both or either have, side by side; then what they are called."""
+    extra = sorted({k for k in (*a, *b) if k.startswith(("component/", "sample/", "extra/"))})
+    components = [name for name in extra if name.startswith("component/")]
+    numbers = [
+        *COMPARED[:AFTER_COMPONENTS],
+        *components,
+        *COMPARED[AFTER_COMPONENTS:],
+        *(name for name in extra if name not in components),
+    ]
+    known = [name for name in (*numbers, *NAMED) if a.get(name) is not None or b.get(name) is not None]
+    return [Delta(name, a.get(name), b.get(name), _less(a.get(name), b.get(name))) for name in known]
 
 
-def _group(store: Store, request: Request) -> Group | None:
-    """The group asked for, else the one of the step whose kept rollouts differ most."""
-    if request.number("step") is None:
-        return None
-    groups = store.groups(request.run, request.split, request.step).groups
-    wanted = request.number("group")
-    if wanted is not None:
-        found = next((group for group in groups if group.group == wanted), None)
-        if found is not None and (len(found.traces) > 1 or request.text("a") or request.text("b")):
-            return found
-    spread = [group for group in groups if len(group.traces) > 1]
-    return max(spread, key=_spread, default=None)
-
-
-def _spread(group: Group) -> float:
-    rewards = [row["reward"] for row in group.traces if row["reward"] is not None]
-    return max(rewards) - min(rewards) if rewards else 0.0
-
-
-def _cards(workspace: Workspace, request: Request, group: Group | None) -> list[dict[str, Any]]:
-    if group is None:
-        return []
-    alarms = run_alarms(workspace, request)
-    return [sample_card(row, alarms.worn_by(row)) for row in group.traces]
-
-
-def worn_side(
-    workspace: Workspace, request: Request, payload: dict[str, Any], run: RunInfo | None
-) -> dict[str, Any]:
+def worn_side(view: SplitView, payload: Mapping[str, Any], run: RunInfo | None) -> dict[str, Any]:
     """A side's flags as its run's rows wear them; all of them where the run or step is not known.
 
     Returns:
@@ -190,9 +204,40 @@ def worn_side(
     step, split = metadata.get("step"), metadata.get("split")
     if run is None or type(step) is not int or not isinstance(split, str):
         return {}
-    alarms = run_alarms(workspace, Request({"project": request.project, "run": run.id, "split": split}))
+    alarms = run_alarms(replace(view, run=run.id, split=split))
     listed = worn_listed(alarms.worn_of(metadata, step))
     return listed | {"flags": [flag for flag in payload["flags"] if flag["name"] in listed["flags"]]}
+
+
+def _side(view: SplitView, trace_id: str, record: TraceRecord) -> dict[str, Any]:
+    payload = rollout_payload(trace_id, record, flag_severities())
+    run = _run_of(view.store, trace_id)
+    ranges = reward_ranges(view, record.metadata)
+    return payload | {"ranges": ranges, "run": run.name if run else None} | worn_side(view, payload, run)
+
+
+def _less(a: Any, b: Any) -> Number:
+    return b - a if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
+
+
+def _mean(rows: list[TraceRow], name: str) -> Number:
+    known = [row[name] for row in rows if row[name] is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _group(view: SplitView, step: int, wanted: int | None, is_named: bool) -> Group | None:
+    """The group asked for, else the one of the step whose kept rollouts differ most."""
+    groups = view.store.groups(view.run, view.split, step).groups
+    if wanted is not None:
+        found = next((group for group in groups if group.group == wanted), None)
+        if found is not None and (len(found.traces) > 1 or is_named):
+            return found
+    return max((group for group in groups if len(group.traces) > 1), key=_spread, default=None)
+
+
+def _spread(group: Group) -> float:
+    rewards = [row["reward"] for row in group.traces if row["reward"] is not None]
+    return max(rewards) - min(rewards) if rewards else 0.0
 
 
 def _run_of(store: Store, trace_id: str) -> RunInfo | None:
@@ -200,13 +245,8 @@ def _run_of(store: Store, trace_id: str) -> RunInfo | None:
     return next((run for run in store.runs() if trace_id.startswith(f"{run.id}:")), None)
 
 
-def _fill(ids: list[str | None], best_first: list[str]) -> list[str | None]:
+def _filled(ids: list[str | None], best_first: list[str]) -> list[str | None]:
     """The best for the left and the worst for the right, where they were not named."""
     left = ids[0] or next((i for i in best_first if i != ids[1]), None)
     right = ids[1] or next((i for i in reversed(best_first) if i != left), None)
     return [left, right]
-
-
-PAGE = Page(
-    name="compare", title="Compare", key="2", functions=(compare, image, prompt_history, population, share)
-)

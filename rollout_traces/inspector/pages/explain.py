@@ -2,116 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from rollout_traces.analysis import Explanation, Finding
+from rollout_traces.analysis import explain as explain_selections
+from rollout_traces.analysis.compare import Effect
+from rollout_traces.analysis.decompose import ComponentShare, MixShare
+from rollout_traces.analysis.finding import Detail
+from rollout_traces.analysis.ngrams import Phrase
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed
-from rollout_traces.inspector.pages.selecting import Sides, relations_of, sides
-from rollout_traces.inspector.workspace import Request, Workspace
-
-if TYPE_CHECKING:
-    from rollout_traces.analysis import Explanation
+from rollout_traces.inspector.pages.figures import Number
+from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
+from rollout_traces.inspector.pages.selecting import AskedSides, Sides, relations_of, sides
+from rollout_traces.inspector.view import SplitView, taken
 
 SENTENCES = ("findings", "decompositions", "carried")
 """What an explanation says with figures."""
-MOST_ROWS = 200
-"""Rows of a query's answer that are shown."""
 
 
-def explain(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """What differs between A and B, ranked, with what the page draws of it."""
-    asked = sides(workspace, request)
-    return plain(_explained(workspace, request, asked), asked)
+@dataclass(frozen=True)
+class FilteredRollouts:
+    """Rollouts, as a filter of the query language."""
+
+    run: str
+    split: str
+    where: str
 
 
-def in_force(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The diagnoses of A's run that hold at A's steps."""
-    first, last = sides(workspace, request).a.steps
-    found = run_diagnosed(workspace, request).in_force(first, last)
-    return {"diagnoses": [{"sentence": d.sentence, "severity": d.severity} for d in found]}
+@dataclass(frozen=True)
+class ShownDetail(Detail):
+    """Where a difference lies, typical rollouts, and the filter that lists all of A's."""
+
+    place: FilteredRollouts
 
 
-def figures(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The figures of one sentence, computed again by the queries that the page shows.
+@dataclass(frozen=True)
+class ShownFinding:
+    """A column or value that differs between A and B; what follows from it as sentences."""
 
-    `of` names a list of the explanation (`findings`, `decompositions`, `carried`), `at` a place in it.
+    column: str
+    value: str | None
+    a: Number
+    b: Number
+    n_a: int
+    n_b: int
+    rows_a: int
+    rows_b: int
+    effect: Effect
+    new: bool
+    logged: bool
+    sentence: str
+    detail: ShownDetail | None
+    consequences: list[str]
+
+
+@dataclass(frozen=True)
+class ShownDecomposition:
+    """The change of the mean reward, split by the reward's components or a column's values."""
+
+    column: str
+    change: Number
+    components: tuple[ComponentShare, ...]
+    mixes: tuple[MixShare, ...]
+
+
+@dataclass(frozen=True)
+class ShownCarried:
+    """A difference that few rollouts carry."""
+
+    column: str
+    rows: int
+    of: int
+    share: Number
+    p: Number
+    ids: tuple[str, ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ExplainAnswer:
+    """What differs between A and B, ranked.
+
+    Attributes:
+        problems: what could not be computed, a line each.
+        steps: A's first and last.
+    """
+
+    a: str
+    b: str
+    rows: tuple[int, int]
+    groups: tuple[int, int]
+    findings: list[ShownFinding]
+    decompositions: list[ShownDecomposition]
+    carried: list[ShownCarried]
+    phrases: tuple[Phrase, ...]
+    winners: tuple[Phrase, ...]
+    only_in: Mapping[str, str]
+    remarks: tuple[str, ...]
+    problems: tuple[str, ...]
+    n_tested: int
+    steps: tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class HeldDiagnosis:
+    """A diagnosis that holds at the steps asked about."""
+
+    sentence: str
+    severity: str
+
+
+@dataclass(frozen=True)
+class InForceAnswer:
+    """The diagnoses that hold at A's steps."""
+
+    diagnoses: list[HeldDiagnosis]
+
+
+def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
+    """What differs between A and B; B is the ten steps before A where nothing of `against_...` is given."""
+    both = sides(view, asked)
+    found = explained(view, both)
+    return taken(
+        ExplainAnswer,
+        found,
+        findings=[_shown(each, both) for each in found.findings],
+        decompositions=[taken(ShownDecomposition, each) for each in found.decompositions],
+        carried=[taken(ShownCarried, each) for each in found.carried],
+        steps=both.a.steps,
+    )
+
+
+def in_force(view: SplitView, step: int | None = None, steps: str = "") -> InForceAnswer:
+    """The diagnoses of the run that hold at the steps."""
+    first, last = sides(view, AskedSides(step, steps)).a.steps
+    return InForceAnswer([taken(HeldDiagnosis, each) for each in run_diagnosed(view).in_force(first, last)])
+
+
+def figures(view: SplitView, asked: AskedSides, of: str = "findings", at: int = 0) -> QueriesAnswer:
+    """The figures of one sentence of Explain, computed again: `of` is the list it stands in, `at` its place.
 
     Raises:
         StoreError: there is no such sentence.
     """
-    found = _explained(workspace, request, sides(workspace, request))
-    of, at = request.text("of") or "findings", request.number("at") or 0
     if of not in SENTENCES:
         raise StoreError(f"of: seen {of[:40]!r}, expected one of {', '.join(SENTENCES)}.")
-    sentences = getattr(found, of)
+    sentences: tuple[Any, ...] = getattr(explained(view, sides(view, asked)), of)
     if not 0 <= at < len(sentences):
         raise StoreError(f"{of}: no {at}; there are {len(sentences)}.")
     queries = sentences[at].queries if of == "findings" else (sentences[at].query,)
-    return answered_all(workspace.store(request.project).table(), queries)
+    return answered_all(view.store.table(), queries)
 
 
-def answered_all(table: Any, queries: Sequence[str]) -> dict[str, Any]:
-    """Queries of the analysis, each with its rows."""
-    answers = []
-    for query in queries:
-        found = table.sql(query)
-        rows = [[_plain(value) for value in row.values()] for row in found.slice(0, MOST_ROWS).to_pylist()]
-        answers.append({"sql": query, "columns": found.column_names, "rows": rows, "n_rows": found.num_rows})
-    return {"queries": answers}
+def explained(view: SplitView, both: Sides) -> Explanation:
+    """What differs between two sets of rollouts, as the analysis says it."""
+    whole = view.store.table()
+    return view.remembered(
+        ("explain", *both.key),
+        lambda: explain_selections(relations_of(view, both), both.a, both.b, whole=whole),
+    )
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: DuckDB sums whole numbers as decimals."""
-    return int(value) if isinstance(value, Decimal) else value
+def _shown(finding: Finding, both: Sides) -> ShownFinding:
+    detail = None
+    if finding.detail is not None:
+        detail = ShownDetail(**vars(finding.detail), place=filtered(both, finding.detail.where))
+    said = [each.sentence for each in finding.consequences]
+    return taken(ShownFinding, finding, detail=detail, consequences=said)
 
 
-def _explained(workspace: Workspace, request: Request, asked: Sides) -> Explanation:
-    from rollout_traces.analysis import explain as explain_selections
-
-    whole = workspace.store(request.project).table()
-
-    def compute() -> Explanation:
-        with workspace.turns.first():
-            part = relations_of(workspace, request.project, asked)
-            return explain_selections(part, asked.a, asked.b, whole=whole)
-
-    return workspace.remembered(("explain", *asked.key), request.project, compute)
-
-
-def plain(found: Explanation, asked: Sides) -> dict[str, Any]:
-    """An explanation as the page takes it: sentences, and for each finding the filter that lists its rollouts."""
-    answer = asdict(found)
-    for finding, each in zip(found.findings, answer["findings"], strict=True):
-        each["sentence"] = finding.sentence
-        each["consequences"] = [one.sentence for one in finding.consequences]
-        if finding.detail is not None:
-            each["detail"]["place"] = place(asked, finding.detail.where)
-    answer["carried"] = [{**asdict(each), "sentence": each.sentence} for each in found.carried]
-    answer["steps"] = list(asked.a.steps)
-    return without_queries(answer)
-
-
-def without_queries(answer: Any) -> Any:
-    """An answer without the queries of its sentences: the page asks for one when it is wanted."""
-    if isinstance(answer, dict):
-        return {key: without_queries(value) for key, value in answer.items() if key != "query"}
-    return [without_queries(value) for value in answer] if isinstance(answer, (list, tuple)) else answer
-
-
-def place(asked: Sides, where: str) -> Mapping[str, str]:
+def filtered(both: Sides, where: str) -> FilteredRollouts:
     """A's rollouts with a finding, as a filter of the query language."""
-    first, last = asked.a.steps
-    parts = [f"({part})" if " or " in part else part for part in (asked.where, where) if part]
+    first, last = both.a.steps
+    parts = [f"({part})" if " or " in part else part for part in (both.where, where) if part]
     if first is not None and first == last:
         parts.append(f"step = {first}")
     else:
         parts += [f"step >= {first}"] if first is not None else []
         parts += [f"step <= {last}"] if last is not None else []
-    return {"run": asked.a.run or "", "split": asked.a.split or "", "where": " and ".join(parts)}
-
-
-PAGE = Page(name="explain", title="Explain", key="7", functions=(explain, figures, in_force))
+    return FilteredRollouts(both.a.run or "", both.a.split or "", " and ".join(parts))

@@ -3,108 +3,187 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range, chosen_over_steps, flag_severities
-from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Store, TraceRow
+from rollout_traces.inspector.asking import Names
+from rollout_traces.inspector.pages.cards import KeptRollouts, population_over_steps
+from rollout_traces.inspector.pages.figures import Range, axis_range, flag_severities
+from rollout_traces.inspector.view import ProjectView, SplitView
+from rollout_traces.quoting import NOTICE
+from rollout_traces.store import Histogram, Store, TraceRow
+from rollout_traces.store.rows import ColumnInfo
 from rollout_traces.store.scope import Scope, Which
 
 PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
 BINS = 24
+FEW_VALUES = 12
+"""Numbers of so few values are counted one by one."""
+MOST_VALUES = 40
 FOUND = "snippet"
 """The last column of a search: the text around what was found."""
-
 WHICH = ("step", "group", "sample", "reward")
 WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 
 
-def table(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """A page of rows with the chosen columns, and how many match."""
-    store = workspace.store(request.project)
-    steps = store.steps(request.run, request.split)
-    n_traced = sum(info.n_traces for info in steps)
-    chosen = request.names("columns") or default_columns(_rows(request), n_traced)
-    searched = Scope(text=request.text("text"), where=request.text("where")).looked_for()
-    wanted = tuple(name for name in chosen if name != FOUND) + ((FOUND,) if searched else ())
-    there = {column.name for column in store.columns(_rows(request))}
-    page = store.search(
-        order_by=request.text("sort") or None,
-        limit=PAGE_ROWS,
-        after=request.text("after") or None,
-        columns=[*(name for name in wanted if name in there), "group", "sample"],
-        **_asked(request),
-    )
-    known = [info.n_rollouts for info in steps if info.n_rollouts is not None]
-    return {
-        "columns": list(wanted),
-        "rows": [_plain(row, wanted) for row in page.rows],
-        "total": page.total,
-        "next": page.next,
-        "range": axis_range(workspace, request, "reward"),
-        "n_traced": n_traced,
-        "n_rows": sum(known) or None,
-        "chosen_by": chosen_over_steps(workspace, request),
-        "severities": flag_severities(),
-    }
+@dataclass(frozen=True)
+class AskedRows:
+    """Which rows of a run's split are meant.
 
+    Attributes:
+        where: a filter of the query language.
+        text: words and "quoted phrases".
+        rows: `traces`, or `all` for every rollout.
+    """
 
-def columns(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The columns there are, with their kinds and meanings."""
-    found = workspace.store(request.project).columns(_rows(request))
-    return {"columns": [{"name": c.name, "kind": c.kind, "meaning": c.meaning} for c in found]}
+    where: str = ""
+    text: str = ""
+    rows: str = "traces"
 
+    @property
+    def which(self) -> Which:
+        """Whether traces are meant or all rollouts."""
+        return "all" if self.rows == "all" else "traces"
 
-def spread(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """How a column's values are spread over the rows that match: bins of numbers, counts of names."""
-    store = workspace.store(request.project)
-    name = request.text("column")
-    kind = next((c.kind for c in store.columns(_rows(request)) if c.name == name), "text")
-    asked = _asked(request)
-    if kind == "number":
-        facets = store.facets(name, limit=BINS, **asked)
-        if len(facets) <= 12:
-            return {"column": name, "kind": kind, "facets": sorted(facets, key=_value_order), "bins": None}
-        histogram = store.histogram(name, BINS, **asked)
+    def of(self, view: SplitView) -> dict[str, Any]:
+        """The same as arguments of the store's questions."""
         return {
-            "column": name,
-            "kind": kind,
-            "facets": None,
-            "bins": {"edges": histogram.edges, "counts": histogram.counts, "unknown": histogram.unknown},
-        }
-    return {"column": name, "kind": kind, "facets": store.facets(name, limit=40, **asked), "bins": None}
+            "run": view.run, "split": view.split, "where": self.where, "text": self.text, "rows": self.which
+        }  # fmt: skip
 
 
-def export(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The command that exports what is shown, and the rows themselves as JSON lines when they are few."""
-    store = workspace.store(request.project)
-    asked = _asked(request)
-    total = store.count(**asked)
+@dataclass(frozen=True)
+class TableRow:
+    """The wanted cells, and what opens the row."""
+
+    id: str | None
+    step: int
+    group: int | None
+    sample: int | None
+    traced: bool
+    cells: list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableAnswer(KeptRollouts):
+    """A page of rows with the chosen columns.
+
+    Attributes:
+        total: rows that match.
+        next: the cursor behind the last one; None at the end.
+    """
+
+    columns: list[str]
+    rows: list[TableRow]
+    total: int
+    next: str | None
+    range: Range
+    severities: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ColumnsAnswer:
+    """The columns that a filter can name.
+
+    Attributes:
+        notice: what its values are.
+    """
+
+    columns: list[ColumnInfo]
+    notice: str = NOTICE
+
+
+@dataclass(frozen=True)
+class SpreadAnswer:
+    """How a column's values are spread over the rows that match: values with counts, or bins."""
+
+    column: str
+    kind: str
+    facets: list[tuple[Any, int]] | None
+    bins: Histogram | None
+
+
+@dataclass(frozen=True)
+class ExportAnswer:
+    """The command that exports rows, and the rows as JSON lines where they are no more than `most`."""
+
+    total: int
+    most: int
+    lines: str | None
+    command: str
+
+
+def table(
+    view: SplitView, asked: AskedRows, columns: Names = (), sort: str = "", after: str = ""
+) -> TableAnswer:
+    """A page of rows with the chosen columns, and how many match."""
+    kept = population_over_steps(view)
+    chosen = columns or default_columns(asked.which, kept.n_traced)
+    searched = Scope(text=asked.text, where=asked.where).looked_for()
+    wanted = [name for name in chosen if name != FOUND] + ([FOUND] if searched else [])
+    there = {column.name for column in view.store.columns(asked.which)}
+    page = view.store.search(
+        order_by=sort or None,
+        limit=PAGE_ROWS,
+        after=after or None,
+        columns=[*(name for name in wanted if name in there), "group", "sample"],
+        **asked.of(view),
+    )
+    return TableAnswer(
+        columns=wanted,
+        rows=[_row(row, wanted) for row in page.rows],
+        total=page.total,
+        next=page.next,
+        range=axis_range(view, "reward"),
+        severities=flag_severities(),
+        **vars(kept),
+    )
+
+
+def columns(view: ProjectView, rows: str = "all") -> ColumnsAnswer:
+    """The columns that a filter of a project can name: of its `traces`, or of `all` rollouts."""
+    return ColumnsAnswer(view.store.columns("all" if rows == "all" else "traces"))
+
+
+def spread(view: SplitView, asked: AskedRows, column: str) -> SpreadAnswer:
+    """A column's values over the rows that match: values with counts, or a histogram."""
+    store, scope = view.store, asked.of(view)
+    kind = next((c.kind for c in store.columns(asked.which) if c.name == column), "text")
+    if kind != "number":
+        return SpreadAnswer(column, kind, store.facets(column, limit=MOST_VALUES, **scope), None)
+    facets = store.facets(column, limit=BINS, **scope)
+    if len(facets) <= FEW_VALUES:
+        return SpreadAnswer(column, kind, sorted(facets, key=_value_order), None)
+    return SpreadAnswer(column, kind, None, store.histogram(column, BINS, **scope))
+
+
+def export(view: SplitView, asked: AskedRows, sort: str = "") -> ExportAnswer:
+    """The command that exports the rows that match, and the rows as JSON lines where they are few."""
+    total = view.store.count(**asked.of(view))
     lines = None
     if total <= MOST_DOWNLOADED:
-        page = store.query(order_by=request.text("sort") or None, limit=max(total, 1), **asked)
-        lines = "\n".join(_line(store, row) for row in page.rows)
-    return {"total": total, "most": MOST_DOWNLOADED, "lines": lines, "command": command(workspace, request)}
+        page = view.store.query(order_by=sort or None, limit=max(total, 1), **asked.of(view))
+        lines = "\n".join(_line(view.store, row) for row in page.rows)
+    return ExportAnswer(total, MOST_DOWNLOADED, lines, command(view, asked, sort))
 
 
-def command(workspace: Workspace, request: Request) -> str:
+def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
     """The command line that does the same."""
-    asked = {
-        "--server-url": workspace.server_url,
-        "--space": workspace.space,
-        "--project": request.project,
-        "--run": request.run,
-        "--split": request.split,
-        "--where": request.text("where"),
-        "--text": request.text("text"),
-        "--sort": request.text("sort"),
+    given = {
+        "--server-url": view.workspace.server_url,
+        "--space": view.workspace.space,
+        "--project": view.project,
+        "--run": view.run,
+        "--split": view.split,
+        "--where": asked.where,
+        "--text": asked.text,
+        "--sort": sort,
     }
-    options = [f"{option}={value}" for option, value in asked.items() if value]
-    rows = ["--all"] if _rows(request) == "all" else []
+    options = [f"{option}={value}" for option, value in given.items() if value]
+    rows = ["--all"] if asked.which == "all" else []
     return shlex.join(["rollout-traces", "export", "rollouts.jsonl", *options, *rows])
 
 
@@ -115,31 +194,9 @@ def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:
     return (*WHICH, *said, *WHAT, *chosen)
 
 
-def _asked(request: Request) -> dict[str, Any]:
-    return {
-        "run": request.run,
-        "split": request.split,
-        "where": request.text("where"),
-        "text": request.text("text"),
-        "rows": _rows(request),
-    }
-
-
-def _rows(request: Request) -> Which:
-    return "all" if request.text("rows") == "all" else "traces"
-
-
-def _plain(row: TraceRow, wanted: tuple[str, ...]) -> dict[str, Any]:
-    """The wanted cells, and what opens the row."""
-    values = [row[name] for name in wanted]
-    return {
-        "id": row.id,
-        "step": row.step,
-        "group": row["group"],
-        "sample": row["sample"],
-        "traced": row.id is not None,
-        "cells": [list(value) if isinstance(value, tuple) else value for value in values],
-    }
+def _row(row: TraceRow, wanted: list[str]) -> TableRow:
+    cells = [row[name] for name in wanted]
+    return TableRow(row.id, row.step, row["group"], row["sample"], row.id is not None, cells)
 
 
 def _line(store: Store, row: TraceRow) -> str:
@@ -151,6 +208,3 @@ def _line(store: Store, row: TraceRow) -> str:
 
 def _value_order(facet: tuple[Any, int]) -> tuple[bool, Any]:
     return (facet[0] is None, facet[0] if facet[0] is not None else 0)
-
-
-PAGE = Page(name="explore", title="Explore", key="3", functions=(table, columns, spread, export))

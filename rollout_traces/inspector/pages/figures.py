@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from rollout_traces.inspector.workspace import Request, Workspace
+import numpy as np
+
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.settings.run_settings import CONFIG_KEY
 
 MOST_POINTS = 800
@@ -42,7 +45,54 @@ MOST_COMPONENTS = 4
 TIMINGS = ("time/", "timeperf/")
 """Scalars of these prefixes are seconds spent."""
 MOST_TIMINGS = 24
-Series = Mapping[str, tuple[list[int], list[float]]]
+Logged = Mapping[str, tuple[list[int], list[float]]]
+Number = float | None
+"""A number; None where it is unknown or not finite."""
+Range = tuple[float, float]
+"""The lowest and the highest value."""
+
+
+@dataclass(frozen=True)
+class SeriesPoints:
+    """Values over steps.
+
+    Attributes:
+        steps: ascending.
+        values: one a step.
+        superseded: the steps that only an older attempt of the run has.
+    """
+
+    steps: list[int]
+    values: list[Number]
+    superseded: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run was at each step: rollouts seen and tokens sampled."""
+
+    steps: list[int]
+    rollouts: list[Number]
+    tokens: list[Number]
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """A run's logged numbers.
+
+    Attributes:
+        names: all there are.
+        shown: those that were asked for, the usual ones when none.
+        series: these, by name.
+        resumed_at: the first step of every attempt but the first.
+        timings: seconds spent, by name.
+    """
+
+    names: list[str]
+    shown: list[str]
+    series: dict[str, SeriesPoints]
+    resumed_at: list[int]
+    timings: dict[str, SeriesPoints]
 
 
 @cache
@@ -65,101 +115,70 @@ def in_words(reason: str) -> str:
     return reason.replace("_", " ").replace(":", ": ")
 
 
-def chosen_over_steps(workspace: Workspace, request: Request) -> str | None:
+def chosen_over_steps(view: SplitView) -> str | None:
     """How the kept rollouts of all steps of a split were chosen, in words; None where no trace says it."""
 
     def count() -> str | None:
-        store = workspace.store(request.project)
-        found = store.facets("selected_by", run=request.run, split=request.split)
+        found = view.store.facets("selected_by", run=view.run, split=view.split)
         return chosen_by({str(reason): count for reason, count in found if reason is not None})
 
-    return workspace.remembered(("chosen", request.run, request.split), request.project, count)
+    return view.remembered(("chosen", view.run, view.split), count)
 
 
-def scalars(workspace: Workspace, request: Request) -> Series:
+def scalars(view: SplitView) -> Logged:
     """A run's logged numbers, one value a step (the last one), steps ascending."""
 
-    def read() -> Series:
-        raw = workspace.store(request.project).metrics(request.run)
-        return {name: _one_a_step(steps, values) for name, (steps, values) in raw.items()}
+    def read() -> Logged:
+        return {name: _one_a_step(*values) for name, values in view.store.metrics(view.run).items()}
 
-    return workspace.remembered(("scalars", request.run), request.project, read)
+    return view.remembered(("scalars", view.run), read)
 
 
-def split_series(workspace: Workspace, request: Request, wanted: Sequence[str]) -> dict[str, Any]:
+def split_series(view: SplitView, wanted: Sequence[str]) -> RunSeries:
     """Names of all series of a run, and the wanted ones (the usual ones when none) as points.
 
-    A run that was resumed says at which steps, and which steps of a series only an older attempt has.
-
     Args:
-        workspace: where to read.
-        request: names run and split.
+        view: the run and split.
         wanted: names of series; unknown ones are left out.
     """
-    known = scalars(workspace, request)
-    names = sorted(known, key=lambda name: (not name.startswith(f"{request.split}/"), name))
-    shown = [name for name in wanted if name in known] or _usual(names, request.split)
+    known = scalars(view)
+    names = sorted(known, key=lambda name: (not name.startswith(f"{view.split}/"), name))
+    shown = [name for name in wanted if name in known] or _usual(names, view.split)
     timings = [name for name in names if name.startswith(TIMINGS)][:MOST_TIMINGS]
-    superseded = _superseded(workspace, request, shown)
-    return {
-        "names": names,
-        "shown": shown,
-        "series": {name: _points(*known[name]) | superseded.get(name, {}) for name in shown},
-        "resumed_at": resumed_at(workspace, request),
-        "timings": {name: _points(*known[name]) for name in timings},
-    }
+    lost = view.remembered(("superseded", view.run), lambda: view.store.superseded_metrics(view.run))
+    return RunSeries(
+        names,
+        shown,
+        series={name: SeriesPoints(*thinned(*known[name]), sorted(lost.get(name, ()))) for name in shown},
+        resumed_at=list(view.store.run(view.run).resumed_at),
+        timings={name: SeriesPoints(*thinned(*known[name])) for name in timings},
+    )
 
 
-def resumed_at(workspace: Workspace, request: Request) -> list[int]:
-    """The steps at which a run was resumed: the first step of every attempt but the first."""
-    return list(workspace.store(request.project).run(request.run).resumed_at)
-
-
-def _superseded(workspace: Workspace, request: Request, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By name, the steps of a series that only an older attempt has; series without such steps are left out."""
-
-    def read() -> dict[str, frozenset[int]]:
-        return workspace.store(request.project).superseded_metrics(request.run)
-
-    lost = workspace.remembered(("superseded", request.run), request.project, read)
-    return {name: {"superseded": sorted(lost[name])} for name in names if name in lost}
-
-
-def run_progress(workspace: Workspace, request: Request) -> dict[str, list[Any]]:
+def run_progress(view: SplitView) -> RunProgress:
     """Rollouts seen and tokens sampled by each step of the split, from all its rollouts: the axes beside steps."""
 
-    def read() -> dict[str, list[Any]]:
+    def read() -> RunProgress:
         from rollout_traces.analysis.runs import progress
 
-        store = workspace.store(request.project)
-        found = progress(store.table(), store.run(request.run).name, request.split)
-        stride = max(1, math.ceil(len(found.steps) / MOST_POINTS))
-        kept = sorted({*range(0, len(found.steps), stride), len(found.steps) - 1}) if len(found.steps) else []
-        return {
-            "steps": found.steps[kept].tolist(),
-            "rollouts": found.rollouts[kept].tolist(),
-            "tokens": [each if math.isfinite(each) else None for each in found.tokens[kept].tolist()],
-        }
+        found = progress(view.store.table(), view.store.run(view.run).name, view.split)
+        return RunProgress(*thinned(found.steps, found.rollouts), thinned(found.steps, found.tokens)[1])
 
-    return workspace.remembered(("progress", request.run, request.split), request.project, read)
+    return view.remembered(("progress", view.run, view.split), read)
 
 
-def axis_range(workspace: Workspace, request: Request, name: str) -> tuple[float, float]:
-    """The range of `reward` or `component/<name>`: declared by the run, else observed in it.
-
-    Returns:
-        Lowest and highest; 0 to 1 when nothing is known.
-    """
-    declared = _declared(workspace, request).get(name)
+def axis_range(view: SplitView, name: str) -> Range:
+    """The range of `reward` or `component/<name>`: declared by the run, else observed in it; 0 to 1 when nothing is known."""
+    declared = view.remembered(("ranges", view.run), lambda: _declared(view)).get(name)
     if declared is not None:
         return declared
     metric = name.replace("component/", "reward/", 1)
-    known = scalars(workspace, request)
+    known = scalars(view)
     ends = [
         pick(values)
         for split in ("rollout", "eval-rollout")
         for end, pick in (("min", min), ("max", max))
-        if (values := _finite(known.get(f"{split}/{metric}/{end}", ((), ()))[1]))
+        if (values := [v for v in known.get(f"{split}/{metric}/{end}", ((), ()))[1] if math.isfinite(v)])
     ]
     if not ends:
         return (0.0, 1.0)
@@ -167,17 +186,34 @@ def axis_range(workspace: Workspace, request: Request, name: str) -> tuple[float
     return (low, high) if low < high else (min(low, 0.0), max(high, 1.0))
 
 
-def _declared(workspace: Workspace, request: Request) -> dict[str, tuple[float, float]]:
-    def read() -> dict[str, tuple[float, float]]:
-        settings = workspace.store(request.project).config(request.run).get(CONFIG_KEY) or {}
-        named = {"reward": settings.get("reward_range"), **(settings.get("metric_ranges") or {})}
-        ranges = {}
-        for name, value in named.items():
-            if isinstance(value, Mapping) and "min" in value and "max" in value:
-                ranges[name] = (float(value["min"]), float(value["max"]))
-        return ranges
+def reward_ranges(view: SplitView, metadata: Mapping[str, Any]) -> dict[str, Range]:
+    """The ranges of the reward and of the components that a trace has."""
+    names = ["reward", *(key for key in metadata if key.startswith("component/"))]
+    return {name: axis_range(view, name) for name in names}
 
-    return workspace.remembered(("ranges", request.run), request.project, read)
+
+def finite(value: float) -> Number:
+    """A number, None where it is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def thinned(
+    steps: Sequence[int] | np.ndarray, values: Sequence[float] | np.ndarray, most: int = MOST_POINTS
+) -> tuple[list[int], list[Number]]:
+    """As many points of a line as `most` at about equal distances, and the last one: steps, values."""
+    n = len(steps)
+    kept = sorted({*range(0, n, max(1, math.ceil(n / most))), n - 1}) if n else []
+    return [int(steps[at]) for at in kept], [finite(float(values[at])) for at in kept]
+
+
+def _declared(view: SplitView) -> dict[str, Range]:
+    settings = view.store.config(view.run).get(CONFIG_KEY) or {}
+    named = {"reward": settings.get("reward_range"), **(settings.get("metric_ranges") or {})}
+    return {
+        name: (float(value["min"]), float(value["max"]))
+        for name, value in named.items()
+        if isinstance(value, Mapping) and "min" in value and "max" in value
+    }
 
 
 def _usual(names: Sequence[str], split: str) -> list[str]:
@@ -200,14 +236,3 @@ def _one_a_step(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int
     last = dict(zip(steps, values, strict=True))
     ordered = sorted(last)
     return ordered, [last[step] for step in ordered]
-
-
-def _points(steps: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]]:
-    stride = max(1, math.ceil(len(steps) / MOST_POINTS))
-    kept = sorted({*range(0, len(steps), stride), len(steps) - 1}) if steps else []
-    plain = [values[at] if math.isfinite(values[at]) else None for at in kept]
-    return {"steps": [steps[at] for at in kept], "values": plain}
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]

@@ -2,118 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from rollout_traces.analysis import Flips, Selection, flips
+from rollout_traces.analysis.evaluations import Flip
+from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.explain import answered_all, without_queries
-from rollout_traces.inspector.workspace import Request, Workspace
-
-if TYPE_CHECKING:
-    from rollout_traces.analysis import Flips
-    from rollout_traces.store import Store
+from rollout_traces.inspector.pages.figures import Number
+from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
+from rollout_traces.inspector.view import EvaluationView, SplitView, taken
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""
 
 
-def flip_list(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Two evaluations matched on their prompts, lost ones first.
+@dataclass(frozen=True)
+class AskedEvaluations:
+    """Two evaluations.
 
-    `first` and `second` are steps; the first and the last evaluation where they are not given. With `other`, A is
-    the run and B is the other one. The list begins behind the first `after` prompts.
+    Attributes:
+        first: A's step; the first evaluation, or the last one that two runs share, where it is not given.
+        second: B's step; the last one where it is not given.
+        other: B's run; A's where it is empty.
+    """
+
+    first: int | None = None
+    second: int | None = None
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class TwoEvaluations:
+    """Which evaluations are matched, and the steps of those that there are, of both runs."""
+
+    run: str
+    other: str
+    first: int
+    second: int
+    steps: list[int]
+    steps_other: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipListAnswer(TwoEvaluations):
+    """Two evaluations matched on their prompts, lost ones first, some prompts at a time.
+
+    Attributes:
+        n_prompts: how many there are.
+        next: give it as `after` for the prompts behind; None at the end.
+    """
+
+    a: str
+    b: str
+    score_a: Number
+    score_b: Number
+    error_a: Number
+    error_b: Number
+    difference: Number
+    low: Number
+    high: Number
+    p: Number
+    counts: Mapping[str, int]
+    prompts: tuple[Flip, ...]
+    only_a: int
+    only_b: int
+    keyless: int
+    solved_by: str
+    remarks: tuple[str, ...]
+    n_prompts: int
+    next: int | None = None
+
+
+@dataclass(frozen=True)
+class GridAnswer(FlipGrid):
+    """Prompt by evaluation, some prompts at a time; `next` is the `after` of those behind, None at the end."""
+
+    next: int | None = None
+
+
+def flip_list(view: EvaluationView, asked: AskedEvaluations, after: int = 0) -> FlipListAnswer:
+    """Two evaluations matched on their prompts, lost ones first, 400 prompts at a time.
 
     Raises:
         StoreError: there is no evaluation, or no shared prompt.
     """
-    found, place = _matched(workspace, request)
-    after = max(request.number("after") or 0, 0)
+    found, place = _matched(view, asked)
+    if after < 0:
+        raise StoreError(f"after: seen {after}, expected 0 or more.")
     shown = found.prompts[after : after + MOST_PROMPTS]
-    return {
-        **without_queries(asdict(found)),
-        "prompts": [{**asdict(each), "difference": each.difference} for each in shown],
-        "n_prompts": len(found.prompts),
-        **place,
-    }
-
-
-def flip_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The scores and counts of `flip_list`, computed again by the query that the page shows."""
-    found, _ = _matched(workspace, request)
-    return answered_all(workspace.store(request.project).table(), [found.query])
-
-
-def _matched(workspace: Workspace, request: Request) -> tuple[Flips, dict[str, Any]]:
-    """Two evaluations matched on their prompts, and which they are."""
-    from rollout_traces.analysis import Selection, flips
-
-    store = workspace.store(request.project)
-    run = store.run(request.run).name
-    other = store.run(request.text("other")).name if request.text("other") else run
-    here, there = evaluated(store, run, request.split), evaluated(store, other, request.split)
-    first, second = request.number("first"), request.number("second")
-    if other == run:
-        first = here[0] if first is None else first
-        second = there[-1] if second is None else second
-        if first == second:
-            raise StoreError(
-                f"{request.split} has one evaluation chosen on both sides, step {first}. Choose two, or another run."
-            )
-    else:
-        both = sorted(set(here) & set(there))
-        first = (both or here)[-1] if first is None else first
-        second = (both or there)[-1] if second is None else second
-    a = Selection(run, request.split, (first, first))
-    b = Selection(other, request.split, (second, second))
-    table = store.table()
-    found = workspace.remembered(
-        ("flips", run, other, request.split, first, second), request.project, lambda: flips(table, a, b)
+    behind = after + len(shown)
+    return taken(
+        FlipListAnswer,
+        found,
+        prompts=shown,
+        n_prompts=len(found.prompts),
+        next=behind if shown and behind < len(found.prompts) else None,
+        **vars(place),
     )
-    return found, {
-        "run": run,
-        "other": other,
-        "first": first,
-        "second": second,
-        "steps": here,
-        "steps_other": there,
-    }
 
 
-def grid(workspace: Workspace, request: Request) -> dict[str, Any]:
+def flip_figures(view: EvaluationView, asked: AskedEvaluations) -> QueriesAnswer:
+    """The scores and counts of two matched evaluations, computed again."""
+    return answered_all(view.store.table(), [_matched(view, asked)[0].query])
+
+
+def grid(view: EvaluationView, other: str = "") -> GridAnswer:
     """Prompt by evaluation, of one run or of two.
 
     Raises:
         StoreError: there is no evaluation, no prompt keys, or no known outcome.
     """
-    from rollout_traces.analysis.flip_grid import flip_grid
-
-    store = workspace.store(request.project)
-    names = [request.run, *([request.text("other")] if request.text("other") else [])]
-    runs = [store.run(name).name for name in names]
+    runs = [view.store.run(name).name for name in (view.run, other) if name]
     for run in runs:
-        evaluated(store, run, request.split)
-    table = store.table()
-    found = workspace.remembered(
-        ("grid", *runs, request.split), request.project, lambda: flip_grid(table, runs, request.split)
-    )
-    return asdict(found)
+        evaluated(view, run)
+    key = ("grid", *runs, view.split)
+    found = view.remembered(key, lambda: flip_grid(view.store.table(), runs, view.split))
+    return GridAnswer(**vars(found))
 
 
-def evaluated(store: Store, run: str, split: str) -> Sequence[int]:
-    """The steps at which a split was logged.
+def evaluated(view: SplitView, run: str) -> Sequence[int]:
+    """The steps at which a run logged the split.
 
     Raises:
         StoreError: there is none.
     """
-    steps = [info.step for info in store.steps(run, split)] if split in store.splits(run) else []
+    splits = view.store.splits(run)
+    steps = [info.step for info in view.store.steps(run, view.split)] if view.split in splits else []
     if not steps:
         raise StoreError(
-            f"run {run} has no {split or 'evaluation'}; it has {', '.join(store.splits(run)) or 'no rollouts'}. "
+            f"run {run} has no {view.split or 'evaluation'}; it has {', '.join(splits) or 'no rollouts'}. "
             "Log evaluations with split='eval-rollout' and prompt keys."
         )
     return steps
 
 
-PAGE = Page(name="flips", title="Flips", key="F", functions=(flip_list, flip_figures, grid))
+def _matched(view: SplitView, asked: AskedEvaluations) -> tuple[Flips, TwoEvaluations]:
+    run = view.store.run(view.run).name
+    other = view.store.run(asked.other).name if asked.other else run
+    here, there = list(evaluated(view, run)), list(evaluated(view, other))
+    first, second = asked.first, asked.second
+    if other == run:
+        first = here[0] if first is None else first
+        second = there[-1] if second is None else second
+        if first == second:
+            raise StoreError(
+                f"{view.split} has one evaluation chosen on both sides, step {first}. Choose two, or another run."
+            )
+    else:
+        both = sorted(set(here) & set(there))
+        first = (both or here)[-1] if first is None else first
+        second = (both or there)[-1] if second is None else second
+    a, b = (Selection(name, view.split, (at, at)) for name, at in ((run, first), (other, second)))
+    found = view.remembered(
+        ("flips", run, other, view.split, first, second), lambda: flips(view.store.table(), a, b)
+    )
+    return found, TwoEvaluations(run, other, first, second, here, there)

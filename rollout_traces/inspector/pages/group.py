@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.alarms.worn import Worn
+from rollout_traces.alarms.worn import Usual, Worn
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.compare import population
-from rollout_traces.inspector.pages.figures import axis_range, flag_severities
-from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed, worn_listed
-from rollout_traces.inspector.pages.phrases import telling_phrases
+from rollout_traces.inspector.pages.cards import worn_listed
+from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities
+from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.phrases import ShownPhrase, telling_phrases
 from rollout_traces.inspector.pages.prefix_tree import Branch, prefix_tree, shared_length
-from rollout_traces.inspector.pages.share import share
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript
 from rollout_traces.transcript import Transcript
@@ -46,54 +44,148 @@ class Member:
     failed_turns: frozenset[int] = frozenset()
 
 
-def group(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class MemberTurn:
+    """A turn of a kept sample: its tokens, names of the tools it calls, whether a call or result failed."""
+
+    role: str
+    n: int
+    calls: list[str]
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the policy did: a tool call, or what it said last; equal actions have equal `name` and `text`.
+
+    Attributes:
+        kind: `call` or `answer`.
+        text: arguments or answer, in part.
+    """
+
+    kind: str
+    name: str
+    text: str
+    failed: bool
+    turn: int
+
+
+@dataclass(frozen=True)
+class ShownMember:
+    """A sample of a group; its flags as on a card."""
+
+    id: str | None
+    sample: int | None
+    flags: list[str]
+    explains: dict[str, list[str]]
+    usual_flags: list[str]
+    values: dict[str, Any]
+    turns: list[MemberTurn]
+    actions: list[Action]
+
+
+@dataclass(frozen=True)
+class ShownBranch:
+    """Tokens that some samples share; `members` are positions in the list of all members."""
+
+    n_tokens: int
+    start: int
+    text: str
+    members: list[int]
+    mean: Number
+    children: list[ShownBranch]
+
+
+@dataclass(frozen=True)
+class ShownTree:
+    """Where the kept samples of a group share tokens and where they part, from where their prompt ends."""
+
+    prompt_tokens: int
+    root: ShownBranch
+
+
+@dataclass(frozen=True)
+class GroupPhrases:
+    """What winners say and losers do not, and the other way round."""
+
+    n_winners: int
+    n_losers: int
+    winners: tuple[ShownPhrase, ...]
+    losers: tuple[ShownPhrase, ...]
+
+
+@dataclass(frozen=True)
+class GroupAnswer:
+    """All samples of a group, best first; the tree and phrases are of all of them.
+
+    Attributes:
+        groups: of the step.
+        next: give it as `after` for the members behind; None at the end.
+    """
+
+    step: int
+    group: int
+    groups: list[int]
+    prompt: str | None
+    mean: Number
+    tied: bool
+    n_rollouts: int
+    range: Range
+    severities: dict[str, str]
+    usual: list[Usual]
+    components: list[str]
+    members: list[ShownMember]
+    tree: ShownTree | None
+    phrases: GroupPhrases
+    next: int | None = None
+
+
+def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
     """All samples of a group, best first, with their actions, the tree of their prefixes and telling phrases."""
-    store = workspace.store(request.project)
-    groups = store.groups(request.run, request.split, request.step).groups
-    chosen = _chosen(groups, request)
-    members = _members(store, request, chosen)
-    alarms = run_alarms(workspace, request)
+    groups = view.store.groups(view.run, view.split, step).groups
+    chosen, number = _chosen(groups, step, group)
+    members = _members(view, step, chosen)
+    alarms = run_alarms(view)
     kept = [at for at, member in enumerate(members) if member.transcript is not None]
-    return {
-        "step": request.step,
-        "group": chosen.group,
-        "groups": [each.group for each in groups if each.group is not None],
-        "prompt": chosen.prompt,
-        "mean": chosen.reward_mean,
-        "tied": chosen.tied,
-        "n_rollouts": chosen.n_rollouts,
-        "range": axis_range(workspace, request, "reward"),
-        "severities": flag_severities(),
-        "usual": usual_listed(alarms),
-        "components": _components(members),
-        "members": [_described(member, alarms.worn_of(member.values, request.step)) for member in members],
-        "tree": _tree(members, kept) if kept else None,
-        "phrases": _phrases(members, kept),
-    }
+    return GroupAnswer(
+        step=step,
+        group=number,
+        groups=[each.group for each in groups if each.group is not None],
+        prompt=chosen.prompt,
+        mean=chosen.reward_mean,
+        tied=chosen.tied,
+        n_rollouts=chosen.n_rollouts,
+        range=axis_range(view, "reward"),
+        severities=flag_severities(),
+        usual=alarms.listed(),
+        components=_components(members),
+        members=[_described(member, alarms.worn_of(member.values, step)) for member in members],
+        tree=_tree(members, kept) if kept else None,
+        phrases=_phrases(members, kept),
+    )
 
 
-def _chosen(groups: Sequence[Group], request: Request) -> Group:
-    wanted = request.number("group")
-    named = [each for each in groups if each.group is not None]
-    found = next((each for each in named if each.group == wanted), None)
+def _chosen(groups: Sequence[Group], step: int, wanted: int | None) -> tuple[Group, int]:
+    """The group that is asked for, else the one with the most kept, and its number."""
+    named = [(each, each.group) for each in groups if each.group is not None]
+    found = next((pair for pair in named if pair[1] == wanted), None)
     if found is None and named and wanted is None:
-        found = max(named, key=lambda each: len(each.traces))
+        found = max(named, key=lambda pair: len(pair[0].traces))
     if found is None:
-        raise StoreError(f"step {request.step} has no group {wanted}. Pick a group under Rollouts.")
+        raise StoreError(f"step {step} has no group {wanted}. Pick a group under Rollouts.")
     return found
 
 
-def _members(store: Store, request: Request, chosen: Group) -> list[Member]:
+def _members(view: SplitView, step: int, chosen: Group) -> list[Member]:
     """Every rollout of the group, best reward first: the kept ones, and the others from the ledger."""
-    kept = [_kept(store, row) for row in chosen.traces]
+    kept = [_kept(view.store, row) for row in chosen.traces]
     samples = {member.values.get("sample") for member in kept}
-    steps = (request.step, request.step)
-    page = store.query(
-        request.run,
-        request.split,
+    page = view.store.query(
+        view.run,
+        view.split,
         where=f"group = {chosen.group}",
         rows="all",
-        steps=steps,
+        steps=(step, step),
         limit=MOST_MEMBERS,
     )
     others = [Member(row.as_dict()) for row in page.rows if row["sample"] not in samples]
@@ -119,65 +211,49 @@ def _components(members: Sequence[Member]) -> list[str]:
     return sorted(name for name in names if any(member.values.get(name) is not None for member in members))
 
 
-def _described(member: Member, worn: Worn) -> dict[str, Any]:
+def _described(member: Member, worn: Worn) -> ShownMember:
     names = [*FIGURES, *(name for name in member.values if name.startswith("component/"))]
-    return {
-        "id": member.id,
-        "sample": member.values.get("sample"),
+    return ShownMember(
+        id=member.id,
+        sample=member.values.get("sample"),
         **worn_listed(worn),
-        "values": {name: member.values.get(name) for name in names},
-        "turns": turns_of(member),
-        "actions": [] if member.transcript is None else actions(member.transcript, member.failed_turns),
-    }
+        values={name: member.values.get(name) for name in names},
+        turns=turns_of(member),
+        actions=[] if member.transcript is None else actions(member.transcript, member.failed_turns),
+    )
 
 
-def turns_of(member: Member) -> list[dict[str, Any]]:
-    """The turns of a kept sample: `role`, `n` tokens, names of the tools it `calls`, whether a call or result `failed`."""
-    if member.transcript is None:
-        return []
+def turns_of(member: Member) -> list[MemberTurn]:
+    """The turns of a kept sample; none of one that was not kept."""
     return [
-        {
-            "role": turn.role,
-            "n": len(turn),
-            "calls": [call.name or "unparsed" for call in turn.tool_calls],
-            "failed": at in member.failed_turns or not all(call.parsed for call in turn.tool_calls),
-        }
-        for at, turn in enumerate(member.transcript.turns)
+        MemberTurn(
+            turn.role,
+            len(turn),
+            [call.name or "unparsed" for call in turn.tool_calls],
+            at in member.failed_turns or not all(call.parsed for call in turn.tool_calls),
+        )
+        for at, turn in enumerate(member.transcript.turns if member.transcript is not None else ())
     ]
 
 
-def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
+def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) -> list[Action]:
     """What the policy did, in order: its tool calls, and what it said last.
 
     Args:
         transcript: the rollout.
         failed_turns: turns whose tool result says that the call failed.
-
-    Returns:
-        `kind` (`call` or `answer`), `name`, `text` (arguments or answer, in part), `failed`, `turn`; equal
-        actions of two samples have equal `name` and `text`.
     """
-    found: list[dict[str, Any]] = []
-    failures = {
-        turn.tool_call_id
-        for at, turn in enumerate(transcript.turns)
-        if at in failed_turns and turn.tool_call_id
-    }
-    last = max((at for at, turn in enumerate(transcript.turns) if turn.role == "assistant"), default=-1)
-    for at, turn in enumerate(transcript.turns):
-        if turn.role != "assistant":
-            continue
+    found: list[Action] = []
+    answered = enumerate(transcript.turns)
+    failures = {turn.tool_call_id for at, turn in answered if at in failed_turns and turn.tool_call_id}
+    spoken = [(at, turn) for at, turn in enumerate(transcript.turns) if turn.role == "assistant"]
+    for at, turn in spoken:
         for call in turn.tool_calls:
             text = (_arguments(call.arguments) if call.parsed else call.raw)[:PREVIEW]
             failed = not call.parsed or call.id in failures
-            found.append(
-                {"kind": "call", "name": call.name or "unparsed", "text": text, "failed": failed, "turn": at}
-            )
-        if at == last and turn.content.strip():
-            said = turn.content.strip()
-            found.append(
-                {"kind": "answer", "name": "answer", "text": said[-PREVIEW:], "failed": False, "turn": at}
-            )
+            found.append(Action("call", call.name or "unparsed", text, failed, at))
+        if at == spoken[-1][0] and turn.content.strip():
+            found.append(Action("answer", "answer", turn.content.strip()[-PREVIEW:], False, at))
     return found
 
 
@@ -185,28 +261,26 @@ def _arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments, default=str).decode()
 
 
-def _tree(members: Sequence[Member], kept: Sequence[int]) -> dict[str, Any]:
-    """The prefix tree of the kept members from where their prompt ends."""
+def _tree(members: Sequence[Member], kept: Sequence[int]) -> ShownTree:
     transcripts = [members[at].transcript for at in kept]
     ids = [np.asarray(each.tokens.input_ids) for each in transcripts if each is not None]
     sampled = [np.flatnonzero(each.tokens.response_mask) for each in transcripts if each is not None]
     first = min((int(places[0]) for places in sampled if len(places)), default=0)
     root = prefix_tree(ids, min(first, shared_length(ids)))
-    return {"prompt_tokens": root.start, "root": _drawn(root, members, kept)}
+    return ShownTree(root.start, _drawn(root, members, kept))
 
 
-def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> dict[str, Any]:
+def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> ShownBranch:
     places = [kept[at] for at in branch.members]
     rewards = [reward for at in places if (reward := _reward(members[at])) is not None]
-    text = _text(members[places[0]].transcript, branch.start, branch.stop)
-    return {
-        "n_tokens": branch.stop - branch.start,
-        "start": branch.start,
-        "text": text[:PREVIEW],
-        "members": places,
-        "mean": float(np.mean(rewards)) if rewards else None,
-        "children": [_drawn(child, members, kept) for child in branch.children],
-    }
+    return ShownBranch(
+        n_tokens=branch.stop - branch.start,
+        start=branch.start,
+        text=_text(members[places[0]].transcript, branch.start, branch.stop)[:PREVIEW],
+        members=places,
+        mean=float(np.mean(rewards)) if rewards else None,
+        children=[_drawn(child, members, kept) for child in branch.children],
+    )
 
 
 def _text(transcript: Transcript | None, start: int, stop: int) -> str:
@@ -216,7 +290,7 @@ def _text(transcript: Transcript | None, start: int, stop: int) -> str:
     return transcript.raw[int(tokens.char_starts[start]) : int(tokens.char_stops[stop - 1])]
 
 
-def _phrases(members: Sequence[Member], kept: Sequence[int]) -> dict[str, Any]:
+def _phrases(members: Sequence[Member], kept: Sequence[int]) -> GroupPhrases:
     """Phrases of the kept members above the mean of all members against those below it."""
     rewards = [reward for member in members if (reward := _reward(member)) is not None]
     mean = float(np.mean(rewards)) if rewards else 0.0
@@ -226,18 +300,9 @@ def _phrases(members: Sequence[Member], kept: Sequence[int]) -> dict[str, Any]:
         if reward is None or transcript is None or reward == mean:
             continue
         sides[reward < mean].append(_said(transcript))
-    won, lost = telling_phrases(*sides)
-    return {
-        "n_winners": len(sides[0]),
-        "n_losers": len(sides[1]),
-        "winners": [vars(phrase) for phrase in won],
-        "losers": [vars(phrase) for phrase in lost],
-    }
+    return GroupPhrases(len(sides[0]), len(sides[1]), *telling_phrases(*sides))
 
 
 def _said(transcript: Transcript) -> str:
     spoken = [turn for turn in transcript.turns if turn.role == "assistant"]
     return "\n".join(f"{turn.thinking or ''}\n{turn.content}" for turn in spoken)
-
-
-PAGE = Page(name="group", title="Group", key="5", functions=(group, population, share))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
+from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.breakdown import BY, breakdown, flagged_share
-from rollout_traces.inspector.pages.figures import axis_range, chosen_by, chosen_over_steps, flag_severities
-from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
+from rollout_traces.inspector.pages.breakdown import BY, flagged_share
+from rollout_traces.inspector.pages.cards import Card, KeptRollouts, population_of, sample_card
+from rollout_traces.inspector.pages.figures import (
+    Number,
+    Range,
+    axis_range,
+    chosen_over_steps,
+    finite,
+    flag_severities,
+)
+from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, StepMeasure
-from rollout_traces.inspector.pages.rollouts import sample_card
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
 from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.store import Store
-from rollout_traces.store.rows import StepInfo
+from rollout_traces.store import StepInfo
 from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
 from rollout_traces.store.switched_off import off_in
 
@@ -35,118 +40,189 @@ MEASURES_OF_TRAINING = (
     "update/top3_share",
 )
 """What means nothing where nothing is trained on."""
-
 MEASURES_OF_ALL = (FLAGGED, "discarded/share")
 """What a trainer's own traces do not show: they carry flags of text alone, and none that was left out."""
+SEVERITIES = ("error", "warn", "info")
+Shares = Mapping[str, tuple[float, int]]
+"""Name -> a share and a number."""
 
 
-def health(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StepSummary:
+    """What the rows of one step say.
+
+    Attributes:
+        metrics: by key.
+        flags: flag -> its share and its number of rows.
+        discards: the same of discard reasons.
+        ties: the same of what tied groups have in common; numbers of groups.
+    """
+
+    metrics: Mapping[str, float]
+    flags: Shares
+    discards: Shares
+    ties: Shares
+
+
+@dataclass(frozen=True)
+class ShownMeasure:
+    """A measure over the steps."""
+
+    key: str
+    title: str
+    meaning: str
+    unit: str
+    values: list[Number]
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """A flag or reason: its share and number at each step; `estimated` where kept rows alone know it."""
+
+    name: str
+    values: list[float]
+    counts: list[int]
+    estimated: bool
+
+
+@dataclass(frozen=True)
+class HealthAnswer:
+    """Measures, flags, discard and tie reasons over the steps.
+
+    Attributes:
+        usual: the flags that are properties of the run.
+        by: columns by which a measure can be taken apart.
+        kept_only: no step has a ledger: figures are over the kept rollouts.
+        off: flags and metrics that were switched off, in words.
+        counters: what the run's logger counted and what waits in its spool on this machine; None over a server.
+        stored: how much is stored of what was handed over on this machine, and what was lost; None where no spool is left.
+        next: give it as `after` for the steps behind; None at the end.
+    """
+
+    steps: list[int]
+    measures: list[ShownMeasure]
+    flags: list[HeatRow]
+    usual: list[Usual]
+    discards: list[HeatRow]
+    ties: list[HeatRow]
+    severities: dict[str, str]
+    by: list[str]
+    n_traced: int
+    n_rows: int
+    kept_only: bool
+    chosen_by: str | None
+    off: dict[str, str]
+    counters: dict[str, float] | None = None
+    stored: str | None = None
+    next: int | None = None
+
+
+@dataclass(frozen=True)
+class ExamplesAnswer:
+    """Kept rollouts behind a point.
+
+    Attributes:
+        where: the filter that finds them.
+        n_matched: kept ones of the step.
+        n_rows: all ones of the step; None where only traces know it.
+        population: of the step.
+    """
+
+    where: str
+    order: str
+    samples: list[Card]
+    n_matched: int
+    n_rows: int | None
+    range: Range
+    severities: dict[str, str]
+    population: KeptRollouts
+
+
+def health(view: SplitView) -> HealthAnswer:
     """Measures, flags, discard and tie reasons of every step that has a ledger; of the kept rollouts where none has."""
-    steps = tuple(workspace.store(request.project).steps(request.run, request.split))
-    key = ("health", request.run, request.split, hash(steps))
-    found = workspace.remembered(key, request.project, lambda: _health(workspace, request))
-    return {**found, "counters": _counters(workspace, request), "stored": _stored(workspace, request)}
+    steps = tuple(view.store.steps(view.run, view.split))
+    found = view.remembered(("health", view.run, view.split, hash(steps)), lambda: _health(view))
+    counters, stored = _handed_over(view) if view.workspace.is_local else (None, None)
+    return replace(found, counters=counters, stored=stored)
 
 
-def _health(workspace: Workspace, request: Request) -> dict[str, Any]:
-    store = workspace.store(request.project)
-    counted, kept_only = _counted(store, request)
+def _health(view: SplitView) -> HealthAnswer:
+    store = view.store
+    counted, kept_only = _counted(view)
     steps = [info.step for info in counted]
     keys = [key for measure in MEASURES for key in measure.keys]
-    logged = logged_metrics(store, request.run, request.split, keys)
+    logged = logged_metrics(store, view.run, view.split, keys)
     there = {key for metrics in logged.values() for key in metrics}
-    never_logged = tuple(key for key in keys if key not in there)
-    summaries = _summaries(
-        workspace,
-        request,
-        [(info.step, info.n_rollouts or info.n_traces) for info in counted],
-        never_logged,
-        kept_only=kept_only,
-    )
-    metrics = {step: summaries[step]["metrics"] | logged.get(step, {}) for step in steps}
-    series = {measure.key: [_first_of(metrics[step], measure.keys) for step in steps] for measure in MEASURES}
-    evaluates = request.split.startswith("eval")
-    shown = [
-        measure
-        for measure in MEASURES
-        if any(value is not None for value in series[measure.key])
-        and not (kept_only and measure.key in MEASURES_OF_ALL)
-        and not (evaluates and measure.key in MEASURES_OF_TRAINING)
+    summaries = _summaries(view, counted, tuple(key for key in keys if key not in there), kept_only=kept_only)
+    metrics = [{**summaries[step].metrics, **logged.get(step, {})} for step in steps]
+    evaluates = view.split.startswith("eval")
+    left_out = (*(MEASURES_OF_ALL if kept_only else ()), *(MEASURES_OF_TRAINING if evaluates else ()))
+    measures = [
+        ShownMeasure(m.key, m.title, m.meaning, m.unit, [_first_of(each, m.keys) for each in metrics])
+        for m in MEASURES
+        if m.key not in left_out
     ]
-    return {
-        "steps": steps,
-        "measures": [
-            {"key": m.key, "title": m.title, "meaning": m.meaning, "unit": m.unit, "values": series[m.key]}
-            for m in shown
-        ],
-        "flags": _matrix(steps, summaries, "flags"),
-        "usual": usual_listed(run_alarms(workspace, request)),
-        "discards": _matrix(steps, summaries, "discards"),
-        "ties": _matrix(steps, summaries, "ties"),
-        "severities": flag_severities(),
-        "by": [name for name in BY if _is_known(store, request, name)],
-        "n_traced": sum(info.n_traces for info in counted),
-        "n_rows": sum(info.n_rollouts or 0 for info in counted),
-        "kept_only": kept_only,
-        "chosen_by": chosen_over_steps(workspace, request),
-        "off": {
-            "flags": off_in(store, request.run, request.split, "flags_off") or "",
-            "metrics": off_in(store, request.run, request.split, "metrics_off") or "",
+    shown = [summaries[step] for step in steps]
+    return HealthAnswer(
+        steps=steps,
+        measures=[each for each in measures if any(value is not None for value in each.values)],
+        flags=flag_matrix([each.flags for each in shown]),
+        usual=run_alarms(view).listed(),
+        discards=matrix([each.discards for each in shown]),
+        ties=matrix([each.ties for each in shown]),
+        severities=flag_severities(),
+        by=[name for name in BY if counted and _is_known(view, counted[-1].step, name, kept_only)],
+        n_traced=sum(info.n_traces for info in counted),
+        n_rows=sum(info.n_rollouts or 0 for info in counted),
+        kept_only=kept_only,
+        chosen_by=chosen_over_steps(view),
+        off={
+            "flags": off_in(store, view.run, view.split, "flags_off") or "",
+            "metrics": off_in(store, view.run, view.split, "metrics_off") or "",
         },
-    }
+    )
 
 
-def _counted(store: Store, request: Request) -> tuple[list[StepInfo], bool]:
+def _counted(view: SplitView) -> tuple[list[StepInfo], bool]:
     """The steps that have a ledger; where none has, those that have traces, and True."""
-    steps = store.steps(request.run, request.split)
+    steps = view.store.steps(view.run, view.split)
     counted = [info for info in steps if info.n_rollouts]
     return (counted, False) if counted else ([info for info in steps if info.n_traces], True)
 
 
-def _is_known(store: Store, request: Request, column: str) -> bool:
-    """Whether the last step's ledger, or its kept rollouts where there is none, know a column."""
-    counted, kept_only = _counted(store, request)
-    if not counted:
-        return False
-    read = store.kept_rows if kept_only else store.ledger_rows
-    values = read(request.run, request.split, steps=counted[-1].step).get(column)
+def _is_known(view: SplitView, step: int, column: str, kept_only: bool) -> bool:
+    """Whether a step's ledger, or its kept rollouts where there is none, know a column."""
+    read = view.store.kept_rows if kept_only else view.store.ledger_rows
+    values = read(view.run, view.split, steps=step).get(column)
     return any(value not in (None, NULL_INT) for value in values.tolist())
 
 
-def examples(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Kept rollouts behind a point: a measure, a flag, a discard or a tie reason at a step."""
-    store = workspace.store(request.project)
-    what, name = request.text("what", "measure"), request.text("name")
+def examples(view: SplitView, step: int, name: str, what: str = "measure") -> ExamplesAnswer:
+    """Kept rollouts behind a point of Health; `what`: measure, flags, discards or ties."""
     where, order = _question(what, name)
-    step = (request.step, request.step)
-    page = store.query(
-        request.run, request.split, where=where, order_by=order or None, steps=step, limit=EXAMPLES
+    at = (step, step)
+    page = view.store.query(
+        view.run, view.split, where=where, order_by=order or None, steps=at, limit=EXAMPLES
     )
-    groups = store.groups(request.run, request.split, request.step)
+    groups = view.store.groups(view.run, view.split, step)
     unknown = groups.n_rollouts is None or (what == "flags" and needs_text(name))
-    everywhere = None if unknown else _in_ledger(store, request, where)
-    alarms = run_alarms(workspace, request)
-    return {
-        "where": where,
-        "order": order,
-        "samples": [sample_card(row, alarms.worn_by(row)) for row in page.rows],
-        "n_matched": page.total,
-        "n_rows": everywhere,
-        "range": axis_range(workspace, request, "reward"),
-        "severities": flag_severities(),
-        "population": {
-            "n_traced": groups.n_traces,
-            "n_rows": groups.n_rollouts,
-            "chosen_by": chosen_by(groups.selected_by),
-        },
-    }
+    alarms = run_alarms(view)
+    return ExamplesAnswer(
+        where=where,
+        order=order,
+        samples=[sample_card(row, alarms.worn_by(row)) for row in page.rows],
+        n_matched=page.total,
+        n_rows=None if unknown else _in_ledger(view, step, where),
+        range=axis_range(view, "reward"),
+        severities=flag_severities(),
+        population=population_of(groups),
+    )
 
 
-def _in_ledger(store: Store, request: Request, where: str) -> int | None:
+def _in_ledger(view: SplitView, step: int, where: str) -> int | None:
     """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
-    steps = (request.step, request.step)
     try:
-        return store.count(request.run, request.split, where=where, steps=steps, rows="all")
+        return view.store.count(view.run, view.split, where=where, steps=(step, step), rows="all")
     except StoreError:
         return None
 
@@ -165,49 +241,36 @@ def _question(what: str, name: str) -> tuple[str, str]:
     return measure.where, measure.order
 
 
-def _first_of(metrics: Mapping[str, float], keys: Sequence[str]) -> float | None:
-    return next((_finite(metrics[key]) for key in keys if key in metrics), None)
+def _first_of(metrics: Mapping[str, float], keys: Sequence[str]) -> Number:
+    return next((finite(metrics[key]) for key in keys if key in metrics), None)
 
 
 def _summaries(
-    workspace: Workspace,
-    request: Request,
-    steps: list[tuple[int, int]],
-    keys: tuple[str, ...],
-    *,
-    kept_only: bool,
-) -> dict[int, dict[str, Any]]:
-    """Step -> what its ledger says, or its kept rollouts where there is none; a step is read again only when its number of rows changed.
+    view: SplitView, counted: Sequence[StepInfo], keys: tuple[str, ...], *, kept_only: bool
+) -> dict[int, StepSummary]:
+    """Step -> what its rows say; a step is read again only when its number of rows changed.
 
     Args:
-        workspace: where what was read before is kept.
-        request: the run and split.
-        steps: step and number of rows.
+        view: the run and split.
+        counted: the steps.
         keys: the metrics that are computed here, as the run logs them at no step.
-        kept_only: no step has a ledger.
+        kept_only: no step has a ledger, so that the kept rollouts are read.
     """
-    known: dict[int, dict[str, Any]] = {}
-    missing: list[tuple[int, int]] = []
-    place = (request.project, request.run, request.split)
-    for step, n_rows in steps:
-        summary = workspace.steps_seen.get((*place, step, n_rows, keys))
-        if summary is None:
-            missing.append((step, n_rows))
-        else:
-            known[step] = summary
-    store = workspace.store(request.project)
-    settings = RunSettings.from_config(store.config(request.run)) if missing else RunSettings()
+    seen = view.workspace.steps_seen
+    place = (view.project, view.run, view.split)
+    key_of = {info.step: (*place, info.step, info.n_rollouts or info.n_traces, keys) for info in counted}
+    missing = [step for step, key in key_of.items() if key not in seen]
+    settings = RunSettings.from_config(view.store.config(view.run)) if missing else RunSettings()
+    read = view.store.kept_rows if kept_only else view.store.ledger_rows
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]
-        read = store.kept_rows if kept_only else store.ledger_rows
-        rows_of = dict(by_step(read(request.run, request.split, steps=(part[0][0], part[-1][0]))))
-        for step, n_rows in part:
-            summary = summarise(rows_of.get(step, Ledger({})), request.split, keys, settings)
-            workspace.steps_seen[(*place, step, n_rows, keys)] = known[step] = summary
-    return known
+        rows_of = dict(by_step(read(view.run, view.split, steps=(part[0], part[-1]))))
+        for step in part:
+            seen[key_of[step]] = summarise(rows_of.get(step, Ledger({})), view.split, keys, settings)
+    return {step: seen[key] for step, key in key_of.items()}
 
 
-def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSettings) -> dict[str, Any]:
+def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSettings) -> StepSummary:
     """The metrics and counts of one step's rows.
 
     Args:
@@ -219,12 +282,12 @@ def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSett
     n_rows = max(ledger.n_rows, 1)
     discards = Counter(reason for reason in ledger.get("discard_reason").tolist() if reason is not None)
     metrics = ledger_metrics(ledger, split, keys, settings) if ledger.n_rows and keys else {}
-    return {
-        "metrics": {**metrics, FLAGGED: flagged_share(ledger)},
-        "flags": flag_shares(ledger),
-        "discards": {name: (count / n_rows, count) for name, count in discards.items()},
-        "ties": tie_reasons(ledger, settings),
-    }
+    return StepSummary(
+        {**metrics, FLAGGED: flagged_share(ledger)},
+        flag_shares(ledger),
+        {name: (count / n_rows, count) for name, count in discards.items()},
+        tie_reasons(ledger, settings),
+    )
 
 
 def tie_reasons(ledger: Ledger, settings: RunSettings) -> dict[str, tuple[float, int]]:
@@ -266,50 +329,33 @@ def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
     return shares
 
 
-def _matrix(steps: list[int], summaries: dict[int, dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Rows of a heat table, flags by severity, then the largest first: name -> a share and a count for each step."""
+def flag_matrix(steps: Sequence[Shares]) -> list[HeatRow]:
+    """The rows of flags: the worst severity first; shares of flags that need text are estimated."""
+    known = flag_severities()
+    rows = [replace(row, estimated=needs_text(row.name)) for row in matrix(steps)]
+    ranks = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+    return sorted(rows, key=lambda row: ranks.get(known.get(row.name, ""), len(ranks)))
+
+
+def matrix(steps: Sequence[Shares]) -> list[HeatRow]:
+    """Rows of a heat table, the largest first: name -> a share and a count for each step."""
+    names = {name for step in steps for name in step}
     rows = []
-    for name in {name for step in steps for name in summaries[step][key]}:
-        pairs = [summaries[step][key].get(name, (0.0, 0)) for step in steps]
-        values, counts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        estimated = key == "flags" and needs_text(name)
-        rows.append({"name": name, "values": values, "counts": counts, "estimated": estimated})
-    ranks = {"error": 0, "warn": 1, "info": 2} if key == "flags" else {}
-    severities = flag_severities()
-    return sorted(
-        rows,
-        key=lambda row: (ranks.get(severities.get(row["name"], ""), 3), -sum(row["values"]), row["name"]),
-    )
+    for name in names:
+        values, counts = zip(*(step.get(name, (0.0, 0)) for step in steps), strict=True)
+        rows.append(HeatRow(name, list(values), list(counts), estimated=False))
+    return sorted(rows, key=lambda row: (-sum(row.values), row.name))
 
 
-def _counters(workspace: Workspace, request: Request) -> dict[str, float] | None:
-    """What the run's logger counted and what waits in its spool on this machine; None over a server."""
-    if not workspace.is_local:
-        return None
+def _handed_over(view: SplitView) -> tuple[dict[str, float], str | None]:
+    """What the run's logger counted and what waits in its spools on this machine; what became of it, in words."""
     from rollout_traces.worker.recovery import find_left
 
     found: Counter[str] = Counter()
-    for left in find_left(request.project):
-        if request.run in (left.run_name, left.manifest.run_id):
+    accounts = []
+    for left in find_left(view.project):
+        if view.run in (left.run_name, left.manifest.run_id):
             found.update(left.folder.status().get("counters", {}))
             found["records_waiting"] += left.n_records
-    return dict(found)
-
-
-def _stored(workspace: Workspace, request: Request) -> str | None:
-    """What became of what the run handed over on this machine; None where no spool of it is left."""
-    if not workspace.is_local:
-        return None
-    from rollout_traces.worker.recovery import find_left
-
-    found = [
-        left for left in find_left(request.project) if request.run in (left.run_name, left.manifest.run_id)
-    ]
-    return "; ".join(str(left.account) for left in found) or None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-PAGE = Page(name="health", title="Health", key="4", functions=(health, breakdown, examples))
+            accounts.append(str(left.account))
+    return dict(found), "; ".join(accounts) or None

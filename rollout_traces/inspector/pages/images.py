@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import ProjectView
 from rollout_traces.trace.images import MEDIA_TYPES, image_suffix
 
 
-def image(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """One image of a rollout, by the trace's `id` and its `number`, as base64."""
-    number = request.number("number")
-    data = workspace.store(request.project).image(request.text("id"), -1 if number is None else number)
+@dataclass(frozen=True)
+class ImageAnswer:
+    """An image of a rollout: its media type, and its bytes in base64."""
+
+    type: str
+    data: str
+
+
+def image(view: ProjectView, id: str, number: int = 0) -> ImageAnswer:
+    """An image of a rollout, base64."""
+    data = view.store.image(view.store.find(id), number)
     try:
         suffix = image_suffix(data)
     except ValueError as error:
         raise StoreError(f"The stored file is no image that is shown: {error}") from error
-    return {"type": MEDIA_TYPES[suffix], "data": base64.b64encode(data).decode("ascii")}
+    return ImageAnswer(MEDIA_TYPES[suffix], base64.b64encode(data).decode("ascii"))

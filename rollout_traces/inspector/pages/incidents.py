@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_traces.alarms.incidents import Incident, incidents_of
@@ -13,8 +13,8 @@ from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.incident_marks import IncidentMarks
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_scope
 from rollout_traces.inspector.pages.labels import TAKES_NONE
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.inspector.visitor import who_asks
-from rollout_traces.inspector.workspace import Request, Workspace
 from rollout_traces.store import TraceRow
 
 
@@ -44,97 +44,97 @@ class RunAlarms:
         """The flags that are properties of the run and did not rise at a step."""
         return set(self.usual) - risen_at(step, source, self.risen)
 
+    def listed(self) -> list[Usual]:
+        """The run's properties, the most frequent first."""
+        return sorted(self.usual.values(), key=lambda usual: (-usual.share, usual.name))
 
-def run_alarms(workspace: Workspace, request: Request) -> RunAlarms:
-    """What tells which flags the rows of a request's run and split wear."""
+    def marked(self, flags: Sequence[dict[str, Any]], metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A rollout's flags, each with `usual`: whether it is a property of the run, so that the rollout does not wear it.
+
+        Args:
+            flags: as `rollout_payload` lists them.
+            metadata: the trace's.
+        """
+        step = metadata.get("step")
+        wearing = self.worn_of(metadata, step).names if type(step) is int else tuple(self.usual)
+        return [
+            flag | {"usual": flag["name"] in self.usual and flag["name"] not in wearing} for flag in flags
+        ]
+
+
+@dataclass(frozen=True)
+class ShownIncident(Incident):
+    """An incident, and what readers said of it.
+
+    Attributes:
+        muted: whether its series is muted for its part.
+        acknowledged: when it was acknowledged.
+    """
+
+    muted: bool = False
+    acknowledged: str | None = None
+
+
+@dataclass(frozen=True)
+class IncidentsAnswer:
+    """What is abnormal in a run's split.
+
+    Attributes:
+        incidents: the open ones, worst first.
+        usual: the flags that are properties of the run, each with the first and last steps at which rows wear it all
+            the same; no last step while it lasts.
+    """
+
+    incidents: list[ShownIncident]
+    usual: dict[str, list[tuple[int, int | None]]]
+
+
+def run_alarms(view: SplitView) -> RunAlarms:
+    """What tells which flags the rows of a run's split wear."""
 
     def read() -> RunAlarms:
-        scope = run_scope(workspace, request)
+        scope = run_scope(view)
         usual = usual_flags(scope)
         return RunAlarms(usual, rises(scope, usual))
 
-    return workspace.remembered(("alarms", request.run, request.split), request.project, read)
+    return view.remembered(("alarms", view.run, view.split), read)
 
 
-def run_incidents(workspace: Workspace, request: Request) -> list[Incident]:
+def run_incidents(view: SplitView) -> list[Incident]:
     """What `explain` says of a run's split as a warning or an error, the thresholds that are stored with the run applied."""
-    parameters = parameters_of_run(workspace.store(request.project).config(request.run))
-    return incidents_of(run_diagnosed(workspace, request), parameters)
+    return incidents_of(run_diagnosed(view), parameters_of_run(view.store.config(view.run)))
 
 
-def worn_listed(worn: Worn) -> dict[str, Any]:
-    """What a card shows of a row's flags: `flags` that it wears, and under each those that it explains."""
-    return {
-        "flags": list(worn.names),
-        "explains": {name: list(names) for name, names in worn.worn if names},
-        "usual_flags": [*worn.usual, *worn.of_group],
+def incident_bar(view: SplitView) -> IncidentsAnswer:
+    """The open incidents of a run's split, worst first, and whether they were muted or acknowledged."""
+    alarms = run_alarms(view)
+    marks = IncidentMarks(view.store.source.marks_path()).of(view.store.run(view.run).id, view.split)
+    shown = [
+        ShownIncident(
+            **vars(each),
+            muted=(each.signal, each.part) in marks.muted,
+            acknowledged=marks.acknowledged.get(each.name),
+        )
+        for each in run_incidents(view)
+        if each.closed is None
+    ]
+    shown.sort(key=lambda each: (each.severity != "error", -each.opened, each.name))
+    rose = {
+        name: [(rise.first, rise.last) for rise in alarms.risen if rise.name == name] for name in alarms.usual
     }
+    return IncidentsAnswer(shown, rose)
 
 
-def usual_marked(
-    flags: Sequence[dict[str, Any]], metadata: Mapping[str, Any], alarms: RunAlarms
-) -> list[dict[str, Any]]:
-    """A rollout's flags, each with `usual`: whether it is a property of the run, so that the rollout does not wear it.
-
-    Args:
-        flags: as `rollout_payload` lists them.
-        metadata: the trace's.
-        alarms: of the rollout's run and split.
-    """
-    step = metadata.get("step")
-    wearing = alarms.worn_of(metadata, step).names if type(step) is int else tuple(alarms.usual)
-    return [flag | {"usual": flag["name"] in alarms.usual and flag["name"] not in wearing} for flag in flags]
-
-
-def incident_bar(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The split's open incidents, worst first, each with whether it was muted or acknowledged.
-
-    And `usual`: the flags that are properties of the run, by name, each with the first and last steps at which
-    rows wear it all the same; no last step while it lasts.
-    """
-    store = workspace.store(request.project)
-    alarms = run_alarms(workspace, request)
-    marks = IncidentMarks(store.source.marks_path()).of(store.run(request.run).id, request.split)
-    order = ("error", "warn")
-    listed = [each for each in incidents_listed(run_incidents(workspace, request)) if each["closed"] is None]
-    for each in listed:
-        each["muted"] = (each["signal"], each["part"]) in marks.muted
-        each["acknowledged"] = marks.acknowledged.get(each["name"])
-    return {
-        "incidents": sorted(listed, key=lambda each: order.index(each["severity"])),
-        "usual": {
-            name: [(rise.first, rise.last) for rise in alarms.risen if rise.name == name]
-            for name in alarms.usual
-        },
-    }
-
-
-def mark_incident(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Mutes or acknowledges an incident, or takes that back; the bar after it.
+def mark_incident(view: SplitView, incident: str, what: str) -> IncidentsAnswer:
+    """Mutes or acknowledges an incident, or takes that back: `mute`, `unmute`, `acknowledge` or `recall`.
 
     Raises:
         StoreError: this server takes no labels, there is no such incident, or the mark cannot be written.
     """
-    if not workspace.may_label:
+    if not view.workspace.may_label:
         raise StoreError(f"{TAKES_NONE} Marks neither.")
-    store = workspace.store(request.project)
-    name, what = request.text("incident"), request.text("what")
-    known = {each.name for each in run_incidents(workspace, request)}
-    if name not in known:
-        raise StoreError(f"no incident {name!r} in {request.split}. It may be over; look at Run.")
-    marks = IncidentMarks(store.source.marks_path())
-    run = store.run(request.run).id
-    marks.add(run, request.split, name, what, by=who_asks().name)
-    return incident_bar(workspace, request)
-
-
-def usual_listed(alarms: RunAlarms) -> list[dict[str, Any]]:
-    """The run's properties, the most frequent first: name, share, and of how many rollouts."""
-    ordered = sorted(alarms.usual.values(), key=lambda usual: (-usual.share, usual.name))
-    return [{"name": usual.name, "share": usual.share, "n": usual.n} for usual in ordered]
-
-
-def incidents_listed(incidents: Sequence[Incident]) -> list[dict[str, Any]]:
-    """The incidents: open ones first, then the newest; each with the filter that finds its rows."""
-    ordered = sorted(incidents, key=lambda each: (each.closed is not None, -each.opened, each.name))
-    return [asdict(each) | {"children": list(each.children)} for each in ordered]
+    if incident not in {each.name for each in run_incidents(view)}:
+        raise StoreError(f"no incident {incident!r} in {view.split}. It may be over; look at Run.")
+    marks = IncidentMarks(view.store.source.marks_path())
+    marks.add(view.store.run(view.run).id, view.split, incident, what, by=who_asks().name)
+    return incident_bar(view)

@@ -2,63 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Literal, cast
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.label_lines import check_taking_back
+from rollout_traces.inspector.view import ProjectView
 from rollout_traces.inspector.visitor import who_asks
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.quoting import NOTICE
+from rollout_traces.store.labels import Entry
 
 TAKES_NONE = "This inspector takes no labels: it was started with --no-labels, or on a host without ROLLOUT_TRACES_LABELS=1."
 MOST_NAMES = 30
 """Names that are offered, the most frequent first."""
 
 
-def labels(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The labels and notes of the rollout `id`, each with whether its reader may take it back; the names in use."""
-    store, visitor = workspace.store(request.project), who_asks()
-    found = store.labels.of(store.uid(request.text("id")))
-    return {
-        "entries": [
-            asdict(entry) | {"may_remove": visitor.owner or entry.author == visitor.name} for entry in found
-        ],
-        "names": list(store.labels.names())[:MOST_NAMES],
-        "author": visitor.name,
-        "may_label": workspace.may_label,
-    }
+@dataclass(frozen=True)
+class ShownEntry(Entry):
+    """A label or a note, and whether its reader may take it back."""
+
+    may_remove: bool = False
 
 
-def annotate(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Puts a label or a note (`kind`, `text`, `turn` or `start` and `stop`) on the rollout `id`, or takes one back.
+@dataclass(frozen=True)
+class LabelsAnswer:
+    """The labels and notes of a rollout.
 
-    Taking back is `kind` `removed` with the entry's id as `text`. It is signed with the name that the visitor's token
+    Attributes:
+        labels: these.
+        names: the names in use, the most frequent first.
+        author: the name under which its reader writes.
+        may_label: whether readers may label here.
+        notice: what its values are.
+    """
+
+    labels: list[ShownEntry]
+    names: list[str]
+    author: str
+    may_label: bool
+    notice: str = NOTICE
+
+
+def labels(view: ProjectView, id: str) -> LabelsAnswer:
+    """The labels and notes of a rollout."""
+    store, visitor = view.store, who_asks()
+    entries = [
+        ShownEntry(**vars(entry), may_remove=visitor.owner or entry.author == visitor.name)
+        for entry in store.labels.of(store.uid(store.find(id)))
+    ]
+    names = list(store.labels.names())[:MOST_NAMES]
+    return LabelsAnswer(entries, names, visitor.name, view.workspace.may_label)
+
+
+def annotate(
+    view: ProjectView,
+    id: str,
+    text: str = "",
+    kind: str = "label",
+    turn: int | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+) -> LabelsAnswer:
+    """Puts a label or a note on a rollout, or takes one back: `kind` is label, note or removed.
+
+    Of `removed` the text is the id of what is taken back. An entry is signed with the name that the visitor's token
     has, and dated here.
 
     Raises:
         StoreError: this server does not take labels; it is not there, another's or cannot be kept.
     """
-    if not workspace.may_label:
+    if not view.workspace.may_label:
         raise StoreError(TAKES_NONE)
-    store = workspace.store(request.project)
-    trace_id, kind, text = request.text("id"), request.text("kind"), request.text("text")
-    visitor = who_asks()
-    start, stop = request.number("start"), request.number("stop")
-    tokens = None if start is None or stop is None else (start, stop)
+    store, visitor = view.store, who_asks()
+    trace_id = store.find(id)
     if kind == "removed":
         uid = store.uid(trace_id)
         known = {entry.id: entry.author for entry in store.labels.of(uid)}
         check_taking_back(known.get(text), visitor)
         store.labels.remove(uid, text, visitor.name)
     elif kind in ("label", "note"):
-        store.label(
-            trace_id,
-            text,
-            visitor.name,
-            kind=cast("Literal['label', 'note']", kind),
-            turn=request.number("turn"),
-            tokens=tokens,
-        )
+        tokens = None if start is None or stop is None else (start, stop)
+        of_kind = cast("Literal['label', 'note']", kind)
+        store.label(trace_id, text, visitor.name, kind=of_kind, turn=turn, tokens=tokens)
     else:
         raise StoreError(f"kind: seen {kind[:40]!r}, expected label, note or removed.")
-    return labels(workspace, request)
+    return labels(view, trace_id)

@@ -2,86 +2,113 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import get_args
 
+from rollout_traces.analysis import list_prompts, prompt_over_time
+from rollout_traces.analysis.prompts import Order, PromptList, PromptVisit
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.figures import axis_range
-from rollout_traces.inspector.pages.selecting import sides
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.pages.figures import Range, axis_range
+from rollout_traces.inspector.pages.selecting import AskedSides, sides
+from rollout_traces.inspector.view import SplitView
 
 PROMPTS_AT_ONCE = 100
 MOST_VISITS = 2_000
 MOST_DOTS = 64
 """Rewards of a visit that are drawn."""
+ORDERS: tuple[str, ...] = get_args(Order)
 
 
-def prompt_list(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Prompts of a run and split, sorted, a part at a time.
+@dataclass(frozen=True, kw_only=True)
+class PromptsAnswer(PromptList):
+    """Prompts of a run and split in an order, some at a time.
+
+    Attributes:
+        offset: how many stand before these.
+        next: give it as `after` for the prompts behind; None at the end.
+    """
+
+    order: str
+    offset: int
+    orders: tuple[str, ...]
+    next: int | None
+
+
+@dataclass(frozen=True)
+class VisitsOfRun:
+    """A prompt in one run and split."""
+
+    run: str
+    split: str
+    visits: list[PromptVisit]
+
+
+@dataclass(frozen=True)
+class PromptAnswer:
+    """One prompt over steps, splits and runs; the last `shown` of `n_visits` visits."""
+
+    prompt_key: str
+    prompt: str | None
+    n_visits: int
+    shown: int
+    tried: int
+    solved: int | None
+    range: Range
+    places: list[VisitsOfRun]
+
+
+def prompt_list(
+    view: SplitView, order: str = "solved", steps: str = "", where: str = "", after: int = 0
+) -> PromptsAnswer:
+    """Prompts of a run and split with how often they were tried and solved, a hundred at a time.
 
     Raises:
         StoreError: no prompt keys were logged, or there is no such order.
     """
-    from rollout_traces.analysis import list_prompts
-    from rollout_traces.analysis.prompts import Order
-
-    order = request.text("order") or "solved"
-    if order not in get_args(Order):
-        raise StoreError(f"order: seen {order[:40]!r}, expected one of {', '.join(get_args(Order))}.")
-    asked = sides(workspace, Request({**request.values, "against": None}))
-    offset = max(request.number("offset") or 0, 0)
-    table = workspace.store(request.project).table()
-    found = workspace.remembered(
-        ("prompts", *asked.key, order, offset),
-        request.project,
-        lambda: list_prompts(table, asked.a, order=order, limit=PROMPTS_AT_ONCE, offset=offset),  # type: ignore[arg-type]
+    chosen = next((known for known in get_args(Order) if known == (order or "solved")), None)
+    if chosen is None or after < 0:
+        raise StoreError(
+            f"order: seen {order[:40]!r}, expected one of {', '.join(ORDERS)}; after: seen {after}, expected 0 or more."
+        )
+    asked = sides(view, AskedSides(None, steps, where))
+    found = view.remembered(
+        ("prompts", *asked.key, chosen, after),
+        lambda: list_prompts(view.store.table(), asked.a, order=chosen, limit=PROMPTS_AT_ONCE, offset=after),
     )
-    return {**asdict(found), "order": order, "offset": offset, "orders": list(get_args(Order))}
+    behind = after + len(found.prompts)
+    return PromptsAnswer(
+        **vars(found),
+        order=chosen,
+        offset=after,
+        orders=ORDERS,
+        next=behind if found.prompts and behind < found.total else None,
+    )
 
 
-def prompt(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """One prompt: a series for each run and split, with what each visit holds.
+def prompt(view: SplitView, prompt: str) -> PromptAnswer:
+    """One prompt over steps, splits and runs, by its key.
 
     Raises:
         StoreError: no rollout has its key.
     """
-    from rollout_traces.analysis import prompt_over_time
-
-    key = request.text("prompt")
-    store = workspace.store(request.project)
-    table = store.table()
-    visits = prompt_over_time(table, key)
-    kept = sorted(visits, key=lambda visit: visit.step)[-MOST_VISITS:]
-    preview = table.sql("select any_value(prompt) as prompt from rollouts where prompt_key = ?", [key])
-    places: dict[tuple[str, str], list[Any]] = {}
-    for visit in kept:
-        places.setdefault((visit.run, visit.split), []).append(visit)
-    return {
-        "prompt_key": key,
-        "prompt": preview.to_pydict()["prompt"][0],
-        "n_visits": len(visits),
-        "shown": len(kept),
-        "tried": sum(visit.tried for visit in visits),
-        "solved": None
-        if all(visit.solved is None for visit in visits)
-        else sum(visit.solved or 0 for visit in visits),
-        "range": axis_range(workspace, request, "reward"),
-        "places": [
-            {"run": run, "split": split, "visits": [_visit(visit) for visit in sorted(found, key=_step)]}
-            for (run, split), found in sorted(places.items(), key=lambda pair: pair[0])
-        ],
-    }
+    table = view.store.table()
+    visits = sorted(prompt_over_time(table, prompt), key=lambda visit: visit.step)
+    preview = table.sql("select any_value(prompt) as prompt from rollouts where prompt_key = ?", [prompt])
+    places: dict[tuple[str, str], list[PromptVisit]] = {}
+    for visit in visits[-MOST_VISITS:]:
+        places.setdefault((visit.run, visit.split), []).append(_thinned(visit))
+    solved = [visit.solved for visit in visits if visit.solved is not None]
+    return PromptAnswer(
+        prompt,
+        preview.to_pydict()["prompt"][0],
+        n_visits=len(visits),
+        shown=min(len(visits), MOST_VISITS),
+        tried=sum(visit.tried for visit in visits),
+        solved=sum(solved) if solved else None,
+        range=axis_range(view, "reward"),
+        places=[VisitsOfRun(*place, found) for place, found in sorted(places.items())],
+    )
 
 
-def _step(visit: Any) -> int:
-    return int(visit.step)
-
-
-def _visit(visit: Any) -> dict[str, Any]:
-    rewards = visit.rewards
-    stride = max(1, -(-len(rewards) // MOST_DOTS))
-    return {**asdict(visit), "rewards": list(rewards[::stride]), "ids": list(visit.ids)}
-
-
-PAGE = Page(name="prompts", title="Prompts", key="P", functions=(prompt_list, prompt))
+def _thinned(visit: PromptVisit) -> PromptVisit:
+    return replace(visit, rewards=visit.rewards[:: max(1, -(-len(visit.rewards) // MOST_DOTS))])

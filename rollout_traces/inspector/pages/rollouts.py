@@ -1,195 +1,307 @@
-"""The page to read rollouts: samples of a step, one rollout, the split's metrics."""
+"""The page to read rollouts: samples of a step, one rollout, its tokens, the split's metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rollout_traces.alarms.worn import Worn
+from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.around import around
-from rollout_traces.inspector.pages.base import Page
+from rollout_traces.inspector.asking import Names
+from rollout_traces.inspector.pages.cards import (
+    Card,
+    KeptRollouts,
+    population_of,
+    population_over_steps,
+    sample_card,
+)
 from rollout_traces.inspector.pages.figures import (
+    Number,
+    Range,
+    RunProgress,
+    RunSeries,
     axis_range,
-    chosen_by,
-    chosen_over_steps,
     flag_severities,
+    reward_ranges,
     run_progress,
     split_series,
 )
-from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.pages.incidents import (
-    RunAlarms,
-    run_alarms,
-    usual_listed,
-    usual_marked,
-    worn_listed,
-)
-from rollout_traces.inspector.pages.labels import annotate, labels
-from rollout_traces.inspector.pages.share import share
+from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms
+from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Group, StepGroups, Store, TraceRow
-from rollout_traces.store import RowPage as Rows
+from rollout_traces.inspector.view import ProjectView, SplitView
+from rollout_traces.store import Group, RowPage, TraceRow
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000
+MOST_TOKENS = 1000
+"""Tokens of one part."""
 
 
-def samples(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The list on the left: groups of a step, or a flat list when sorted or over all steps."""
-    store = workspace.store(request.project)
-    everywhere = request.text("scope") == "all"
-    groups = store.groups(request.run, request.split, request.step)
-    alarms = run_alarms(workspace, request)
-    common = {
-        "usual": usual_listed(alarms),
-        "step": request.step,
-        "range": axis_range(workspace, request, "reward"),
-        "severities": flag_severities(),
-        "columns": [column.name for column in store.columns()],
-        "scope": "all" if everywhere else "step",
-    }
-    population: dict[str, Any]
-    if everywhere:
-        counted = store.steps(request.run, request.split)
-        known = [info.n_rollouts for info in counted if info.n_rollouts is not None]
-        population = {
-            "n_traced": sum(info.n_traces for info in counted),
-            "n_rows": sum(known) or None,
-            "chosen_by": chosen_over_steps(workspace, request),
-        }
+@dataclass(frozen=True)
+class Dot:
+    """A reward of a group, and whether its rollout was kept."""
+
+    reward: Number
+    traced: bool
+
+
+@dataclass(frozen=True)
+class StepGroup:
+    """A group of a step with its kept rollouts.
+
+    Attributes:
+        flags: of the group, which its rows do not wear; a tie is marked by `tied`.
+        usual_flags: those of them that are usual in this run.
+    """
+
+    group: int | None
+    prompt: str | None
+    mean: Number
+    n: int
+    tied: bool
+    zero_advantage: bool
+    rewards: list[Dot]
+    flags: list[str]
+    usual_flags: list[str]
+    samples: list[Card]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesAnswer(KeptRollouts):
+    """A step's groups, or with `sort` or `scope=all` rollouts a page at a time.
+
+    Attributes:
+        columns: what filters can name.
+        note: what the numbers of rollouts are, where there is no ledger.
+        next: give it as `after` for the page behind; None at the end.
+    """
+
+    usual: list[Usual]
+    step: int
+    range: Range
+    severities: dict[str, str]
+    columns: list[str]
+    scope: str
+    note: str | None = None
+    groups: list[StepGroup] | None = None
+    samples: list[Card] | None = None
+    n_matched: int
+    next: str | None = None
+
+
+@dataclass(frozen=True)
+class AskedSamples:
+    """Which rollouts are listed.
+
+    Attributes:
+        where: a filter of the query language.
+        text: words and "quoted phrases".
+        sort: such as `-reward,step`; the list is flat then.
+        scope: `step`, or `all` for the rollouts of every step.
+        after: the cursor of the page before.
+    """
+
+    where: str = ""
+    text: str = ""
+    sort: str = ""
+    scope: str = "step"
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token of a rollout; `tracks` are logprobs, advantages, versions and the like, by name."""
+
+    at: int
+    id: int
+    text: str
+    sampled: bool
+    in_loss: bool
+    special: bool
+    tracks: dict[str, Number]
+
+
+@dataclass(frozen=True)
+class TokensAnswer:
+    """Tokens of a rollout, as the overlays colour them, some at a time; `next` is the `after` of those behind."""
+
+    id: str
+    n_tokens: int
+    train_version: int | None
+    row_advantage: Number
+    tokens: list[ShownToken]
+    next: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsAnswer(RunSeries):
+    """A run's logged numbers, and how far it was at each step."""
+
+    progress: RunProgress
+
+
+def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
+    """A step's groups with their rollouts; with `sort` or `scope=all` a list of rollouts, a page at a time."""
+    everywhere = asked.scope == "all"
+    groups = view.store.groups(view.run, view.split, step)
+    alarms = run_alarms(view)
+    kept = population_over_steps(view) if everywhere else population_of(groups)
+    note = None
+    if not everywhere and groups.n_rollouts is None:
+        note = (
+            "its ledger is not there yet; rewards shown are those of kept rollouts"
+            if kept.n_rows
+            else "no ledger was logged: how many there were is unknown"
+        )
+    if everywhere or asked.sort:
+        page = _found(
+            view,
+            asked,
+            order_by=asked.sort or None,
+            limit=PAGE_ROWS,
+            after=asked.after or None,
+            steps=(None, None) if everywhere else (step, step),
+        )
+        cards = [sample_card(row, alarms.worn_by(row)) for row in page.rows]
+        listed: dict[str, Any] = {"samples": cards, "n_matched": page.total, "next": page.next}
     else:
-        population = {
-            "n_traced": groups.n_traces,
-            "n_rows": groups.n_rollouts or told_population(groups),
-            "chosen_by": chosen_by(groups.selected_by),
-        }
-        if groups.n_rollouts is None:
-            common["note"] = (
-                "its ledger is not there yet; rewards shown are those of kept rollouts"
-                if population["n_rows"]
-                else "no ledger was logged: how many there were is unknown"
-            )
-    if everywhere or request.text("sort"):
-        return common | population | _flat(store, request, alarms, everywhere)
-    wanted = _matching(store, request)
-    shown = [_group(group, wanted, alarms) for group in groups.groups]
-    if wanted is not None:
-        shown = [group for group in shown if group["samples"]]
-    return common | population | {"groups": shown, "n_matched": sum(len(group["samples"]) for group in shown)}
+        wanted = _matching(view, step, asked)
+        shown = [_group(group, wanted, alarms) for group in groups.groups]
+        shown = [group for group in shown if group.samples or wanted is None]
+        listed = {"groups": shown, "n_matched": sum(len(group.samples) for group in shown)}
+    return SamplesAnswer(
+        usual=alarms.listed(),
+        step=step,
+        range=axis_range(view, "reward"),
+        severities=flag_severities(),
+        columns=[column.name for column in view.store.columns()],
+        scope="all" if everywhere else "step",
+        note=note,
+        **vars(kept),
+        **listed,
+    )
 
 
-def rollout(workspace: Workspace, request: Request) -> dict[str, Any]:
+def rollout(
+    view: SplitView,
+    id: str = "",
+    step: int | None = None,
+    group: int | None = None,
+    sample: int | None = None,
+) -> dict[str, Any]:
     """One rollout with its tokens, by id or by step, group and sample."""
-    store = workspace.store(request.project)
-    trace_id = request.text("id") or find_sample(store, request)
+    store = view.store
+    trace_id = id or find_sample(view, step, group, sample)
     record = store.record(trace_id)
     payload = rollout_payload(trace_id, record, flag_severities())
-    names = ["reward", *(key for key in record.metadata if key.startswith("component/"))]
     attempt = record.metadata.get("attempt")
     if attempt is not None:
-        payload["superseded"] = store.run(request.run).is_superseded(
-            str(attempt), int(record.metadata["step"])
-        )
-    payload["labels"] = labels(workspace, Request({**request.values, "id": trace_id}))
-    payload["ranges"] = {name: axis_range(workspace, request, name) for name in names}
-    payload["flags"] = usual_marked(payload["flags"], record.metadata, run_alarms(workspace, request))
+        of_step = int(record.metadata["step"])
+        payload["superseded"] = store.run(view.run).is_superseded(str(attempt), of_step)
+    payload["labels"] = asdict(labels(view, trace_id))
+    payload["ranges"] = reward_ranges(view, record.metadata)
+    payload["flags"] = run_alarms(view).marked(payload["flags"], record.metadata)
     return payload
 
 
-def metrics(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """Names of the run's scalars, and those asked for (the usual ones when none) over the steps."""
-    found = split_series(workspace, request, request.names("names"))
-    return found | {"progress": run_progress(workspace, request)}
+def tokens(view: ProjectView, id: str, after: int = 0, limit: int = MOST_TOKENS) -> TokensAnswer:
+    """The tokens of a rollout with everything that overlays colour them by, `limit` at a time.
+
+    Raises:
+        StoreError: there is no such rollout, or its tokens are unobserved.
+    """
+    if after < 0 or not 1 <= limit <= MOST_TOKENS:
+        raise StoreError(f"after: 0 or more; limit: 1 to {MOST_TOKENS}. Seen {after} and {limit}.")
+    trace_id = view.store.find(id)
+    transcript = view.store.transcript(trace_id)
+    if transcript is None or not len(transcript.tokens):
+        raise StoreError(f"rollout {id[:80]!r}: its tokens are unobserved, it was logged as text.")
+    track = transcript.tokens
+    metadata = view.store.record(trace_id).metadata
+    advantage = None if "advantages" in track.tracks else metadata.get("advantage")
+    part = range(after, min(after + limit, len(track)))
+    return TokensAnswer(
+        trace_id,
+        len(track),
+        metadata.get("train_version"),
+        float(advantage) if isinstance(advantage, (int, float)) else None,
+        [
+            ShownToken(
+                at,
+                int(track.input_ids[at]),
+                transcript.raw[int(track.char_starts[at]) : int(track.char_stops[at])],
+                bool(track.response_mask[at]),
+                bool(track.loss_mask[at]),
+                bool(track.special[at]),
+                {name: values[at].item() for name, values in track.tracks.items()},
+            )
+            for at in part
+        ],
+        part.stop if part.stop < len(track) else None,
+    )
 
 
-def find_sample(store: Store, request: Request) -> str:
+def metrics(view: SplitView, names: Names = ()) -> MetricsAnswer:
+    """A run's logged numbers over its steps: those named, with commas between, or the usual ones."""
+    return MetricsAnswer(**vars(split_series(view, names)), progress=run_progress(view))
+
+
+def find_sample(view: SplitView, step: int | None, group: int | None, sample: int | None) -> str:
     """The id of the rollout at a step, group and sample.
 
     Raises:
         StoreError: there is no such trace.
     """
-    group, sample = request.number("group"), request.number("sample")
-    parts = [
-        f"{name} = {value}" for name, value in (("group", group), ("sample", sample)) if value is not None
-    ]
-    steps = (request.step, request.step)
-    page = store.query(
-        request.run, request.split, where=" and ".join(parts), steps=steps, limit=1, columns=["sample"]
+    if step is None:
+        raise StoreError("step: none named. Pick one with the step pager.")
+    wanted = (("group", group), ("sample", sample))
+    where = " and ".join(f"{name} = {value}" for name, value in wanted if value is not None)
+    page = view.store.query(
+        view.run, view.split, where=where, steps=(step, step), limit=1, columns=["sample"]
     )
     if not page.rows or page.rows[0].id is None:
         raise StoreError(
-            f"step {request.step}, group {group}, sample {sample} of {request.split} was not kept as a trace. "
+            f"step {step}, group {group}, sample {sample} of {view.split} was not kept as a trace. "
             "Pick another on the left, or see its row under Explore."
         )
     return page.rows[0].id
 
 
-def told_population(groups: StepGroups) -> int | None:
-    """How many rollouts there were, as the traces of a step without a ledger say; None when they do not."""
-    populations = [row["population"] for group in groups.groups for row in group.traces]
-    return max((n for n in populations if isinstance(n, int)), default=None)
-
-
-def _matching(store: Store, request: Request) -> dict[str, TraceRow] | None:
+def _matching(view: SplitView, step: int, asked: AskedSamples) -> dict[str, TraceRow] | None:
     """The step's traces that satisfy filter and search, by id; None when there is neither."""
-    if not request.text("where") and not request.text("text"):
+    if not asked.where and not asked.text:
         return None
-    page = _found(store, request, steps=(request.step, request.step), limit=MOST_OF_A_STEP)
+    page = _found(view, asked, steps=(step, step), limit=MOST_OF_A_STEP)
     return {row.id: row for row in page.rows if row.id is not None}
 
 
-def _flat(store: Store, request: Request, alarms: RunAlarms, everywhere: bool) -> dict[str, Any]:
-    page = _found(
-        store,
-        request,
-        order_by=request.text("sort") or None,
-        limit=PAGE_ROWS,
-        after=request.text("after") or None,
-        steps=(None, None) if everywhere else (request.step, request.step),
-    )
-    return {
-        "groups": None,
-        "samples": [sample_card(row, alarms.worn_by(row)) for row in page.rows],
-        "n_matched": page.total,
-        "next": page.next,
-    }
-
-
-def _found(store: Store, request: Request, **asked: Any) -> Rows:
+def _found(view: SplitView, asked: AskedSamples, **named: Any) -> RowPage:
     """Traces that satisfy the filter; those that are searched for carry a `snippet` of what was found."""
-    asked |= {"run": request.run, "split": request.split, "where": request.text("where")}
-    return store.search(request.text("text"), **asked)
+    return view.store.search(asked.text, run=view.run, split=view.split, where=asked.where, **named)
 
 
-def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarms) -> dict[str, Any]:
+def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarms) -> StepGroup:
     traces = group.traces
     if wanted is not None:
         traces = tuple(wanted[row.id] for row in group.traces if row.id is not None and row.id in wanted)
-    return {
-        "group": group.group,
-        "prompt": group.prompt,
-        "mean": group.reward_mean,
-        "n": group.n_rollouts if group.from_ledger else _told_size(group),
-        "tied": group.tied and group.from_ledger,
-        "zero_advantage": group.zero_advantage,
-        "rewards": _dots(group.rewards, group.traces),
-        **_of_group(group, alarms),
-        "samples": [sample_card(row, alarms.worn_by(row)) for row in traces],
-    }
-
-
-def _of_group(group: Group, alarms: RunAlarms) -> dict[str, list[str]]:
-    """Flags of the group that its rows do not wear: `flags`, and those that are usual in this run.
-
-    A tie is marked by `tied`; it is among the usual ones where it is usual.
-    """
     names = {name for row in group.traces for name in alarms.worn_by(row).of_group}
     places = {(row.step, row.get("source")) for row in group.traces}
     usual = names.intersection(*(alarms.usual_at(*place) for place in places))
-    return {"flags": sorted(names - usual - {"tied_group"}), "usual_flags": sorted(usual)}
+    return StepGroup(
+        group=group.group,
+        prompt=group.prompt,
+        mean=group.reward_mean,
+        n=group.n_rollouts if group.from_ledger else _told_size(group),
+        tied=group.tied and group.from_ledger,
+        zero_advantage=group.zero_advantage,
+        rewards=_dots(group.rewards, group.traces),
+        flags=sorted(names - usual - {"tied_group"}),
+        usual_flags=sorted(usual),
+        samples=[sample_card(row, alarms.worn_by(row)) for row in traces],
+    )
 
 
 def _told_size(group: Group) -> int:
@@ -198,46 +310,12 @@ def _told_size(group: Group) -> int:
     return max(sizes, default=group.n_rollouts)
 
 
-def _dots(rewards: Sequence[float | None], traces: Sequence[TraceRow]) -> list[dict[str, Any]]:
+def _dots(rewards: Sequence[float | None], traces: Sequence[TraceRow]) -> list[Dot]:
     """All rewards of a group, best first, each marked when it belongs to a trace."""
     left = Counter(row["reward"] for row in traces)
     dots = []
     for reward in sorted(rewards, key=lambda value: (value is None, -(value or 0.0))):
         traced = left[reward] > 0
         left[reward] -= traced
-        dots.append({"reward": reward, "traced": traced})
+        dots.append(Dot(reward, traced))
     return dots
-
-
-def sample_card(row: TraceRow, worn: Worn | None = None) -> dict[str, Any]:
-    """What the list shows of a rollout.
-
-    Args:
-        row: the rollout.
-        worn: which of its flags are abnormal for the run; all are shown when None.
-    """
-    known: Mapping[str, Any] = row.values
-    numbers = ("group", "sample", "reward", "advantage", "n_tokens", "n_sampled", "staleness_max")
-    return {
-        "id": row.id,
-        "step": row.step,
-        "words": known.get("reply") or known.get("prompt") or "",
-        "prompt": known.get("prompt") or "",
-        "snippet": known.get("snippet"),
-        **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
-        "labels": list(known.get("labels") or ()),
-        "discard_reason": known.get("discard_reason"),
-        "late": bool(known.get("late")),
-        "superseded": bool(known.get("superseded")),
-        "stop_reason": known.get("stop_reason"),
-        "selected_by": known.get("selected_by"),
-        **{name: known.get(name) for name in numbers},
-    }
-
-
-PAGE = Page(
-    name="rollouts",
-    title="Rollouts",
-    key="1",
-    functions=(samples, rollout, metrics, around, image, share, labels, annotate),
-)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.alarms.worn import Usual
 from rollout_traces.analysis.curves import (
     evaluation_curve,
     heaviest_curve,
@@ -21,16 +20,15 @@ from rollout_traces.analysis.in_words import part_text
 from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series
+from rollout_traces.analysis.unobserved import Unobserved
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_events, run_scope
-from rollout_traces.inspector.pages.explain import answered_all, explain, figures, without_queries
-from rollout_traces.inspector.pages.figures import run_progress
-from rollout_traces.inspector.pages.incidents import run_alarms, usual_listed
-from rollout_traces.inspector.pages.settings_between import since_run_before
-from rollout_traces.inspector.pages.share import share
-from rollout_traces.inspector.pages.verdict import verdict
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.pages.figures import Number, RunProgress, run_progress, thinned
+from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
+from rollout_traces.inspector.pages.settings_between import SettingsSince, since_run_before
+from rollout_traces.inspector.pages.verdict import Verdict, verdict
+from rollout_traces.inspector.view import SplitView, taken
 from rollout_traces.quoting import quoted
 
 MOST_POINTS = 400
@@ -51,155 +49,202 @@ LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy
 MOST_COMPONENTS = 3
 
 
-def _kept_only(workspace: Workspace, request: Request) -> bool:
-    """Whether no step has a ledger, so that the kept rollouts are all that is known."""
-    steps = workspace.store(request.project).steps(request.run, request.split)
-    return bool(steps) and not any(info.n_rollouts for info in steps)
+@dataclass(frozen=True)
+class Chart:
+    """A metric that matters."""
+
+    key: str
+    title: str
+    unit: str
+    steps: list[int]
+    values: list[Number]
 
 
-def run_curves(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The metrics that matter of a run and split: what the page draws before the diagnoses are there."""
-    run = run_scope(workspace, request)
-    key = ("run curves", run.run, request.split)
-    return workspace.remembered(key, request.project, lambda: _curves(workspace, request, run))
+@dataclass(frozen=True)
+class ShownDiagnosis:
+    """A diagnosis and what follows from it.
+
+    Attributes:
+        in_force: whether it is there at the newest step.
+        flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
+    """
+
+    name: str
+    series: list[str]
+    part: str
+    shape: str
+    sentence: str
+    severity: str
+    tier: str
+    step: int | None
+    last: int | None
+    in_force: bool
+    where: str | None
+    advice: str | None
+    flips: tuple[str, int, int] | None
+    consequences: list[ShownDiagnosis]
 
 
-def _curves(workspace: Workspace, request: Request, run: RunScope) -> dict[str, Any]:
-    steps, n_rows = n_steps_and_rows(run)
-    return {
-        "run": run.run,
-        "split": run.split,
-        "n_steps": steps[2] if steps else 0,
-        "n_rows": n_rows,
-        "kept_only": _kept_only(workspace, request),
-        "steps": steps[:2],
-        "metrics": _metrics(run) if steps else [],
-        "progress": run_progress(workspace, request) if steps else None,
-    }
+@dataclass(frozen=True)
+class ShownEvent:
+    """Something that happened in a run, with the filter of its rollouts."""
+
+    step: int
+    last: int | None
+    kind: str
+    what: str
+    sentence: str
+    where: str
 
 
-def run_report(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """What `run_curves` gives, and diagnoses in causal order, events and what is unobserved."""
-    report = run_diagnosed(workspace, request)
-    found = run_events(workspace, request)
-    alarms = run_alarms(workspace, request)
-    return {
-        **run_curves(workspace, request),
-        "verdict": verdict(report),
-        "tiers": TIERS,
-        "diagnoses": [_diagnosis(d, report.last_step) for d in report.diagnoses],
-        "usual": usual_listed(alarms),
-        "events": [without_queries(asdict(event)) for event in found[:MOST_EVENTS]],
-        "n_events": len(found),
-        "settings": since_run_before(workspace, request),
-        "unobserved": [{**asdict(missing), "text": str(missing)} for missing in report.unobserved],
-        "remarks": list(report.remarks),
-        "problems": list(report.problems),
-    }
+@dataclass(frozen=True)
+class ShownUnobserved(Unobserved):
+    """Something that cannot be known, in words."""
+
+    text: str
 
 
-def diagnosis_figures(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """The figures of a diagnosis and of its consequences, or of an event, computed again by the queries that the page shows.
+@dataclass(frozen=True)
+class RunCurves:
+    """The metrics that matter of a run and split.
+
+    Attributes:
+        kept_only: no step has a ledger: figures are over the kept rollouts.
+        steps: the first and the last.
+    """
+
+    run: str
+    split: str
+    n_steps: int
+    n_rows: int
+    kept_only: bool
+    steps: list[int]
+    metrics: list[Chart]
+    progress: RunProgress | None
+
+
+@dataclass(frozen=True)
+class RunAnswer(RunCurves):
+    """The Run page: the metrics that matter, diagnoses in causal order, events, settings, what is unobserved."""
+
+    verdict: Verdict
+    tiers: tuple[str, ...]
+    diagnoses: list[ShownDiagnosis]
+    usual: list[Usual]
+    events: list[ShownEvent]
+    n_events: int
+    settings: SettingsSince | None
+    unobserved: list[ShownUnobserved]
+    remarks: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def run_curves(view: SplitView) -> RunCurves:
+    """The metrics that matter of a run: the part of the Run page that takes no looking for changes."""
+    run = run_scope(view)
+    return view.remembered(("run curves", run.run, run.split), lambda: _curves(view, run))
+
+
+def run_report(view: SplitView) -> RunAnswer:
+    """Is a run healthy: diagnoses in causal order, events, the metrics that matter, settings."""
+    report = run_diagnosed(view)
+    found = run_events(view)
+    return RunAnswer(
+        **vars(run_curves(view)),
+        verdict=verdict(report),
+        tiers=tuple(TIERS),
+        diagnoses=[_diagnosis(d, report.last_step) for d in report.diagnoses],
+        usual=run_alarms(view).listed(),
+        events=[taken(ShownEvent, event) for event in found[:MOST_EVENTS]],
+        n_events=len(found),
+        settings=since_run_before(view),
+        unobserved=[ShownUnobserved(**vars(each), text=str(each)) for each in report.unobserved],
+        remarks=report.remarks,
+        problems=report.problems,
+    )
+
+
+def diagnosis_figures(view: SplitView, diagnosis: int = 0, event: int | None = None) -> QueriesAnswer:
+    """The figures of a diagnosis of the Run page and of its consequences, or of an event, computed again.
 
     Raises:
         StoreError: there is no such diagnosis or event.
     """
-    report = run_diagnosed(workspace, request)
-    table = workspace.store(request.project).table()
-    event = request.number("event")
+    table = view.store.table()
     if event is not None:
-        found = run_events(workspace, request)
-        if not 0 <= event < len(found) or not found[event].query:
+        events = run_events(view)
+        if not 0 <= event < len(events) or not events[event].query:
             raise StoreError(f"event {event}: no query gives its figures again.")
-        return answered_all(table, [found[event].query])
-    at = request.number("diagnosis") or 0
-    if not 0 <= at < len(report.diagnoses):
-        raise StoreError(f"diagnosis {at}: there are {len(report.diagnoses)}.")
-    head = report.diagnoses[at]
+        return answered_all(table, [events[event].query])
+    found = run_diagnosed(view).diagnoses
+    if not 0 <= diagnosis < len(found):
+        raise StoreError(f"diagnosis {diagnosis}: there are {len(found)}.")
+    head = found[diagnosis]
     return answered_all(table, list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries)))
 
 
-def _diagnosis(d: Diagnosis, newest: int | None) -> dict[str, Any]:
-    return {
-        "name": d.name,
-        "series": [str(name) for name in d.series],
-        "part": part_text(d.part),
-        "shape": d.shape,
-        "sentence": d.sentence,
-        "severity": d.severity,
-        "tier": TIERS[d.tier],
-        "step": d.step,
-        "last": d.last,
-        "in_force": d.touches(newest, newest),
-        "where": d.where,
-        "advice": d.advice,
-        "flips": d.flips,
-        "consequences": [_diagnosis(each, newest) for each in d.consequences],
-    }
+def _curves(view: SplitView, run: RunScope) -> RunCurves:
+    steps, n_rows = n_steps_and_rows(run)
+    infos = view.store.steps(view.run, view.split)
+    return RunCurves(
+        run=run.run,
+        split=run.split,
+        n_steps=steps[2] if steps else 0,
+        n_rows=n_rows,
+        kept_only=bool(infos) and not any(info.n_rollouts for info in infos),
+        steps=list(steps[:2]),
+        metrics=_metrics(run) if steps else [],
+        progress=run_progress(view) if steps else None,
+    )
 
 
-def _metrics(run: RunScope) -> list[dict[str, Any]]:
+def _diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
+    return taken(
+        ShownDiagnosis,
+        d,
+        series=[str(name) for name in d.series],
+        part=part_text(d.part),
+        tier=TIERS[d.tier],
+        in_force=d.touches(newest, newest),
+        consequences=[_diagnosis(each, newest) for each in d.consequences],
+    )
+
+
+def _metrics(run: RunScope) -> list[Chart]:
     """The series that matter, chosen by what there is."""
-    components = [name for name in run.columns.numbers if name.startswith("component/")]
-    means = [key for key, _, _ in MATTERS] + components[:MOST_COMPONENTS] + ["mean_logprob"]
+    components = [name for name in run.columns.numbers if name.startswith("component/")][:MOST_COMPONENTS]
+    means = [key for key, _, _ in MATTERS] + components + ["mean_logprob"]
     curves = (*mean_curves(run, means), *tied_curve(run), *heaviest_curve(run))
     whole = {curve.name.column: curve for curve in curves}
     logged = logged_series(run.relations, run.run)
     found = []
     for key, title, unit in MATTERS:
-        series = whole.get(key)
-        if series is not None:
-            found.append(_chart(key, title, unit, series.steps, series.values))
+        if key in whole:
+            found.append(_chart(key, title, unit, whole[key]))
         if key == "reward":
             found += [
-                _chart("evaluation", f"Evaluation, {curve.name.column}", "number", curve.steps, curve.values)
+                _chart("evaluation", f"Evaluation, {curve.name.column}", "number", curve)
                 for curve in evaluation_curve(run)
             ]
-    for name in components[:MOST_COMPONENTS]:
+    for name in components:
         if name in whole:
-            chart = whole[name]
-            title = f"Component {quoted(name.split('/', 1)[1])}"
-            found.append(_chart(name, title, "number", chart.steps, chart.values))
+            found.append(_chart(name, f"Component {quoted(name.split('/', 1)[1])}", "number", whole[name]))
     for ending, title in LOGGED:
         curve = _logged(logged, ending)
         if curve is not None:
-            key = curve.name.column
-            found.append(_chart(key, f"{title} ({key})", "number", curve.steps, curve.values))
-    estimate = whole.get("mean_logprob")
-    if estimate is not None and not any("ntropy" in chart["title"] for chart in found):
-        title = "Entropy, estimated by −logprob"
-        found.append(_chart("mean_logprob", title, "number", estimate.steps, -estimate.values))
+            found.append(_chart(curve.name.column, f"{title} ({curve.name.column})", "number", curve))
+    if "mean_logprob" in whole and not any("ntropy" in chart.title for chart in found):
+        estimate = whole["mean_logprob"]
+        line = thinned(estimate.steps, -np.asarray(estimate.values), MOST_POINTS)
+        found.append(Chart("mean_logprob", "Entropy, estimated by −logprob", "number", *line))
     return found
 
 
 def _logged(series: Sequence[Series], ending: str) -> Series | None:
-    return next(
-        (
-            s
-            for s in series
-            if s.name.column.lower().endswith(("/" + ending, ending + "/mean", ending + "/avg"))
-            and not s.name.column.startswith("eval")
-        ),
-        None,
-    )
+    endings = (f"/{ending}", f"{ending}/mean", f"{ending}/avg")
+    named = ((s, s.name.column) for s in series)
+    return next((s for s, n in named if n.lower().endswith(endings) and not n.startswith("eval")), None)
 
 
-def _chart(key: str, title: str, unit: str, steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    stride = max(1, math.ceil(len(steps) / MOST_POINTS))
-    kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
-    plain = [float(values[at]) if math.isfinite(values[at]) else None for at in kept]
-    return {
-        "key": key,
-        "title": title,
-        "unit": unit,
-        "steps": [int(steps[at]) for at in kept],
-        "values": plain,
-    }
-
-
-PAGE = Page(
-    name="run",
-    title="Run",
-    key="6",
-    functions=(run_curves, run_report, explain, figures, diagnosis_figures, share),
-)
+def _chart(key: str, title: str, unit: str, series: Series) -> Chart:
+    return Chart(key, title, unit, *thinned(series.steps, series.values, MOST_POINTS))

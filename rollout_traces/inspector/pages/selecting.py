@@ -1,13 +1,12 @@
-"""Which rollouts a page speaks of: two selections, read from a request."""
+"""Which rollouts a page speaks of: two selections, as they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import SplitView
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Selection
@@ -17,6 +16,32 @@ BEFORE = 70
 """Steps before A and B that Explain looks at: those that tell how far steps differ, and B's ten."""
 MOST_OF_A_PART = 150_000
 """Rollouts above which the whole table is read."""
+Steps = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class AskedSides:
+    """A, and what B has different of it; B is the ten steps before A where nothing of `against_...` is given.
+
+    Attributes:
+        step: A's step.
+        steps: A's steps, such as `10:20`, in place of one.
+        where: A's filter.
+        against_run: B's run.
+        against_split: B's split.
+        against_steps: B's steps.
+        against_where: B's filter; A's where it is None.
+        against_rest: B is the rollouts of the same place that A's filter leaves out.
+    """
+
+    step: int | None = None
+    steps: str = ""
+    where: str = ""
+    against_run: str = ""
+    against_split: str = ""
+    against_steps: str = ""
+    against_where: str | None = None
+    against_rest: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,53 +61,40 @@ class Sides:
     key: tuple[Any, ...]
 
 
-def sides(workspace: Workspace, request: Request) -> Sides:
-    """Reads A from `run`, `split`, `steps` (or `step`) and `where`, and B from `against`.
-
-    `against` holds what B has different of A (`run`, `split`, `steps`, `where`), or `rest` for the rollouts of the
-    same place that A's filter leaves out.
+def sides(view: SplitView, asked: AskedSides) -> Sides:
+    """The selections that are asked for.
 
     Raises:
-        StoreError: a step is no number, or `rest` without a filter.
+        StoreError: a step is no number, or the rest is asked for without a filter.
         QueryError: a filter cannot be understood.
     """
-    where = request.text("where")
-    steps = _steps(request)
-    a = _selection(workspace, request, request.run, request.split, steps, where)
-    given = request.values.get("against")
-    other = Request.read(given if isinstance(given, Mapping) else {})
-    key = (a.run, request.split, steps, where, tuple(sorted((k, str(v)) for k, v in other.values.items())))
-    if not other.values:
-        return Sides(a, None, where, key)
-    if other.values.get("rest"):
-        return Sides(a, _rest(a, where), where, key)
-    b_steps = _steps(other)
-    b = _selection(
-        workspace,
-        request,
-        other.text("run") or request.run,
-        other.text("split") or request.split,
-        b_steps if b_steps != (None, None) else steps,
-        other.text("where") if "where" in other.values else where,
-    )
-    return Sides(a, b, where, key)
+    steps = step_range(asked.steps) if asked.steps else (asked.step, asked.step)
+    a = _selection(view, view.run, view.split, steps, asked.where)
+    b = None
+    if asked.against_rest:
+        b = _rest(a, asked.where)
+    elif asked.against_run or asked.against_split or asked.against_steps or asked.against_where is not None:
+        b = _selection(
+            view,
+            asked.against_run or view.run,
+            asked.against_split or view.split,
+            step_range(asked.against_steps) if asked.against_steps else steps,
+            asked.where if asked.against_where is None else asked.against_where,
+        )
+    return Sides(a, b, asked.where, (a.run, view.split, asked))
 
 
-def relations_of(workspace: Workspace, project: str, asked: Sides) -> Relations:
+def relations_of(view: SplitView, asked: Sides) -> Relations:
     """Where to read what is said of A and B: the steps around them alone, where these are few.
 
     Explain looks at A, at B, and some steps before them for how far steps differ anyway.
     """
-    store = workspace.store(project)
+    store = view.store
     both = [asked.a, *([asked.b] if asked.b is not None else [])]
-    firsts = [side.steps[0] for side in both]
-    lasts = [side.steps[1] for side in both]
-    if None in firsts or None in lasts or any(side.run is None or side.split is None for side in both):
+    ends = [end for side in both for end in side.steps]
+    if None in ends:
         return store.table()
-    low, high = (
-        min(step for step in firsts if step is not None),
-        max(step for step in lasts if step is not None),
-    )
+    low, high = (pick(end for end in ends if end is not None) for pick in (min, max))
     before = [info.step for info in store.steps(str(asked.a.run), str(asked.a.split)) if info.step < low]
     part = store.part_of_table(
         list(dict.fromkeys(str(side.run) for side in both)),
@@ -92,7 +104,7 @@ def relations_of(workspace: Workspace, project: str, asked: Sides) -> Relations:
     return part if part.n_rows <= MOST_OF_A_PART else store.table()
 
 
-def step_range(text: str) -> tuple[int | None, int | None]:
+def step_range(text: str) -> Steps:
     """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
 
     Raises:
@@ -106,28 +118,11 @@ def step_range(text: str) -> tuple[int | None, int | None]:
         raise StoreError(f"steps: seen {text[:40]!r}, expected 12, 10:20, 10: or :20.") from None
 
 
-def _steps(request: Request) -> tuple[int | None, int | None]:
-    text = request.text("steps")
-    if text:
-        return step_range(text)
-    step = request.number("step")
-    return (step, step)
-
-
-def _selection(
-    workspace: Workspace,
-    request: Request,
-    run: str,
-    split: str,
-    steps: tuple[int | None, int | None],
-    where: str,
-) -> Selection:
+def _selection(view: SplitView, run: str, split: str, steps: Steps, where: str) -> Selection:
     from rollout_traces.analysis import Selection
 
-    store = workspace.store(request.project)
-    name = store.run(run).name
-    sql, params = store.sql_condition(where) if where else ("", ())
-    plain = Selection(name, split, steps)
+    sql, params = view.store.sql_condition(where) if where else ("", ())
+    plain = Selection(view.store.run(run).name, split, steps)
     return replace(plain, where=sql, params=params, label=f"{plain.name}, {where}") if where else plain
 
 

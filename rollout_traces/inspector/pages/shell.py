@@ -2,79 +2,124 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.incidents import incident_bar, mark_incident
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.view import ProjectView
+from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.store import RunInfo, Store
 
 
-def catalog(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SplitSteps:
+    """A split of a run with its steps."""
+
+    name: str
+    steps: list[int]
+    n_traced: int
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as the frame of the pages lists it.
+
+    Attributes:
+        name: by which it is asked for: its id where several runs share its name.
+        note: what every page of it has to say: that it was imported, and what that leaves unknown.
+        without: pages that have nothing of it to show.
+    """
+
+    name: str
+    label: str
+    started: str
+    n_traces: int
+    n_rollouts: int
+    splits: list[SplitSteps]
+    note: str
+    without: list[str]
+
+
+@dataclass(frozen=True)
+class CatalogAnswer:
     """The projects, and of the one named its runs with splits and steps, newest run first.
 
-    A run's `without` names the pages that have nothing of it to show.
-
-    While the project is indexed for the first time, `indexing` says how far that is instead.
+    Attributes:
+        version: grows whenever there are new rows; None while the project is indexed for the first time.
+        indexing: traces indexed and in all, while it is.
     """
-    projects = [{"name": name} for name in workspace.projects()]
-    if not request.project:
-        return {"projects": projects, "project": None, "runs": [], "version": 0, "indexing": None}
-    indexing = workspace.indexing(request.project)
-    if indexing is not None:
-        return {"projects": projects, "project": request.project, "runs": [], "indexing": list(indexing)}
-    version = workspace.refresh(request.project)
-    runs = workspace.remembered(("runs",), request.project, lambda: _runs(workspace, request.project))
-    return {
-        "projects": projects,
-        "project": request.project,
-        "runs": runs,
-        "version": version,
-        "indexing": None,
-    }
+
+    projects: list[dict[str, str]]
+    project: str | None = None
+    runs: list[ListedRun] = field(default_factory=list)
+    version: int | None = None
+    indexing: tuple[int, int] | None = None
 
 
-def pulse(workspace: Workspace, request: Request) -> dict[str, Any]:
+@dataclass(frozen=True)
+class AskedToOpen:
+    """The last state that pages were asked to show, and how many there were."""
+
+    asked: int
+    state: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PulseAnswer:
     """Whether anything was added since a version; the new catalog when it was."""
-    version = workspace.refresh(request.project)
-    changed = version != request.values.get("version")
-    asked, state = workspace.asked_to_open
-    return {
-        "changed": changed,
-        "catalog": catalog(workspace, request) if changed else None,
-        "open": {"asked": asked, "state": state},
-    }
+
+    changed: bool
+    catalog: CatalogAnswer | None
+    open: AskedToOpen
 
 
-def _runs(workspace: Workspace, project: str) -> list[dict[str, Any]]:
-    store = workspace.store(project)
+def catalog(workspace: Workspace, project: str = "") -> CatalogAnswer:
+    """The projects, and of the one named its runs with splits and steps, newest run first."""
+    projects = [{"name": name} for name in workspace.projects()]
+    if not project:
+        return CatalogAnswer(projects, version=0)
+    indexing = workspace.indexing(project)
+    if indexing is not None:
+        return CatalogAnswer(projects, project, indexing=indexing)
+    version = workspace.refresh(project)
+    runs = workspace.remembered(("runs",), project, lambda: _runs(workspace.store(project)))
+    return CatalogAnswer(projects, project, runs, version)
+
+
+def pulse(view: ProjectView, version: int = 0) -> PulseAnswer:
+    """Whether anything was added since a version; the new catalog when it was."""
+    changed = view.workspace.refresh(view.project) != version
+    asked, state = view.workspace.asked_to_open
+    found = catalog(view.workspace, view.project) if changed else None
+    return PulseAnswer(changed, found, AskedToOpen(asked, state))
+
+
+def _runs(store: Store) -> list[ListedRun]:
     found = store.runs()
-    names = [run.name for run in found]
+    shared = Counter(run.name for run in found)
     return [
-        {
-            "name": run.name if names.count(run.name) == 1 else run.id,
-            "label": run.name if names.count(run.name) == 1 else f"{run.name} ({run.started[:19]})",
-            "started": run.started,
-            "n_traces": run.n_traces,
-            "n_rollouts": run.n_rollouts,
-            "splits": [_split(store, run.id, split) for split in run.splits],
-            "note": _note(store, run),
-            "without": [] if store.count(run.id, where="episode is not null", rows="all") else ["episodes"],
-        }
+        ListedRun(
+            name=run.name if shared[run.name] == 1 else run.id,
+            label=run.name if shared[run.name] == 1 else f"{run.name} ({run.started[:19]})",
+            started=run.started,
+            n_traces=run.n_traces,
+            n_rollouts=run.n_rollouts,
+            splits=[_split(store, run.id, split) for split in run.splits],
+            note=_note(store, run),
+            without=[] if store.count(run.id, where="episode is not null", rows="all") else ["episodes"],
+        )
         for run in reversed(found)
     ]
 
 
-def _note(store: Any, run: Any) -> str:
-    """What every page of a run has to say of it: that it was imported and what that leaves unknown."""
+def _note(store: Store, run: RunInfo) -> str:
     imported = store.config(run.id).get("imported")
     if isinstance(imported, Mapping):
         lacks = [str(text) for text in imported.get("lacks") or ()]
         if "re-encoded" in str(imported.get("ids")):
             return "Imported: ids of rollouts that came as text were re-encoded and may differ from those trained on."
-        if lacks:
-            return f"Imported: unobserved are {', '.join(lacks)}."
-        return "Imported."
+        return f"Imported: unobserved are {', '.join(lacks)}." if lacks else "Imported."
     if run.n_traces and not run.n_rollouts:
         unreadable = store.count(run.id, where="unreadable = 1")
         odd = f" {unreadable:,} of them cannot be read whole (unreadable = 1)." if unreadable else ""
@@ -82,14 +127,11 @@ def _note(store: Any, run: Any) -> str:
     return ""
 
 
-def _split(store: Any, run_id: str, split: str) -> dict[str, Any]:
+def _split(store: Store, run_id: str, split: str) -> SplitSteps:
     steps = store.steps(run_id, split)
-    return {
-        "name": split,
-        "steps": [info.step for info in steps],
-        "n_traced": sum(info.n_traces for info in steps),
-        "n_rows": sum(info.n_rollouts or info.n_traces for info in steps),
-    }
-
-
-PAGE = Page(name="shell", title="", key="", functions=(catalog, pulse, incident_bar, mark_incident))
+    return SplitSteps(
+        split,
+        [info.step for info in steps],
+        n_traced=sum(info.n_traces for info in steps),
+        n_rows=sum(info.n_rollouts or info.n_traces for info in steps),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from rollout_traces.analysis import RunReport
 from rollout_traces.analysis.run_report import FEWEST_STEPS
@@ -10,21 +10,32 @@ from rollout_traces.analysis.run_report import FEWEST_STEPS
 WORDS = {"error": "{n} {things} wrong", "warn": "{n} {things} to look at"}
 
 
-def verdict(report: RunReport) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Verdict:
+    """The line.
+
+    Attributes:
+        severity: "error", "warn", "unknown" after too few steps, "" where nothing was found.
+        text: in words.
+        since: the first step that any of it began at; None where none is known.
+    """
+
+    severity: str
+    text: str
+    since: int | None = None
+
+
+def verdict(report: RunReport) -> Verdict:
     """Counts what the diagnoses say.
 
     Args:
         report: the run's diagnoses.
-
-    Returns:
-        `severity`: "error", "warn", "unknown" after too few steps, "" where nothing was found; `text`; and
-        `since`, the first step that any of it began at, None where none is known.
     """
     for severity, words in WORDS.items():
         steps = [d.step for d in report.diagnoses if d.severity == severity]
         if steps:
             text = words.format(n=len(steps), things="thing" if len(steps) == 1 else "things")
-            return {"severity": severity, "text": text, "since": min(steps)}
+            return Verdict(severity, text, min(steps))
     if report.n_steps < FEWEST_STEPS:
-        return {"severity": "unknown", "text": "Too early to say", "since": None}
-    return {"severity": "", "text": "Nothing stands out", "since": None}
+        return Verdict("unknown", "Too early to say")
+    return Verdict("", "Nothing stands out")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.base import Page
-from rollout_traces.inspector.pages.compare import population
-from rollout_traces.inspector.pages.figures import axis_range
-from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.pages.rollouts import rollout, sample_card
-from rollout_traces.inspector.payload import packed
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.pages.cards import Card, sample_card
+from rollout_traces.inspector.pages.figures import Range, axis_range
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import Store
@@ -27,32 +22,65 @@ NO_HISTOGRAM = (
 )
 
 
-def what_if(workspace: Workspace, request: Request) -> dict[str, Any]:
-    """A step's loss tokens in cells, what the run declares, and the rollouts that were kept of it.
+@dataclass(frozen=True)
+class Cells:
+    """A histogram of the loss tokens: one value of each list a cell.
 
-    Returns:
-        `cells` (None where the step has none, `why` then says so): `edges` of the bins, nats; `sources`; packed
-        arrays `new`, `prox`, `sign`, `staleness`, `source`, `turn`, `tokens` and `weight`, one value a cell.
-        `declared`: the run's own bounds; `samples`: the kept rollouts.
+    Attributes:
+        edges: of the bins of `new` and `prox`, nats.
+        sources: names of the sources, by number.
+        n: how many cells there are in all.
     """
-    store = workspace.store(request.project)
-    info = next((each for each in store.steps(request.run, request.split) if each.step == request.step), None)
+
+    edges: list[float]
+    sources: list[str]
+    n: int
+    new: list[int]
+    prox: list[int]
+    sign: list[int]
+    staleness: list[int]
+    source: list[int]
+    turn: list[int]
+    tokens: list[float]
+    weight: list[float]
+
+
+@dataclass(frozen=True)
+class WhatIfAnswer:
+    """A step's loss tokens in cells, the run's own bounds, the rollouts that were kept.
+
+    Attributes:
+        why: why there are no cells.
+        next: give it as `after` for the cells behind; None at the end.
+    """
+
+    step: int
+    cells: Cells | None
+    why: str
+    declared: dict[str, float | dict[str, float] | None]
+    range: Range
+    samples: list[Card]
+    next: int | None = None
+
+
+def what_if(view: SplitView, step: int) -> WhatIfAnswer:
+    """A step's loss tokens in cells, from which clipping rules are tried."""
+    store = view.store
+    info = next((each for each in store.steps(view.run, view.split) if each.step == step), None)
     if info is None:
-        raise StoreError(
-            f"step {request.step} of {request.split} is not there. Pick one with the step pager."
-        )
+        raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
     cells, why = (None, NO_HISTOGRAM) if info.digest_id is None else _cells(store, info.digest_id)
-    groups = store.groups(request.run, request.split, request.step).groups
-    settings = store.config(request.run).get(CONFIG_KEY)
+    settings = store.config(view.run).get(CONFIG_KEY)
     settings = settings if isinstance(settings, Mapping) else {}
-    return {
-        "step": request.step,
-        "cells": cells,
-        "why": why,
-        "declared": {name: _number_or_range(settings.get(name)) for name in DECLARED},
-        "range": axis_range(workspace, request, "reward"),
-        "samples": [sample_card(row) for group in groups for row in group.traces],
-    }
+    groups = store.groups(view.run, view.split, step).groups
+    return WhatIfAnswer(
+        step=step,
+        cells=cells,
+        why=why,
+        declared={name: _number_or_range(settings.get(name)) for name in DECLARED},
+        range=axis_range(view, "reward"),
+        samples=[sample_card(row) for group in groups for row in group.traces],
+    )
 
 
 def _number_or_range(value: Any) -> float | dict[str, float] | None:
@@ -63,7 +91,7 @@ def _number_or_range(value: Any) -> float | dict[str, float] | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
+def _cells(store: Store, summary_id: str) -> tuple[Cells | None, str]:
     stored = read_details(store.record(summary_id)).get("loss_histogram")
     if not isinstance(stored, str):
         return None, NO_HISTOGRAM
@@ -71,14 +99,11 @@ def _cells(store: Store, summary_id: str) -> tuple[dict[str, Any] | None, str]:
         found = unpack(stored)
     except StoreError as error:
         return None, f"The step's histogram of its loss tokens cannot be read: {error}"
-    return {
-        "edges": list(found.edges),
-        "sources": list(found.sources),
-        "n": len(found.tokens),
-        **{name: packed(found.cells[name].astype(np.int32)) for name in DIMENSIONS},
-        "tokens": packed(found.tokens.astype(np.float64)),
-        "weight": packed(found.weight),
-    }, ""
-
-
-PAGE = Page(name="what_if", title="What if", key="W", functions=(what_if, rollout, image, population))
+    return Cells(
+        edges=list(found.edges),
+        sources=list(found.sources),
+        n=len(found.tokens),
+        tokens=found.tokens.tolist(),
+        weight=found.weight.tolist(),
+        **{name: found.cells[name].tolist() for name in DIMENSIONS},
+    ), ""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.around import around
-from rollout_traces.inspector.pages.compare import compare, population
+from rollout_traces.inspector.asking import as_plain
+from rollout_traces.inspector.pages.around import GroupPushes, group_pushes, step_means
+from rollout_traces.inspector.pages.cards import population
+from rollout_traces.inspector.pages.compare import compare
 from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
-from rollout_traces.inspector.payload import packed, unpacked
+from rollout_traces.inspector.pages.selecting import AskedSides
+from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
-from rollout_traces.inspector.workspace import Request, Workspace
-from rollout_traces.store import Store
+from rollout_traces.inspector.view import ProjectView, SplitView
+from rollout_traces.inspector.workspace import Workspace
 
 MOST_ROLLOUTS = 64
 MOST_EXAMPLES = 12
@@ -69,19 +72,19 @@ def shared_contents(workspace: Workspace, wanted: Shared) -> dict[str, Any]:
     """
     hiding = Hiding(wanted.patterns)
     reading = HidingWorkspace(workspace, hiding) if wanted.patterns else workspace
-    store = reading.store(wanted.project)
+    whole = ProjectView(reading, wanted.project)
     if wanted.compared is not None:
-        held = _compared(reading, store, wanted.project, wanted.compared)
+        held = _compared(whole, *wanted.compared)
     elif wanted.group is not None:
-        held = _group(reading, store, wanted)
+        held = _group(_of_run(whole, wanted), *wanted.group)
     elif wanted.explained:
-        held = _explained(reading, store, wanted)
+        held = _explained(_of_run(whole, wanted), wanted)
     elif wanted.rollouts:
-        held = _rollouts(reading, store, wanted.project, wanted.rollouts)
+        held = _rollouts(whole, wanted.rollouts)
     else:
         raise StoreError("nothing to share: name rollouts, two to compare, a group or an explanation.")
     held = {"compare": None, "group": None, "run": None, "explanation": None, "population": None, **held}
-    held["around"] = _around(reading, held)
+    held["around"] = _around(SplitView(reading, **held["place"]), held["rollouts"])
     held["steps"] = sorted(
         {each["metadata"]["step"] for each in held["rollouts"] if "step" in each["metadata"]}
     )
@@ -89,71 +92,74 @@ def shared_contents(workspace: Workspace, wanted: Shared) -> dict[str, Any]:
     return _hidden(hiding, held) if wanted.patterns else held
 
 
-def _rollouts(workspace: Workspace, store: Store, project: str, names: Iterable[str]) -> dict[str, Any]:
-    ids = list(dict.fromkeys(store.find(name) for name in names))
-    place = _place(store, project, ids[0])
-    shown = _read(workspace, store, project, ids)
+def _of_run(view: ProjectView, wanted: Shared) -> SplitView:
+    run = view.store.run(wanted.run).name
+    return SplitView(view.workspace, view.project, run, wanted.split)
+
+
+def _rollouts(view: ProjectView, names: Iterable[str]) -> dict[str, Any]:
+    ids = list(dict.fromkeys(view.store.find(name) for name in names))
+    of_first = _of_trace(view, ids[0])
+    shown = _read(view, ids)
     many = f"{len(shown)} rollouts" if len(shown) > 1 else _named(shown[0])
     return {
-        "title": f"{many} · {place['run']}",
-        "place": place,
+        "title": f"{many} · {of_first.run}",
+        "place": _place(of_first),
         "start": {"page": "rollouts", "id": ids[0]},
         "rollouts": shown,
-        "said": f"{many} of {project}",
+        "said": f"{many} of {view.project}",
     }
 
 
-def _compared(workspace: Workspace, store: Store, project: str, names: tuple[str, str]) -> dict[str, Any]:
-    left, right = (store.find(name) for name in names)
-    place = _place(store, project, left)
-    step = store.record(left).metadata.get("step")
-    answer = compare(workspace, Request({**place, "a": left, "b": right}))
+def _compared(view: ProjectView, *names: str) -> dict[str, Any]:
+    left, right = (view.store.find(name) for name in names)
+    of_left = _of_trace(view, left)
+    step = view.store.record(left).metadata.get("step")
+    answer = as_plain(compare(of_left, a=left, b=right))
+    sides = answer["sides"]
     return {
-        "title": f"{_named(answer['sides'][0])} and {_named(answer['sides'][1])} · {place['run']}",
-        "place": place,
+        "title": f"{_named(sides[0])} and {_named(sides[1])} · {of_left.run}",
+        "place": _place(of_left),
         "start": {"page": "compare", "a": left, "b": right},
-        "rollouts": answer["sides"],
+        "rollouts": sides,
         "compare": {**answer, "sides": [], "candidates": []},
-        "population": _population(workspace, {**place, "step": step}),
-        "said": f"two rollouts of {project}",
+        "population": None if step is None else as_plain(population(of_left, step)),
+        "said": f"two rollouts of {view.project}",
     }
 
 
-def _group(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]:
-    assert wanted.group is not None
-    step, number = wanted.group
-    place = {"project": wanted.project, "run": store.run(wanted.run).name, "split": wanted.split}
-    answer = group(workspace, Request({**place, "step": step, "group": number}))
-    ids = [member["id"] for member in answer["members"] if member["id"] is not None]
+def _group(view: SplitView, step: int, number: int) -> dict[str, Any]:
+    answer = group(view, step, number)
+    ids = [member.id for member in answer.members if member.id is not None]
     return {
-        "title": f"step {step}, group {number} · {place['run']}",
-        "place": place,
+        "title": f"step {step}, group {number} · {view.run}",
+        "place": _place(view),
         "start": {"page": "group", "step": step, "group": number},
-        "rollouts": _read(workspace, store, wanted.project, ids),
-        "group": {**answer, "groups": [number]},
-        "population": _population(workspace, {**place, "step": step}),
-        "said": f"a group of {wanted.project}",
+        "rollouts": _read(view, ids),
+        "group": as_plain(replace(answer, groups=[number])),
+        "population": as_plain(population(view, step)),
+        "said": f"a group of {view.project}",
     }
 
 
-def _explained(workspace: Workspace, store: Store, wanted: Shared) -> dict[str, Any]:
-    place = {"project": wanted.project, "run": store.run(wanted.run).name, "split": wanted.split}
+def _explained(view: SplitView, wanted: Shared) -> dict[str, Any]:
     start: dict[str, Any] = {"page": "run"}
-    held: dict[str, Any] = {"run": {**run_report(workspace, Request(place)), "settings": None}}
+    held: dict[str, Any] = {"run": as_plain(replace(run_report(view), settings=None))}
     ids: list[str] = []
+    at = ""
     if wanted.step is not None:
-        answer = explain(workspace, Request({**place, "step": wanted.step}))
+        answer = as_plain(explain(view, AskedSides(wanted.step)))
         start |= {"step": wanted.step, "explain": 1}
+        at = f", step {wanted.step}"
         held["explanation"] = _without_phrases(answer) if wanted.patterns else answer
         ids = _examples(held["explanation"])[:MOST_EXAMPLES]
-    at = "" if wanted.step is None else f", step {wanted.step}"
     return {
         **held,
-        "title": f"{place['run']}{at}",
-        "place": place,
+        "title": f"{view.run}{at}",
+        "place": _place(view),
         "start": start,
-        "rollouts": _read(workspace, store, wanted.project, ids),
-        "said": f"a run of {wanted.project}",
+        "rollouts": _read(view, ids),
+        "said": f"a run of {view.project}",
     }
 
 
@@ -172,61 +178,59 @@ def _examples(answer: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(i for i in named if i))
 
 
-def _read(workspace: Workspace, store: Store, project: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+def _read(view: ProjectView, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Rollouts with their own labels; the names of others are not included, and none can be added."""
     if len(ids) > MOST_ROLLOUTS:
         raise StoreError(f"{len(ids)} rollouts; one file holds at most {MOST_ROLLOUTS}. Name fewer.")
-    return [_shown(rollout(workspace, Request({**_place(store, project, i), "id": i}))) for i in ids]
+    shown = [as_plain(rollout(_of_trace(view, trace_id), trace_id)) for trace_id in ids]
+    return [{**each, "labels": {**each["labels"], "names": [], "may_label": False}} for each in shown]
 
 
-def _shown(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout with its own labels; those of others are not included, and none can be added."""
-    return {**payload, "labels": {**payload["labels"], "names": [], "may_label": False}}
-
-
-def _around(workspace: Workspace, held: Mapping[str, Any]) -> dict[str, Any]:
+def _around(view: SplitView, shown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What overlays need of the steps and groups of the rollouts; of a group's ids those that are shown."""
     found: dict[str, Any] = {}
-    shown = held["rollouts"]
     for each in shown:
         step, number = each["metadata"].get("step"), each["metadata"].get("group")
+        if step is None or each["tokens"] is None:
+            continue
         for what in ("step", "group"):
             key = f"{what} {step} {number}"
-            if key in found or step is None or each["tokens"] is None:
+            if key in found:
                 continue
             try:
-                found[key] = around(
-                    workspace, Request({**held["place"], "step": step, "group": number, "what": what})
-                )
+                if what == "step":
+                    found[key] = as_plain(step_means(view, step))
+                elif number is not None:
+                    found[key] = as_plain(_pushes_on(group_pushes(view, step, number), _ids_of(shown)))
             except StoreError:
                 continue  # the page says that it is not there
-            if what == "group":
-                found[key] = _pushes_on(found[key], _ids_of(shown))
     return found
 
 
-def _ids_of(shown: Iterable[Mapping[str, Any]]) -> np.ndarray:
+def _ids_of(shown: Iterable[Mapping[str, Any]]) -> set[int]:
     tracks = [unpacked(each["tokens"]["arrays"]["ids"]) for each in shown if each["tokens"] is not None]
-    return np.unique(np.concatenate(tracks))
+    return set(np.concatenate(tracks).tolist())
 
 
-def _pushes_on(pushes: Mapping[str, Any], ids: np.ndarray) -> dict[str, Any]:
+def _pushes_on(pushes: GroupPushes, ids: set[int]) -> GroupPushes:
     """The pushes on some token ids: others would show what rollouts that are not shared wrote."""
-    pushed = {name: unpacked(pushes[name]) for name in ("ids", "up", "down")}
-    there = np.isin(pushed["ids"], ids)
-    return {**pushes, **{name: packed(values[there]) for name, values in pushed.items()}}
+    there = [at for at, token in enumerate(pushes.ids) if token in ids]
+    return replace(
+        pushes,
+        ids=[pushes.ids[at] for at in there],
+        up=[pushes.up[at] for at in there],
+        down=[pushes.down[at] for at in there],
+    )
 
 
-def _population(workspace: Workspace, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    return None if asked["step"] is None else population(workspace, Request(asked))
+def _of_trace(view: ProjectView, trace_id: str) -> SplitView:
+    run = next((info.name for info in view.store.runs() if trace_id.startswith(f"{info.id}:")), "")
+    split = str(view.store.record(trace_id).metadata.get("split") or "rollout")
+    return SplitView(view.workspace, view.project, run, split)
 
 
-def _place(store: Store, project: str, trace_id: str) -> dict[str, str]:
-    run = next((info.name for info in store.runs() if trace_id.startswith(f"{info.id}:")), "")
-    return {
-        "project": project,
-        "run": run,
-        "split": str(store.record(trace_id).metadata.get("split") or "rollout"),
-    }
+def _place(view: SplitView) -> dict[str, str]:
+    return {"project": view.project, "run": view.run, "split": view.split}
 
 
 def _named(shown: Mapping[str, Any]) -> str:

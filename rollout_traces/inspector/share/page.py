@@ -9,13 +9,11 @@ from functools import cache
 from html import escape
 from typing import Any
 
-import orjson
-
+from rollout_traces.inspector.asking import as_json
 from rollout_traces.inspector.assets import STYLE, bundle
 from rollout_traces.inspector.inliner import InlineError, inlined
 
 ENTRY = "components/shared/script.js"
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def shared_page(held: Mapping[str, Any]) -> str:
@@ -30,7 +28,7 @@ def shared_page(held: Mapping[str, Any]) -> str:
     """
     script, style = _code()
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    text = orjson.dumps(dict(held), default=str, option=_OPTIONS).decode()
+    text = as_json(held).decode()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'

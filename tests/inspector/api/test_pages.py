@@ -1,4 +1,4 @@
-"""Every page for programs: each function of a page has a twin that says the same, typed and in parts."""
+"""Every page for programs: an address answers what a page is answered, typed and in parts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
 import pytest
 from starlette.testclient import TestClient
 
-from rollout_traces.inspector.api import pages as twins
-from rollout_traces.inspector.api.http import READ, SENT
-from rollout_traces.inspector.pages import PAGES
-from rollout_traces.inspector.payload import unpacked
+from rollout_traces.inspector.registry import PAGES, READ, SENT
 from rollout_traces.inspector.server import ServerOptions, build_server
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.visitor import Visitor, asking
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
 
 TOKEN = "t" * 24
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -25,8 +23,7 @@ EVALUATED = {**DEMO, "split": "eval-rollout"}
 STORY = {"project": "story", "run": "off", "split": "rollout"}
 AGENTS = {"project": "agents", "run": "run-a", "split": "rollout", "step": 1}
 
-TWINS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "around": ("pages/rollouts/step_means", {**STEP, "what": "step"}),
+ASKED: dict[str, tuple[str, Mapping[str, Any]]] = {
     "breakdown": ("pages/health/breakdown", {**DEMO, "name": "reward/mean", "by": "source"}),
     "catalog": ("pages/catalog", {"project": "demo"}),
     "diagnosis_figures": ("pages/run/figures", STORY),
@@ -39,6 +36,7 @@ TWINS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "flip_list": ("pages/flips", EVALUATED),
     "grid": ("pages/flips/grid", EVALUATED),
     "group": ("pages/group", {**STEP, "group": 1}),
+    "group_pushes": ("pages/rollouts/group_pushes", {**STEP, "group": 1}),
     "health": ("pages/health", DEMO),
     "in_force": ("pages/explain/in_force", {**STORY, "step": 15}),
     "incident_bar": ("pages/incidents", DEMO),
@@ -51,11 +49,12 @@ TWINS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "run_curves": ("pages/run/curves", STORY),
     "run_report": ("pages/run", STORY),
     "samples": ("pages/rollouts", STEP),
+    "step_means": ("pages/rollouts/step_means", STEP),
     "spread": ("pages/explore/spread", {**DEMO, "column": "reward"}),
     "two_runs": ("pages/runs", {**DEMO, "other": "run-b"}),
     "what_if": ("pages/what_if", STEP),
 }
-"""Function of a page -> the route that says the same, and what both are asked here."""
+"""Function of a page -> the address that leads to it, and what both are asked here."""
 OTHERWISE = {
     "annotate": "labels",
     "columns": "columns",
@@ -68,7 +67,7 @@ OTHERWISE = {
     "rollout": "rollout",
     "table": "rollouts",
 }
-"""Function of a page -> the route that says it in another shape; the tests below and in `test_http` speak of them."""
+"""Function of a page -> the address that says it in another shape; the tests below and in `test_http` speak of them."""
 A_FILE = {"share"}
 """Gives a page to send to somebody: `rollout-traces share`."""
 
@@ -105,64 +104,47 @@ def functions() -> dict[str, Any]:
     return {function.__name__: function for page in PAGES for function in page.functions}
 
 
-def said_by_the_page(workspace: Workspace, name: str, asked: Mapping[str, Any]) -> Any:
-    found = functions()[name](workspace, Request(asked))
-    return orjson.loads(orjson.dumps(found, default=str, option=twins._JSON))
-
-
-def same(page: Any, twin: Any, path: str = "") -> None:
-    """Everything that the page is told is in the twin's answer, with the same values."""
-    if isinstance(page, dict) and set(page) == {"kind", "data"} and isinstance(twin, list):
-        page = unpacked(page).tolist()
-    if isinstance(page, dict):
-        assert isinstance(twin, dict) and set(page) <= set(twin), (path, set(page) - set(twin or ()))
-        for key in twin:
-            if key in page:
-                same(page[key], twin[key], f"{path}/{key}")
-            else:
-                assert key == "next" or twin[key] in (None, [], {}), (path, key)
-    elif isinstance(page, list):
-        assert len(page) == len(twin), path
-        for at, (left, right) in enumerate(zip(page, twin, strict=True)):
-            same(left, right, f"{path}/{at}")
-    elif isinstance(page, float):
-        assert twin == pytest.approx(page, rel=1e-6) or (math.isnan(page) and twin is None), path
-    else:
-        assert page == twin, path
-
-
-class TestTwins:
+class TestAddresses:
     def test_every_function_of_every_page_has_one(self):
-        known = {**{name: route for name, (route, _) in TWINS.items()}, **OTHERWISE}
+        known = {**{name: route for name, (route, _) in ASKED.items()}, **OTHERWISE}
         without = [name for name in functions() if name not in known and name not in A_FILE]
-        assert not without, f"functions of pages without a twin in /api/v1: {without}"
-        assert not set(known) - set(functions()), "twins of functions that no page has"
+        assert not without, f"functions of pages without an address in /api/v1: {without}"
+        assert not set(known) - set(functions()), "addresses of functions that no page has"
         assert set(known.values()) <= {*READ, *SENT}
-        assert {name for name in READ if name.startswith("pages/")} <= {
-            *known.values(), "pages/rollouts/group_pushes", "pages/rollouts/tokens",
-        }  # fmt: skip
+        pages = {name for name in READ if name.startswith("pages/")}
+        assert pages <= {*known.values(), "pages/rollouts/tokens"}
 
-    @pytest.mark.parametrize("name", TWINS)
+    @pytest.mark.parametrize("name", ASKED)
     def test_it_says_what_the_page_is_told(self, name, get, demo, workspace):
-        route, asked = TWINS[name]
+        route, asked = ASKED[name]
         shown = workspace if asked["project"] == "story" else demo
         if name in ("prompt", "prompt_history"):
             key = shown.store("demo").query(where="prompt_key is not null", limit=1).rows[0]["prompt_key"]
             asked = {**asked, "prompt" if name == "prompt" else "prompt_key": key}
-        query = {key: value for key, value in asked.items() if key != "what" or name == "examples"}
-        same(said_by_the_page(shown, name, asked), get(route, **query))
+        assert told(functions()[name], shown, asked) == get(route, **asked)
+
+    @pytest.mark.parametrize("name", ["columns", "labels", "places"])
+    def test_so_do_those_that_are_no_pages(self, name, get, demo):
+        trace_id = demo.store("demo").query(limit=1).rows[0].id
+        asked = {"columns": {}, "labels": {"id": trace_id}, "places": {}}[name]
+        with asking(Visitor("owner", owner=True)):
+            page = told(functions()[name], demo, {"project": "demo", **asked})
+        assert page == get(OTHERWISE[name], project="demo", **asked)
 
     def test_two_rollouts_are_compared_without_their_tokens(self, get, demo):
-        page = said_by_the_page(demo, "compare", {**STEP, "group": 1})
-        twin = get("pages/compare", **STEP, group=1)
-        for side, told in zip(page.pop("sides"), twin.pop("sides"), strict=True):
-            same({key: side[key] for key in told}, told)
-        same(page, twin)
+        page = told(functions()["compare"], demo, {**STEP, "group": 1})
+        shown = get("pages/compare", **STEP, group=1)
+        for side, whole in zip(shown.pop("sides"), page.pop("sides"), strict=True):
+            assert "tokens" not in side and side == {key: whole[key] for key in side}
+        assert page == shown
 
-    def test_another_run_is_a_side_of_explain(self, get, workspace):
-        asked = {**STORY, "steps": "10:", "against": {"run": "healthy"}}
+    def test_series_are_named_with_commas(self, get):
+        shown = get("pages/rollouts/series", **DEMO, names="rollout/reward/mean, rollout/reward/std")
+        assert shown["shown"] == ["rollout/reward/mean", "rollout/reward/std"]
+
+    def test_another_run_is_a_side_of_explain(self, get):
         twin = get("pages/explain", **STORY, steps="10:", against_run="healthy")
-        same(said_by_the_page(workspace, "explain", asked), twin)
+        assert "healthy" in twin["b"]
         rest = get("pages/explain", **STORY, steps="14:", where="reward >= 0.5", against_rest=True)
         assert "not (reward >= 0.5)" in rest["b"]
 

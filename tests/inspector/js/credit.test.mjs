@@ -65,7 +65,7 @@ test("quadrants name direction and certainty", () => {
 });
 
 test("what a group cancels is told by token id", () => {
-  const group = { ids: pack([2, 3], Int32Array, "i4"), up: pack([1, 4], Float32Array, "f4"), down: pack([1, 0], Float32Array, "f4") };
+  const group = { ids: [2, 3], up: [1, 4], down: [1, 0] };
   near(overlay("cancellation").values(tokens({ advantages: [0, 1, 1, 1] }), { group }), [NaN, 1, 0, 1]);
 });
 
@@ -79,7 +79,7 @@ test("what is around is asked for by those that declare it alone", () => {
 test("every entry can be painted, with a name, a meaning and a known kind", () => {
   const names = ["logprobs", "prox_logprobs", "new_logprobs", "ref_logprobs", "advantages", "entropies", "values", "token_rewards", "loss_weights", "versions"];
   const track = Object.assign(tokens(Object.fromEntries(names.map((name, i) => [name, [0, -1, -0.5 - i / 10, -0.2]]))), { trainVersion: 3, rules: new Map([["stale", [0]]]) });
-  const around = { turns: [{ start: 0, stop: 4 }], step: { advantage: 0, logprob: -1 }, group: { ids: pack([2], Int32Array, "i4"), up: pack([1], Float32Array, "f4"), down: pack([1], Float32Array, "f4") } };
+  const around = { turns: [{ start: 0, stop: 4 }], step: { advantage: 0, logprob: -1 }, group: { ids: [2], up: [1], down: [1] } };
   assert.deepEqual(available(track).map(each => each.key), OVERLAYS.map(each => each.key));
   for (const each of OVERLAYS) {
     assert.ok(each.label && each.meaning && ["mask", "bands", "sequential", "diverging"].includes(each.kind), each.key);

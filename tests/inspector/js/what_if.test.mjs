@@ -1,18 +1,15 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ofRollout, read, tried } from "../../../rollout_traces/inspector/components/what_if/cells.js";
+import { ofRollout, tried } from "../../../rollout_traces/inspector/components/what_if/cells.js";
 import { RULES, declared, format, parse, together, tokenOf } from "../../../rollout_traces/inspector/components/what_if/rules.js";
 
 const ln = Math.log;
-const pack = (values, Kind, kind) => ({ kind, data: Buffer.from(Kind.from(values).buffer).toString("base64") });
-const ints = values => pack(values, Int32Array, "i4");
-const floats = values => pack(values, Float32Array, "f4");
 const token = values => ({ ratio: NaN, mismatch: NaN, sign: NaN, staleness: NaN, drift: NaN, ...values });
 const lost = (key, numbers, values) => RULES.find(rule => rule.key === key).lost(...numbers)(token(values));
 
 function histogram(cells) {
   const of = name => cells.map(cell => cell[name]);
-  return read({ edges: [ln(0.8), 0, ln(1.2), ln(2)], sources: ["a", "b"], n: cells.length, ...Object.fromEntries(["new", "prox", "sign", "staleness", "source", "turn"].map(name => [name, ints(of(name))])), tokens: floats(of("tokens")), weight: floats(of("weight")) });
+  return { edges: [ln(0.8), 0, ln(1.2), ln(2)], sources: ["a", "b"], n: cells.length, ...Object.fromEntries(["new", "prox", "sign", "staleness", "source", "turn", "tokens", "weight"].map(name => [name, of(name)])) };
 }
 const cell = values => ({ new: -1, prox: 2, sign: 1, staleness: 0, source: 0, turn: 0, tokens: 10, weight: 10, ...values });
 

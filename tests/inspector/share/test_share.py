@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.pages.share import share
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share import Shared, shared_contents, shared_page
-from rollout_traces.inspector.workspace import Request
+from rollout_traces.inspector.share.answer import share
 from tests.inspector.share.conftest import HIDDEN_BY_THE_RUN, SECRET
+from tests.inspector.told import told
 
 PATTERNS = (r'key "sk-\d+ . \w+"',)
 
@@ -58,7 +58,7 @@ class TestTheFile:
         held = shared_contents(workspace, Shared("share", rollouts=(short,)))
         [ids] = [each["ids"] for key, each in held["around"].items() if key.startswith("group")]
         own = unpacked(held["rollouts"][0]["tokens"]["arrays"]["ids"])
-        assert set(unpacked(ids)) <= set(own)
+        assert set(ids) <= set(own.tolist())
 
     @pytest.mark.parametrize(
         ("wanted", "said"),
@@ -120,13 +120,13 @@ class TestHiding:
 class TestTheServersFunction:
     def test_texts_to_hide_are_taken_as_they_are_written(self, workspace, longest):
         asked = {"project": "share", "what": "rollout", "id": longest, "hide": ["sk-4711", "("]}
-        answer = share(workspace, Request(asked))
+        answer = told(share, workspace, asked)
         assert answer["name"] == "rollout.html"
         assert "sk-4711" not in answer["html"]
 
     def test_anything_else_is_refused(self, workspace):
         with pytest.raises(StoreError, match="expected rollout, compare, group or explain"):
-            share(workspace, Request({"project": "share", "what": "everything"}))
+            told(share, workspace, {"project": "share", "what": "everything"})
 
 
 class TestTheCommand:

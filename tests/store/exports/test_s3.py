@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from rollout_traces.cli import build_app
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages import explore, group, rollouts, run
-from rollout_traces.inspector.workspace import Request, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import Store, open_store
+from tests.inspector.told import told
 from tests.store.projects import RUN
 
 
@@ -99,11 +100,11 @@ class TestPages:
             (run, run.PAGE.functions[0], {}),
         ):
             given = asked | more | {"id": trace}
-            a = function(there, Request({**given, "project": bucket}))
-            b = function(here, Request({**given, "project": "reading"}))
+            a = told(function, there, {**given, "project": bucket})
+            b = told(function, here, {**given, "project": "reading"})
             assert set(a) == set(b) and "error" not in a, page
-        rows = explore.table(there, Request({**asked, "project": bucket, "rows": "all"}))["rows"]
-        expected = explore.table(here, Request({**asked, "project": "reading", "rows": "all"}))["rows"]
+        rows = told(explore.table, there, {**asked, "project": bucket, "rows": "all"})["rows"]
+        expected = told(explore.table, here, {**asked, "project": "reading", "rows": "all"})["rows"]
         assert [row["cells"] for row in rows] == [row["cells"] for row in expected]
         there.close()
         here.close()

@@ -18,7 +18,7 @@ export function kindOf(parts) {
   return ["rest", "run", "split", "where", "steps"].find(name => name in parts) || "before";
 }
 
-// What the server is asked: A in the request itself, B under `against`.
+// What the server is asked: A in the request itself, what B has different of it under names with `against_`.
 export function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, steps: now.steps || "", step: now.steps || now.step === undefined ? null : Number(now.step), where: now.where || "", against: parseAgainst(now.against) };
+  return { project: now.project, run: now.run, split: now.split, steps: now.steps || "", step: now.steps || now.step === undefined ? null : Number(now.step), where: now.where || "", ...Object.fromEntries(Object.entries(parseAgainst(now.against)).map(([name, value]) => [`against_${name}`, value])) };
 }

@@ -21,7 +21,7 @@ export class Labels {
   constructor(rollout, doing) {
     this.rollout = rollout;
     this.doing = doing;
-    this.data = rollout.labels || { entries: [], names: [], may_label: false, author: "" };
+    this.data = rollout.labels || { labels: [], names: [], may_label: false, author: "" };
     this.root = h("div", { class: "rt-labels", testid: "labels" });
     this.draw();
   }
@@ -31,7 +31,7 @@ export class Labels {
   }
 
   draw() {
-    const { entries } = this.data;
+    const { labels: entries } = this.data;
     const labels = entries.filter(entry => entry.kind === "label");
     const notes = entries.filter(entry => entry.kind === "note");
     const where = entry => (placeOf(entry) ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry)) : null);

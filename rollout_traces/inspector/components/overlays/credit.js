@@ -1,7 +1,6 @@
 // Where the credit went: overlays over advantages, entropies and logprobs, of the rollout, its turns, its group
 // and its step.
 
-import { decode } from "../../lib/tracks.js";
 import { quantile } from "../../lib/colour.js";
 import { ofRollout } from "../what_if/cells.js";
 import { tokenOf } from "../what_if/rules.js";
@@ -74,7 +73,7 @@ export const CREDIT = [
     meaning: "2 min(up, down) / (up + down) of the advantages that the group's kept rollouts put on the token's id: 1 where they cancel.",
     values: (tokens, { group }) => {
       const share = new Map();
-      const [ids, up, down] = [decode(group.ids), decode(group.up), decode(group.down)];
+      const { ids, up, down } = group;
       for (let i = 0; i < ids.length; i++) share.set(ids[i], up[i] + down[i] > 0 ? (2 * Math.min(up[i], down[i])) / (up[i] + down[i]) : NaN);
       const mask = tokens.get("loss_mask");
       return Float32Array.from(tokens.get("ids"), (id, i) => (mask[i] ? share.get(id) ?? NaN : NaN));

@@ -70,7 +70,7 @@ function row(each, sourced) {
 
 async function more() {
   const now = state.get();
-  const next = await call("prompt_list", { ...asked(now), offset: list.prompts.length });
+  const next = await call("prompt_list", { ...asked(now), after: list.prompts.length });
   list = { ...next, prompts: [...list.prompts, ...next.prompts] };
   drawList(now);
 }

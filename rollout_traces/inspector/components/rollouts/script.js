@@ -253,8 +253,9 @@ function show(data) {
 
 // What an overlay needs of the rollout's group or step.
 async function around(what, data) {
-  const { step, group } = data.metadata;
-  return call("around", { ...request(state.get()), step: step ?? null, group: group ?? null, what });
+  const { step = null, group = null } = data.metadata;
+  if (what === "group" && group === null) throw new Error("This rollout belongs to no group, so nothing can cancel in it.");
+  return call(what === "group" ? "group_pushes" : "step_means", { ...request(state.get()), step, group });
 }
 
 function header() {

@@ -1,18 +1,12 @@
 // A step's loss tokens in cells: what rules take of them. A cell holds tokens whose log ratios lie within bins; where a
 // threshold cuts a bin, the share is estimated from a grid of points in it, and its bounds are given.
 
-import { decode } from "../../lib/tracks.js";
 import { applied, together } from "./rules.js";
 
-const NAMES = ["new", "prox", "sign", "staleness", "source", "turn", "tokens", "weight"];
 const WITHIN = [0.02, 0.26, 0.5, 0.74, 0.98];
 // Nats beyond the last edge, for the open bins.
 const BEYOND = [0.02, 0.3, 0.7, 1.5, 5];
 const MOST_STALE = 3;
-
-export function read(payload) {
-  return payload && { ...payload, ...Object.fromEntries(NAMES.map(name => [name, decode(payload[name])])) };
-}
 
 // Points of a bin; [NaN] where the value is unknown.
 function points(edges, bin) {

@@ -10,7 +10,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { drawStepPager, move, nearest } from "../step_pager/script.js";
 import { TranscriptView } from "../transcript/script.js";
-import { ofRollout, read, tried } from "./cells.js";
+import { ofRollout, tried } from "./cells.js";
 import { RULES, declared, format, parse, tokenOf } from "./rules.js";
 
 const KEYS = ["project", "run", "split", "step"];
@@ -60,7 +60,7 @@ function load(now, wanted) {
   setPopulation("what_if");
   newest(call("what_if", place(now)), answer => {
     data = answer;
-    cells = read(answer.cells);
+    cells = answer.cells;
     drawnRules = "";
     draw();
     openRollout();
