@@ -167,10 +167,8 @@ def _serve(
 
 
 def _need_the_extra() -> None:
-    from rollout_traces.inspector.gradio_import import import_gradio
-
     with extra("inspector", "the inspector"):
-        import_gradio()
+        import gradio  # noqa: F401
         import uvicorn  # noqa: F401
 
 
