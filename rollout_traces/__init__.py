@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_handle import RolloutHandle
     from rollout_traces.logger.rollout_logger import RolloutLogger
-    from rollout_traces.preflight import CheckReport, check
     from rollout_traces.settings.logger_options import LoggerOptions
     from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
+    from rollout_traces.steps.preflight import CheckReport, check
     from rollout_traces.store import Store, open_store
     from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "CheckReport": "rollout_traces.preflight",
-    "check": "rollout_traces.preflight",
+    "CheckReport": "rollout_traces.steps.preflight",
+    "check": "rollout_traces.steps.preflight",
     "Flag": "rollout_traces.flags",
     "LoggerOptions": "rollout_traces.settings.logger_options",
     "RolloutBatch": "rollout_traces.batch",

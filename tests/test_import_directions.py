@@ -27,11 +27,11 @@ ORDER = (
     ("capture",),
     ("cluster",),
     ("ledger",),
-    ("metrics", "selection", "decode"),
+    ("metrics", "decode"),
     ("flags",),
     ("analysis",),
     ("alarms",),
-    ("trace", "preflight"),
+    ("trace",),
     ("sink",),
     ("steps",),
     ("worker",),
@@ -111,7 +111,6 @@ WRITE_PATH = (
 MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp", "cli.label")
 
 TRACKIO_OUTSIDE_THE_SINK = {
-    "doctor.readable": {"trackio.utils.TRACKIO_DIR"},
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
     "worker.main": {"trackio.utils"},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rollout_traces.preflight import CheckReport
+    from rollout_traces.steps.preflight import CheckReport
 
 COLOURS = {"error": "red", "warn": "yellow", "info": "blue"}
 
@@ -39,9 +39,8 @@ def check(
     Example: rollout-traces check batch.pt --tokenizer Qwen/Qwen3-0.6B --fail-on warn
     """
     from rollout_traces.decode.tokenizer_by_name import load_tokenizer
-    from rollout_traces.preflight import check as examine
-    from rollout_traces.preflight.examine import LEVELS
-    from rollout_traces.preflight.loading import load_batch
+    from rollout_traces.steps.preflight import LEVELS, load_batch
+    from rollout_traces.steps.preflight import check as examine
 
     level = next((known for known in LEVELS if known == fail_on), None)
     if level is None:

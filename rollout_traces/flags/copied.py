@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.registry import REGISTRY
-from rollout_traces.ledger.copied_rows import stored_flags
+from rollout_traces.ledger.given_values import stored_flags
 from rollout_traces.packed_batch import PackedBatch
 
 UNSEEN = "Raised when the rollout was logged; what it was raised for is not in the copy."

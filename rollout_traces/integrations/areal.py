@@ -34,9 +34,8 @@ from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.environment import kind_of, read_environment
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
-from rollout_traces.settings.typed_value import kind_of
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]

@@ -15,7 +15,7 @@ from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.preflight import check
+from rollout_traces.steps.preflight import check
 
 log = logging.getLogger("rollout_traces")
 SILENT_STEPS = 20

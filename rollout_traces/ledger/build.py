@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, kind_of
-from rollout_traces.ledger.row_values import given_texts, row_value_columns, text_column, texts
+from rollout_traces.ledger.given_values import given_texts, row_value_columns, text_column, texts
 from rollout_traces.ledger.text_facts import thinking_tokens, tool_failed
 from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ratio, update_shares
 from rollout_traces.packed_batch import PackedBatch

@@ -16,11 +16,11 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
 from rollout_traces.flags import check_parameters
 from rollout_traces.metrics import check_keys
-from rollout_traces.selection import policy_named
 from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
 from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.selection import policy_named
 
 RESUMES = ("allow", "must", "never")
 """Whether a new run may, must or must not continue one of its name."""

@@ -10,6 +10,7 @@ import grp
 import logging
 import os
 import stat
+import time
 from pathlib import Path
 
 from rollout_traces.private_files import FOLDER_MODE, make_folder
@@ -60,3 +61,44 @@ def shared_group() -> int | None:
 def allowed_mode() -> int:
     """The bits of a file's mode that may be set: those of the owner, with a group also its own for reading."""
     return stat.S_IRWXU if shared_group() is None else 0o7750
+
+
+LOOK_EVERY = 10.0
+"""Seconds for which an answer holds."""
+
+
+class DiskUse:
+    """Bytes of a local project: its database and the files that Trackio keeps next to it.
+
+    Args:
+        project: Trackio project.
+    """
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._bytes = 0
+        self._looked_at: float | None = None
+
+    def bytes(self) -> int:
+        """The bytes, measured every ten seconds at most."""
+        now = time.monotonic()
+        if self._looked_at is None or now - self._looked_at >= LOOK_EVERY:
+            self._looked_at = now
+            self._bytes = self._look()
+        return self._bytes
+
+    def _look(self) -> int:
+        import trackio.utils
+
+        root, name = Path(trackio.utils.TRACKIO_DIR), trackio.utils.canonical_project_name(self._project)
+        files = list(root.glob(f"{name}.db*"))
+        for folder in (root / "media" / name, root / "traces" / name):
+            files += folder.rglob("*")
+        return sum(_size(path) for path in files)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

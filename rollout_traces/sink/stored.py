@@ -6,16 +6,19 @@ which a local project, a self-hosted server and a Space all answer.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from rollout_traces.packed_batch import StepKey
-from rollout_traces.sink.local_database import LocalDatabase
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
 
 PAGE = 5000
@@ -339,3 +342,63 @@ def _remote_query(run: Any) -> Query:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+TIMEOUT = 30.0
+"""Seconds to wait for whoever has locked the database."""
+
+
+class LocalDatabase:
+    """Answers SQL that only reads.
+
+    Args:
+        path: the database; it may be removed and made again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+
+    def __call__(self, sql: str) -> list[dict[str, Any]]:
+        """The rows of an answer.
+
+        Raises:
+            FileNotFoundError: there is no such database.
+            ValueError: it cannot be read now.
+        """
+        with self._lock:
+            stat = self._path.stat()
+            if self._opened != (stat.st_dev, stat.st_ino):
+                self._open()
+                self._opened = stat.st_dev, stat.st_ino
+            assert self._connection is not None
+            try:
+                return [dict(row) for row in self._connection.execute(sql).fetchall()]
+            except sqlite3.DatabaseError as error:
+                self._close()
+                raise ValueError(str(error)) from error
+
+    def close(self) -> None:
+        """Closes the connection; another question opens one again."""
+        with self._lock:
+            self._close()
+
+    def _open(self) -> None:
+        self._close()
+        try:
+            self._connection = sqlite3.connect(
+                self._path, timeout=TIMEOUT, isolation_level=None, check_same_thread=False
+            )
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA query_only = 1")
+        except sqlite3.Error as error:
+            self._close()
+            raise ValueError(str(error)) from error
+
+    def _close(self) -> None:
+        connection, self._connection, self._opened = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import tempfile
 import time
 import weakref
 from collections import deque
@@ -18,18 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from rollout_traces.flags import Alert
 from rollout_traces.plain_values import plain
-from rollout_traces.sink.disk_use import DiskUse
-from rollout_traces.sink.earlier_configs import with_earlier
+from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.histogram import binned
-from rollout_traces.sink.home import make_trackio_folder
-from rollout_traces.sink.images import saved_images
+from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
 from rollout_traces.trace.conversion import ATTEMPT_KEY, DETAILS_KEY, TraceRecord
-from rollout_traces.trace.images import IMAGES_KEY
+from rollout_traces.trace.images import IMAGES_KEY, TraceImage
 
 log = logging.getLogger("rollout_traces")
 
@@ -349,3 +349,65 @@ def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:
     if images:
         next(span[DETAILS_KEY] for span in spans if DETAILS_KEY in span)[IMAGES_KEY] = list(images)
     return trackio.Trace(messages=plain(record.messages), metadata=plain(record.metadata), spans=spans)
+
+
+MOST = 50
+"""Earlier configs that are kept, the newest ones."""
+log = logging.getLogger(__name__)
+
+
+def with_earlier(config: dict[str, Any], project: str, name: str | None) -> dict[str, Any]:
+    """A config with those of the run's earlier attempts, where Trackio's local store has them.
+
+    Args:
+        config: of the attempt that begins.
+        project: the project.
+        name: the run that it may resume; None for a new one.
+    """
+    if name is None:
+        return config
+    try:
+        from trackio.sqlite_storage import SQLiteStorage
+
+        before = dict(SQLiteStorage.get_run_config(project, name) or {})
+        if not before:
+            return config
+        earlier = orjson.loads(before.pop(EARLIER_KEY, "[]"))
+        return {**config, EARLIER_KEY: orjson.dumps([*earlier, before][-MOST:]).decode()}
+    except Exception:
+        log.warning(
+            "the settings of earlier attempts of run %s cannot be read and are not kept", name, exc_info=True
+        )
+        return config
+
+
+log = logging.getLogger("rollout_traces")
+
+
+def saved_images(images: Sequence[TraceImage], run: Any, step: int) -> list[Any]:
+    """Images in Trackio's media folder of the run.
+
+    Args:
+        images: the images.
+        run: a `trackio.Run`.
+        step: the step that they are of.
+
+    Returns:
+        A `trackio.Image` each, or `{"left_out": sentence}`.
+    """
+    return [{"left_out": image.left_out} if image.left_out else _saved(image, run, step) for image in images]
+
+
+def _saved(image: TraceImage, run: Any, step: int) -> Any:
+    import trackio
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"image.{image.suffix}"
+            path.write_bytes(image.data)
+            media = trackio.Image(path)
+            media._save(run.project, run.name, step)
+    except Exception as error:  # noqa: BLE001  a full disk or a changed Trackio must not take the trace; said in it
+        log.warning("an image of step %d was not saved: %r", step, error)
+        return {"left_out": f"it could not be saved: {error}"}
+    return media

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.environment import read_environment, typed_value
 from rollout_traces.settings.logger_options import LoggerOptions, option_names
 from rollout_traces.settings.secrets import stored_config
-from rollout_traces.settings.typed_value import typed_value
 
 log = logging.getLogger("rollout_traces")
 

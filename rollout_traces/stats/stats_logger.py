@@ -25,7 +25,7 @@ from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.metrics import check_keys
 from rollout_traces.settings.key_filter import KeyFilter
-from rollout_traces.stats.completion_printer import CompletionPrinter
+from rollout_traces.stats.commits import StepRule, WindowedAverages
 from rollout_traces.stats.config import (
     StatsLoggerConfig,
     SwanlabConfig,
@@ -34,12 +34,9 @@ from rollout_traces.stats.config import (
     WandBConfig,
     plain_config,
 )
-from rollout_traces.stats.configured_sinks import sink_makers
-from rollout_traces.stats.console import print_scalars
-from rollout_traces.stats.sinks import MissingTracker, ScalarSink
-from rollout_traces.stats.step_rule import StepRule
+from rollout_traces.stats.console import CompletionPrinter, print_scalars
+from rollout_traces.stats.trackers import MissingTracker, ScalarSink, sink_makers
 from rollout_traces.stats.trajectories import canonical
-from rollout_traces.stats.windows import WindowedAverages
 
 __all__ = [
     "StatsLogger",

@@ -11,10 +11,10 @@ import numpy as np
 
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.selection import Selected, SelectionRequest, choose, policy_named
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.selection import Selected, SelectionRequest, choose, policy_named
 
 log = logging.getLogger(__name__)
 

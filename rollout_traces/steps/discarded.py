@@ -12,13 +12,19 @@ import numpy as np
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics.shapes import bounded
 from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.steps.sample_table import prompt_and_completion
+from rollout_traces.steps.sample_table import Decode, prompt_and_completion
 from rollout_traces.terminal_text import one_line
 from rollout_traces.transcript import Transcript
 
 PREVIEW = 120
 """Characters of a prompt that are shown."""
 LONGEST = 5
+
+
+FILTERED = "filtered"
+"""Where a step summary's details hold what was dropped."""
+DECODED = 32
+"""Dropped rollouts of a step that are decoded, the longest first, for their messages and their prompt."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,34 @@ def filter_summary(
         tokens=tokens,
         longest=sorted(dropped, key=lambda record: -record.n_tokens)[:LONGEST],
     )
+
+
+def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) -> dict[str, Any]:
+    """The rollouts dropped before training, for a step summary.
+
+    Args:
+        batch: all rollouts of the step.
+        ledger: their ledger.
+        decode: gives transcripts; None where there is no decoder.
+
+    Returns:
+        `{"filtered": {"summary": ..., "rollouts": [...]}}` as plain values, or nothing when none was dropped.
+    """
+    if "discard_reason" not in ledger.columns:
+        return {}
+    dropped = np.asarray([reason is not None for reason in ledger.get("discard_reason").tolist()], bool)
+    if not dropped.any():
+        return {}
+    rows = np.flatnonzero(dropped & batch.has_tokens)
+    longest = rows[np.argsort(-batch.n_tokens[rows], kind="stable")][:DECODED]
+    transcripts = decode(batch, longest.tolist()) if decode is not None else {}
+    records = filtered_trajectories(batch, ledger, transcripts)
+    return {
+        FILTERED: {
+            "summary": filter_summary(batch, records).as_dict(),
+            "rollouts": [asdict(record) for record in records],
+        }
+    }
 
 
 @dataclass

@@ -33,19 +33,17 @@ from rollout_traces.flags.copied import as_stored
 from rollout_traces.flags.flag import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.ledger.copied_rows import stored_flags, stored_row, with_stored
+from rollout_traces.ledger.given_values import stored_flags, stored_row, with_stored
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.selection import Selected
 from rollout_traces.steps.choosing import StoredStep, choose_rows
-from rollout_traces.steps.discarded import RunningTotals
+from rollout_traces.steps.discarded import RunningTotals, filtered_details
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
-from rollout_traces.steps.row_metadata import details_of, extra_metadata
-from rollout_traces.steps.row_reader import Hide, RowReader
+from rollout_traces.steps.row_reader import Hide, RowReader, details_of, extra_metadata
 from rollout_traces.steps.run_state import LOGGED, RunState, of_trainer
-from rollout_traces.steps.step_files import filtered_details
+from rollout_traces.steps.selection import Selected
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 from rollout_traces.transcript import Transcript

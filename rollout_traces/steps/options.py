@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout_traces.selection import SelectionPolicy, default_policy, policy_named
 from rollout_traces.settings.logger_options import LoggerOptions, for_worker
 from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.steps.selection import SelectionPolicy, default_policy, policy_named
 
 
 @dataclass

@@ -25,7 +25,7 @@ from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.steps.row_reader import Decoder, RowReader
 from rollout_traces.steps.run_state import RunState
-from rollout_traces.steps.step_files import write_all_rows
+from rollout_traces.steps.sample_table import write_all_rows
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 
 log = logging.getLogger(__name__)

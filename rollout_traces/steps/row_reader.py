@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollout_traces.counted_warnings import Warnings
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.steps.images import images_of
-from rollout_traces.steps.redact import Redaction
-from rollout_traces.trace.images import TraceImage
+from rollout_traces.steps.redact import Redact, Redaction
+from rollout_traces.trace.images import TraceImage, image_suffix, read_file
 from rollout_traces.transcript import Transcript
 
 log = logging.getLogger(__name__)
@@ -90,3 +91,101 @@ class RowReader:
 def as_it_is(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Hides nothing."""
     return fields
+
+
+def extra_metadata(batch: PackedBatch, ledger: Ledger, row: int) -> dict[str, Any]:
+    """Metadata of a row that its ledger lacks."""
+    group = ledger.get("group")
+    extras = batch.row_value("extras", row)
+    extras = dict(extras) if isinstance(extras, Mapping) else {}
+    came_without_tokens = not batch.has_tokens[row] and not batch.n_tokens[row]
+    return {
+        "n_tokens": None if came_without_tokens else int(batch.n_tokens[row]),
+        "ids_from": "unobserved" if came_without_tokens else extras.pop("ids_from", None),
+        "group_size": int((group == group[row]).sum()),
+        "train_version": batch.train_version,
+        "response_mask_from": None if came_without_tokens else batch.response_mask_source,
+        "population": batch.n_rows,
+        "parsed_answer": _short(batch.row_value("parsed_answers", row)),
+        "ground_truth": _short(batch.row_value("ground_truths", row)),
+        **{f"extra/{name}": value for name, value in extras.items() if isinstance(value, (str, int, float))},
+    }
+
+
+def details_of(batch: PackedBatch, row: int) -> dict[str, Any]:
+    """Data that only a reader of the whole trace needs."""
+    known = {
+        "timings": batch.row_value("timings", row),
+        "ground_truth": batch.row_value("ground_truths", row),
+        "engine_id": batch.row_value("engine_ids", row),
+        "sample_id": batch.row_value("sample_ids", row),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _short(value: Any, limit: int = 200) -> Any:
+    """Metadata stays small: long answers are cut here and kept whole in the details."""
+    if isinstance(value, (int, float)) or value is None:
+        return value
+    text = str(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+log = logging.getLogger("rollout_traces")
+
+
+def images_of(
+    batch: PackedBatch, row: int, counters: Counter[str], redact: Redact | None = None
+) -> Sequence[TraceImage]:
+    """The images of a row.
+
+    Args:
+        batch: B rollouts.
+        row: the row.
+        counters: `images_left_out`, `images_redacted`, `redact_errors`.
+        redact: sees each image as a message of the role `image` whose content is its path, empty for bytes; an image
+            for which it names anything, or fails, is left out.
+
+    Returns:
+        The images in order, with a sentence in place of each that was left out.
+    """
+    given = batch.row_value("images", row)
+    if not isinstance(given, list):
+        return ()
+    found = []
+    for number, image in enumerate(given, 1):
+        taken = _hidden(image, counters, redact) or _read(image)
+        if taken.left_out:
+            counters["images_left_out"] += 1
+            log.warning("image %d of %s was left out: %s", number, batch.uid(row), taken.left_out)
+        found.append(taken)
+    return found
+
+
+def _hidden(image: Any, counters: Counter[str], redact: Redact | None) -> TraceImage | None:
+    if redact is None:
+        return None
+    path = image.get("path", "") if isinstance(image, Mapping) else ""
+    try:
+        if not any(redact({"role": "image", "content": str(path)})):
+            return None
+        counters["images_redacted"] += 1
+    except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
+        counters["redact_errors"] += 1
+    return TraceImage(left_out="hidden by the run's redact hook.")
+
+
+def _read(image: Any) -> TraceImage:
+    if not isinstance(image, Mapping):
+        return TraceImage(left_out=f"seen {type(image).__name__}. Expected a path or bytes.")
+    try:
+        if "left_out" in image:
+            return TraceImage(left_out=str(image["left_out"]))
+        data = (
+            read_file(str(image["path"]))
+            if "path" in image
+            else base64.b64decode(image["data"], validate=True)
+        )
+        return TraceImage(data, image_suffix(data))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return TraceImage(left_out=str(error) or type(error).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import orjson
 from rollout_traces.encodable import encodable
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import GroupIndex
+from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.transcript import Transcript
 
 COLUMNS = (
@@ -179,3 +180,28 @@ def _storable(value: Any) -> Any:
     if isinstance(value, str):
         return encodable(value)
     return value
+
+
+Decode = Callable[[PackedBatch, Sequence[int]], Mapping[int, Transcript]]
+"""Rows of a batch -> their transcripts; a row that cannot be decoded is absent."""
+
+
+def write_all_rows(folder: str | Path, batch: PackedBatch, ledger: Ledger, decode: Decode) -> Path:
+    """Writes a step's sample table with every row that has tokens, text included.
+
+    Args:
+        folder: of the run.
+        batch: all rollouts of the step.
+        ledger: their ledger.
+        decode: gives transcripts.
+
+    Returns:
+        The file, `<folder>/<split>/<step>.json`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    transcripts = decode(batch, np.flatnonzero(batch.has_tokens).tolist())
+    path = table_path(folder, batch.split, batch.step)
+    write_table(path, sample_table(ledger, transcripts))
+    return path

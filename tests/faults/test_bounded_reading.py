@@ -25,7 +25,7 @@ import random, resource, sys
 from pathlib import Path
 import numpy, pyarrow.parquet, torch
 from rollout_traces.errors import RolloutTracesError
-from rollout_traces.preflight.loading import load_batch
+from rollout_traces.steps.preflight import load_batch
 from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import scan

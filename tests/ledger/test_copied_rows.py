@@ -12,7 +12,7 @@ from rollout_traces.flags.copied import UNSEEN, as_stored
 from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.ledger.copied_rows import with_stored
+from rollout_traces.ledger.given_values import with_stored
 from rollout_traces.packed_batch import PackedBatch
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.ledger.groups import GroupIndex, known_rewards, tie_decided, tied_groups
-from rollout_traces.selection import SelectionRequest
-from rollout_traces.selection.portfolio import portfolio
+from rollout_traces.steps.selection import SelectionRequest, portfolio
 from tests.metrics.builders import make_ledger, of_ledger
 
 CASES = [

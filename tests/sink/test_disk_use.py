@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.sink.disk_use import DiskUse
+from rollout_traces.sink.home import DiskUse
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 

@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rollout_traces.stats.completion_printer import CompletionPrinter, copy_rows
-from rollout_traces.stats.console import mask_line, number, print_scalars, rollout_overview, token_line
+from rollout_traces.stats.console import (
+    CompletionPrinter,
+    copy_rows,
+    mask_line,
+    number,
+    print_scalars,
+    rollout_overview,
+    token_line,
+)
 from rollout_traces.terminal_text import clipped_text, harmless, one_line
 from tests.builders import make_transcript
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer

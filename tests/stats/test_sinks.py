@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from rollout_traces.stats.config import StatsLoggerConfig
-from rollout_traces.stats.configured_sinks import sink_makers
-from rollout_traces.stats.sinks import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink
+from rollout_traces.stats.trackers import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink, sink_makers
 
 
 def test_tensorboard_writes_an_event_file(tmp_path):

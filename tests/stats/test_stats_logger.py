@@ -18,8 +18,8 @@ import torch.multiprocessing as mp
 
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
+from rollout_traces.stats.commits import StepRule
 from rollout_traces.stats.stats_logger import StatsLogger
-from rollout_traces.stats.step_rule import StepRule
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 

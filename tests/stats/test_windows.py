@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rollout_traces.stats.windows import WindowedAverages, is_averaged
+from rollout_traces.stats.commits import WindowedAverages, is_averaged
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import orjson
 
 import rollout_traces as rt
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.steps.step_files import DECODED, filtered_details, write_all_rows
+from rollout_traces.steps.discarded import DECODED, filtered_details
+from rollout_traces.steps.sample_table import write_all_rows
 from tests.builders import make_packed_batch, make_transcript
 
 

@@ -1,13 +1,29 @@
-"""What is kept of a key between two exports: sums, never the tensors they were taken over."""
+"""How the values of a key become one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
-from rollout_traces.stats.tracker.reduce_type import ReduceType
+
+class ReduceType(Enum):
+    """How the values recorded under a key become what is exported."""
+
+    AVG_MIN_MAX = auto()
+    """`key/avg`, `key/min` and `key/max` over the tokens of the denominator."""
+    AVG = auto()
+    """The mean over the tokens of the denominator."""
+    SUM = auto()
+    """The sum over the tokens of the denominator."""
+    MIN = auto()
+    """The smallest value."""
+    MAX = auto()
+    """The largest value."""
+    SCALAR = auto()
+    """The mean of plain numbers, and how many there were under `key__count`."""
 
 
 @dataclass

@@ -12,10 +12,8 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from rollout_traces.extras import extra
-from rollout_traces.stats.tracker.merge import Export, export_totals
-from rollout_traces.stats.tracker.record import StatRecord, Totals, mask_record, value_record
-from rollout_traces.stats.tracker.reduce_type import ReduceType
-from rollout_traces.stats.tracker.reduction import reduce_totals
+from rollout_traces.stats.tracker.merge import Export, export_totals, reduce_totals
+from rollout_traces.stats.tracker.record import ReduceType, StatRecord, Totals, mask_record, value_record
 
 log = logging.getLogger("rollout_traces.stats.tracker")
 TIMING = "timeperf"

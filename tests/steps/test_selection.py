@@ -7,10 +7,16 @@ import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.selection import POLICIES, Selected, choose, default_policy, policy_named
-from rollout_traces.selection.fixed_prompts import fixed_prompts
-from rollout_traces.selection.portfolio import portfolio
-from tests.selection.builders import make_ledger, make_request
+from rollout_traces.steps.selection import (
+    POLICIES,
+    Selected,
+    choose,
+    default_policy,
+    fixed_prompts,
+    policy_named,
+    portfolio,
+)
+from tests.steps.selection_builders import make_ledger, make_request
 
 
 class TestEveryPolicy:

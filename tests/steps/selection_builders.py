@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.selection import SelectionRequest
+from rollout_traces.steps.selection import SelectionRequest
 
 
 def make_ledger(n_groups: int = 64, group_size: int = 8, seed: int = 0, **columns: Any) -> Ledger:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.ledger.columns import NULL_INT
-from rollout_traces.selection.portfolio import portfolio
-from tests.selection.builders import make_ledger, make_request
+from rollout_traces.steps.selection import portfolio
+from tests.steps.selection_builders import make_ledger, make_request
 
 
 def rows_by_kind(selected):

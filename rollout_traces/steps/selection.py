@@ -1,14 +1,125 @@
-"""The default: a fair sample, a whole group, contrasts, alarms and what was thrown away."""
+"""How a cap is spent: what a policy sees and what it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 
+from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.groups import GroupIndex, known_rewards, reward_failed, tie_decided, tied_groups
-from rollout_traces.selection.base import Selected, SelectionRequest
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One row that becomes a trace.
+
+    Attributes:
+        row: its row in the hand-over.
+        selected_by: why: `random`, `best`, `worst`, `alarm:longest`, ...
+        probability: chance of the row having been chosen, for `random` ones the share they stand for.
+    """
+
+    row: int
+    selected_by: str
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionRequest:
+    """What a policy sees.
+
+    Attributes:
+        ledger: every row of the hand-over, flags included.
+        limit: how many rows may be chosen: the cap less what earlier calls of the step took.
+        seed: what random choices are drawn from; equal seeds choose equally.
+        traced_prompts: prompt key -> number of times it was traced before in this run.
+        step: the trainer's global step.
+        split: `rollout` or `eval-rollout`.
+    """
+
+    ledger: Ledger
+    limit: int
+    seed: int
+    traced_prompts: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0
+    split: str = "rollout"
+
+    def generator(self) -> np.random.Generator:
+        """A random generator of this run, step and split."""
+        return np.random.default_rng([self.seed, self.step & 0xFFFFFFFF, len(self.split)])
+
+
+class SelectionPolicy(Protocol):
+    """Chooses at most `request.limit` different rows."""
+
+    def __call__(self, request: SelectionRequest) -> Sequence[Selected]:
+        """Chooses rows, in the order they should be logged."""
+        ...
+
+
+def first(request: SelectionRequest) -> list[Selected]:
+    """Takes the first rows as they were handed over."""
+    return [Selected(row, "first", 1.0) for row in range(min(request.limit, request.ledger.n_rows))]
+
+
+def random_rows(request: SelectionRequest) -> list[Selected]:
+    """Draws rows uniformly without replacement; each row's chance is limit / rows."""
+    n = request.ledger.n_rows
+    take = max(min(request.limit, n), 0)
+    rows: list[int] = request.generator().permutation(n)[:take].tolist()
+    return [Selected(row, "random", take / n) for row in sorted(rows)]
+
+
+def extremes(request: SelectionRequest) -> list[Selected]:
+    """Takes the highest and the lowest rewards in turn; rows without a reward come last.
+
+    Equal rewards keep the order handed over.
+    """
+    reward = request.ledger.get("reward").astype(np.float64)
+    known = np.flatnonzero(np.isfinite(reward))
+    ascending = known[np.argsort(reward[known], kind="stable")].tolist()
+    descending = known[np.argsort(-reward[known], kind="stable")].tolist()
+    chosen: dict[int, str] = {}
+    for best, worst in zip(descending, ascending, strict=True):
+        chosen.setdefault(best, "best")
+        chosen.setdefault(worst, "worst")
+    for row in np.flatnonzero(~np.isfinite(reward)).tolist():
+        chosen[row] = "no reward"
+    return [Selected(row, reason, 1.0) for row, reason in list(chosen.items())[: request.limit]]
+
+
+def fixed_prompts(request: SelectionRequest) -> list[Selected]:
+    """Takes the prompts with the lowest hash of (prompt key, seed).
+
+    As long as a prompt is handed over it keeps its place, so that a reader meets the same prompts at
+    every evaluation. Each prompt gives its first sample before any gives its second.
+    """
+    keys = request.ledger.get("prompt_key").tolist()
+    take = min(request.limit, len(keys))
+    seen: dict[str, int] = {}
+    places = []
+    for row, key in enumerate(keys):
+        prompt = f"row {row}" if key is None else str(key)
+        sample = seen[prompt] = seen.get(prompt, -1) + 1
+        places.append((sample, _place(prompt, request.seed), row))
+    share = take / len(keys) if keys else 0.0
+    return [Selected(row, "fixed_prompts", share) for _, _, row in sorted(places)[:take]]
+
+
+def _place(prompt: str, seed: int) -> bytes:
+    salt = (seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+    return hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8, salt=salt).digest()
+
+
+def all_rows(request: SelectionRequest) -> list[Selected]:
+    """Takes every row; the cap then only says whether traces are wanted at all."""
+    return [Selected(row, "all", 1.0) for row in range(request.ledger.n_rows)]
+
 
 PASS_RATE_BANDS = 3
 
@@ -182,3 +293,96 @@ def _in_turn(queues: list[list]) -> Iterator:
     """The first of each queue, then the second of each, and so on."""
     for depth in range(max(map(len, queues), default=0)):
         yield from (queue[depth] for queue in queues if depth < len(queue))
+
+
+POLICIES: Mapping[str, SelectionPolicy] = {
+    "portfolio": portfolio,
+    "fixed_prompts": fixed_prompts,
+    "first": first,
+    "random": random_rows,
+    "extremes": extremes,
+    "all": all_rows,
+}
+"""The policies that `RolloutLogger(selection=...)` knows by name."""
+
+
+def policy_named(selection: str | Callable[[SelectionRequest], Any]) -> SelectionPolicy:
+    """The policy of a name.
+
+    Args:
+        selection: a key of `POLICIES`, or a callable, which is returned as it is. It may answer with
+            `Selected` values or with plain row numbers.
+
+    Raises:
+        ConfigError: no policy has that name.
+    """
+    if not isinstance(selection, str):
+        return cast(SelectionPolicy, selection)
+    if selection not in POLICIES:
+        raise ConfigError(
+            f"selection: seen {selection!r}. Expected one of {', '.join(POLICIES)}, or a callable that takes "
+            "a SelectionRequest and returns row numbers."
+        )
+    return POLICIES[selection]
+
+
+def default_policy(split: str) -> SelectionPolicy:
+    """`fixed_prompts` for evaluation, so that the same prompts are seen every time; `portfolio` for training."""
+    return fixed_prompts if split.startswith("eval") else portfolio
+
+
+def choose(policy: SelectionPolicy, request: SelectionRequest) -> list[Selected]:
+    """Applies a policy and holds it to its promise.
+
+    Args:
+        policy: the policy.
+        request: what it may see. A limit of 0 or less, or no rows, chooses nothing; for `all` the limit
+            is the number of rows.
+
+    Returns:
+        Different rows, at most `request.limit` of them; what a policy answers beyond that is cut.
+
+    Raises:
+        ConfigError: the answer is not a sequence of rows of the hand-over.
+    """
+    n = request.ledger.n_rows
+    if request.limit <= 0 or n == 0:
+        return []
+    if policy is all_rows:
+        request = replace(request, limit=n)
+    chosen: dict[int, Selected] = {}
+    for answer in _answers(policy, request):
+        selected = _checked(policy, answer)
+        if not 0 <= selected.row < n:
+            raise ConfigError(
+                f"selection {_name(policy)}: seen row {selected.row}. Expected rows from 0 to {n - 1}."
+            )
+        chosen.setdefault(selected.row, selected)
+    return list(chosen.values())[: request.limit]
+
+
+def _answers(policy: SelectionPolicy, request: SelectionRequest) -> Iterable[Any]:
+    answers = policy(request)
+    if not isinstance(answers, Iterable):
+        raise ConfigError(
+            f"selection {_name(policy)}: seen {type(answers).__name__}. Expected a sequence of row numbers."
+        )
+    return answers
+
+
+def _checked(policy: SelectionPolicy, answer: Any) -> Selected:
+    try:
+        given = answer if isinstance(answer, Selected) else Selected(answer, _name(policy), 1.0)
+        row = int(given.row)
+        if row != given.row:
+            raise ValueError(f"row {given.row!r} is no row number")
+        return Selected(row, str(given.selected_by), float(given.probability))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"selection {_name(policy)}: seen {answer!r} ({type(answer).__name__}). Expected a row number, or Selected with a row number, a "
+            "reason and a probability."
+        ) from error
+
+
+def _name(policy: SelectionPolicy) -> str:
+    return getattr(policy, "__name__", type(policy).__name__)

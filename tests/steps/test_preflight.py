@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import rollout_traces as rt
 from rollout_traces.cli.check import register
 from rollout_traces.errors import BatchError
-from rollout_traces.preflight.loading import load_batch
+from rollout_traces.steps.preflight import load_batch
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 
