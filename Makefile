@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SYNC := UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --frozen --inexact --quiet
 PYTEST := $(BIN)/python -m pytest
+PRETTIER := npx --yes prettier@3.10.1
+SCRIPTS := "rollout_traces/inspector/**/*.js" "tests/inspector/js/*.mjs"
 JOBS ?= 2
 SERVE ?= 1
 DEMO_ARGS ?=
@@ -24,9 +26,10 @@ example: .venv/.demo ## trains the run that `show --example` opens anew, and wri
 
 test: lint types unit ## everything but the slow suites: lint, types, unit, Trackio, browser
 
-lint: .venv/.test ## ruff: lint and format
+lint: .venv/.test ## ruff and prettier: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(PRETTIER) --check $(SCRIPTS)
 
 types: .venv/.test ## mypy
 	$(BIN)/mypy
@@ -61,9 +64,10 @@ contract: .venv/.test ## what is read back of Trackio, with another version of i
 benchmarks: .venv/.test ## every benchmark, with its baseline
 	for name in decode metrics flags logging store inspector; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-format: .venv/.test ## ruff: format and sort
+format: .venv/.test ## ruff and prettier: format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(PRETTIER) --write $(SCRIPTS)
 
 clean: ## removes the environments and caches
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts

@@ -43,17 +43,23 @@ export function button(label, onclick, props = {}) {
 }
 
 export function copyButton(getText, label = "copy") {
-  const node = button(label, async event => {
-    event.stopPropagation();
-    const text = await getText();
-    try {
-      await navigator.clipboard.writeText(text);
-      node.textContent = "copied";
-    } catch {
-      node.textContent = "blocked by the browser";
-    }
-    setTimeout(() => { node.textContent = label; }, 1200);
-  }, { class: "rt-ghost", title: "Copy to the clipboard" });
+  const node = button(
+    label,
+    async event => {
+      event.stopPropagation();
+      const text = await getText();
+      try {
+        await navigator.clipboard.writeText(text);
+        node.textContent = "copied";
+      } catch {
+        node.textContent = "blocked by the browser";
+      }
+      setTimeout(() => {
+        node.textContent = label;
+      }, 1200);
+    },
+    { class: "rt-ghost", title: "Copy to the clipboard" },
+  );
   return node;
 }
 
@@ -66,6 +72,10 @@ export function debounce(wait, action) {
 }
 
 export function notice(kind, title, ...body) {
-  return h("div", { class: `rt-notice rt-notice-${kind}`, role: kind === "error" ? "alert" : "note" },
-    h("strong", null, title), body.map(part => h("p", null, part)));
+  return h(
+    "div",
+    { class: `rt-notice rt-notice-${kind}`, role: kind === "error" ? "alert" : "note" },
+    h("strong", null, title),
+    body.map(part => h("p", null, part)),
+  );
 }

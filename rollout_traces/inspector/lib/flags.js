@@ -3,7 +3,10 @@
 export const SEVERITIES = ["error", "warn", "info"];
 
 export function bySeverity(a, b) {
-  const rank = flag => { const at = SEVERITIES.indexOf(flag.severity); return at < 0 || flag.usual ? SEVERITIES.length : at; };
+  const rank = flag => {
+    const at = SEVERITIES.indexOf(flag.severity);
+    return at < 0 || flag.usual ? SEVERITIES.length : at;
+  };
   return rank(a) - rank(b);
 }
 
@@ -12,7 +15,15 @@ export function bySeverity(a, b) {
 export function grouped(flags) {
   const byName = new Map();
   for (const flag of flags) {
-    if (!byName.has(flag.name)) byName.set(flag.name, { name: flag.name, severity: flag.severity, message: flag.message, cause: flag.cause ?? null, usual: flag.usual === true, flags: [] });
+    if (!byName.has(flag.name))
+      byName.set(flag.name, {
+        name: flag.name,
+        severity: flag.severity,
+        message: flag.message,
+        cause: flag.cause ?? null,
+        usual: flag.usual === true,
+        flags: [],
+      });
     byName.get(flag.name).flags.push(flag);
   }
   const all = [...byName.values()].sort(bySeverity);

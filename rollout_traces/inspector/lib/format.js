@@ -9,7 +9,12 @@ export function number(value, digits = 4) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(value.toExponential(Math.max(digits - 2, 1)));
   const places = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
-  return minus(value.toFixed(places).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, ""));
+  return minus(
+    value
+      .toFixed(places)
+      .replace(/(\.\d*?)0+$/, "$1")
+      .replace(/\.$/, ""),
+  );
 }
 
 export function signed(value) {
@@ -20,7 +25,10 @@ export function signed(value) {
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "\u2013";
   const value = share * 100;
-  return (value !== 0 && Math.abs(value) < 1 ? value.toFixed(2) : value.toFixed(value < 10 ? 1 : 0)).replace(/\.0+$/, "") + "%";
+  return (
+    (value !== 0 && Math.abs(value) < 1 ? value.toFixed(2) : value.toFixed(value < 10 ? 1 : 0)).replace(/\.0+$/, "") +
+    "%"
+  );
 }
 
 export function compact(value) {

@@ -6,7 +6,8 @@ import { inert } from "./text.js";
 
 export const DEEPEST = 40;
 export const MOST_COMMANDS = 400;
-const TAKES_ARGUMENT = /^\\(?:[dtc]?frac|sqrt|[dt]?binom|boxed|(?:over|under)(?:line|brace|set)|stackrel|(?:wide)?(?:hat|tilde)|bar|vec|d{1,3}ot|math[a-z]+|text[a-z]*|operatorname|left|begin|color|tag|phantom|not)$/;
+const TAKES_ARGUMENT =
+  /^\\(?:[dtc]?frac|sqrt|[dt]?binom|boxed|(?:over|under)(?:line|brace|set)|stackrel|(?:wide)?(?:hat|tilde)|bar|vec|d{1,3}ot|math[a-z]+|text[a-z]*|operatorname|left|begin|color|tag|phantom|not)$/;
 const TOKEN = /\\(?:[a-zA-Z]+|[^])|[{}^_]/g;
 
 let loading = null;
@@ -26,8 +27,10 @@ export function measure(text) {
     last = match.index + token.length;
     if (between > 0 && text.slice(match.index - between, match.index).trim()) pending = 0;
     if (token === "{" || token === "\\left" || token === "\\begin") open++;
-    else if (token === "}" || token === "\\right" || token === "\\end") { open = Math.max(open - 1, 0); pending = 0; }
-    else if (token === "^" || token === "_" || TAKES_ARGUMENT.test(token)) pending++;
+    else if (token === "}" || token === "\\right" || token === "\\end") {
+      open = Math.max(open - 1, 0);
+      pending = 0;
+    } else if (token === "^" || token === "_" || TAKES_ARGUMENT.test(token)) pending++;
     else pending = 0;
     if (token.length > 1) commands++;
     deepest = Math.max(deepest, open + pending);
@@ -47,14 +50,24 @@ export function loadKatex() {
   if (!loading) {
     const root = (window.gradio_config?.root || "").replace(/\/$/, "") + "/";
     document.head.append(h("link", { rel: "stylesheet", href: root + where[1] }));
-    loading = import(root + where[0]).then(module => { katex = module.default; return katex; }, () => null);
+    loading = import(root + where[0]).then(
+      module => {
+        katex = module.default;
+        return katex;
+      },
+      () => null,
+    );
   }
   return loading;
 }
 
 // A node that holds the formula as it was written until `draw` replaces it.
 export function formula({ text, source, display }) {
-  const node = h(display ? "div" : "span", { class: display ? "rt-math rt-math-block" : "rt-math", dir: "ltr" }, inert(source));
+  const node = h(
+    display ? "div" : "span",
+    { class: display ? "rt-math rt-math-block" : "rt-math", dir: "ltr" },
+    inert(source),
+  );
   node.rtFormula = { text, display };
   return node;
 }
@@ -65,7 +78,15 @@ export function draw(node) {
   const drawn = document.createElement("span");
   try {
     if (!drawable(text)) throw new RangeError("too deep");
-    katex.render(text, drawn, { displayMode: Boolean(display), throwOnError: true, trust: false, strict: false, maxExpand: 300, maxSize: 20, output: "html" });
+    katex.render(text, drawn, {
+      displayMode: Boolean(display),
+      throwOnError: true,
+      trust: false,
+      strict: false,
+      maxExpand: 300,
+      maxSize: 20,
+      output: "html",
+    });
     node.replaceChildren(...drawn.childNodes);
     node.classList.add("rt-math-drawn");
   } catch {

@@ -20,20 +20,51 @@ export function listenToKeys() {
 export function toggleTheme() {
   const theme = document.documentElement.dataset.rtTheme === "dark" ? "light" : "dark";
   document.documentElement.dataset.rtTheme = theme;
-  try { localStorage.setItem("rt-theme", theme); } catch { /* a private window keeps it for this page alone */ }
+  try {
+    localStorage.setItem("rt-theme", theme);
+  } catch {
+    /* a private window keeps it for this page alone */
+  }
 }
 
 export function showHelp() {
   document.querySelector(".rt-help")?.remove();
-  const sections = Map.groupBy ? Map.groupBy(listed(state.get().page), entry => entry.section) : grouped(listed(state.get().page));
+  const sections = Map.groupBy
+    ? Map.groupBy(listed(state.get().page), entry => entry.section)
+    : grouped(listed(state.get().page));
   const name = key => ({ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" })[key] || key;
-  const dialog = h("dialog", { class: "rt-dialog rt-help", "data-testid": "help" },
-    h("div", { class: "rt-help-head" }, h("h2", null, "Keyboard"), button("close", () => dialog.close(), { class: "rt-ghost" })),
-    h("div", { class: "rt-help-grid" }, [...sections].map(([section, entries]) => [
-      h("h3", null, section),
-      entries.map(entry => h("div", { class: "rt-help-row" }, h("span", null, entry.meaning), h("span", null, entry.keys.map((key, i) => [i ? " " : null, h("kbd", null, name(key))])))),
-    ])));
-  dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
+  const dialog = h(
+    "dialog",
+    { class: "rt-dialog rt-help", "data-testid": "help" },
+    h(
+      "div",
+      { class: "rt-help-head" },
+      h("h2", null, "Keyboard"),
+      button("close", () => dialog.close(), { class: "rt-ghost" }),
+    ),
+    h(
+      "div",
+      { class: "rt-help-grid" },
+      [...sections].map(([section, entries]) => [
+        h("h3", null, section),
+        entries.map(entry =>
+          h(
+            "div",
+            { class: "rt-help-row" },
+            h("span", null, entry.meaning),
+            h(
+              "span",
+              null,
+              entry.keys.map((key, i) => [i ? " " : null, h("kbd", null, name(key))]),
+            ),
+          ),
+        ),
+      ]),
+    ),
+  );
+  dialog.addEventListener("click", event => {
+    if (event.target === dialog) dialog.close();
+  });
   document.body.append(dialog);
   dialog.showModal();
 }

@@ -11,15 +11,25 @@ const SPACE = "[\\s\u00b7\u21b5]+";
 const SPACES = /[\s\u00b7\u21b5]+/;
 
 export function terms(text) {
-  const found = [...text.slice(0, LONGEST_QUERY).matchAll(/"([^"]+)"|(\S+)/g)].map(match => (match[1] || match[2]).replace(/^"/, "").trim());
+  const found = [...text.slice(0, LONGEST_QUERY).matchAll(/"([^"]+)"|(\S+)/g)].map(match =>
+    (match[1] || match[2]).replace(/^"/, "").trim(),
+  );
   return found.filter(term => term.length > 1 || term > "\u2e80").slice(0, MOST_TERMS);
 }
 
 // One expression for all terms; white space in a phrase stands for any, also for its marks. Words hold none of
 // it, so there is one way to match a text, and its length is bounded by the query's.
 export function expression(wanted) {
-  const escaped = term => term.split(SPACES).filter(Boolean).map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(SPACE);
-  const patterns = [...wanted].sort((a, b) => b.length - a.length).map(escaped).filter(Boolean);
+  const escaped = term =>
+    term
+      .split(SPACES)
+      .filter(Boolean)
+      .map(word => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"))
+      .join(SPACE);
+  const patterns = [...wanted]
+    .sort((a, b) => b.length - a.length)
+    .map(escaped)
+    .filter(Boolean);
   return new RegExp(patterns.join("|") || "(?!)", "gi");
 }
 
@@ -57,7 +67,10 @@ export class Marks {
   // text: what was searched for; phrase: one that the analysis found.
   set(text, phrase = "") {
     const can = typeof CSS !== "undefined" && CSS.highlights;
-    this.wanted = [can && text ? expression(terms(text)) : null, can && phrase ? phraseExpression(phrase) : null].filter(Boolean);
+    this.wanted = [
+      can && text ? expression(terms(text)) : null,
+      can && phrase ? phraseExpression(phrase) : null,
+    ].filter(Boolean);
     this.at = -1;
     this.observer.disconnect();
     if (this.wanted.length) this.observer.observe(this.root, { childList: true, subtree: true });
@@ -118,7 +131,11 @@ function joined(root) {
     const node = walker.currentNode;
     const inside = node.parentElement.closest(BLOCK);
     if (!inside) continue;
-    if (inside !== block) { parts.push("\u0000"); at += 1; block = inside; }
+    if (inside !== block) {
+      parts.push("\u0000");
+      at += 1;
+      block = inside;
+    }
     nodes.push(node);
     starts.push(at);
     parts.push(node.data);

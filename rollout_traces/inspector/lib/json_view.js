@@ -12,7 +12,8 @@ const LONGEST_PARSED = 2_000_000;
 // The value a text holds, or undefined: not JSON, or nested beyond what is worth folding.
 export function parsed(text) {
   const start = text.search(/\S/);
-  if (start < 0 || !"[{".includes(text[start]) || text.length > LONGEST_PARSED || nesting(text) > MOST_NESTED) return undefined;
+  if (start < 0 || !"[{".includes(text[start]) || text.length > LONGEST_PARSED || nesting(text) > MOST_NESTED)
+    return undefined;
   try {
     return JSON.parse(text);
   } catch {
@@ -30,8 +31,9 @@ export function nesting(text) {
       if (code === 92) i++;
       else if (code === 34) quoted = false;
     } else if (code === 34) quoted = true;
-    else if (code === 91 || code === 123) { if (++depth > deepest) deepest = depth; }
-    else if (code === 93 || code === 125) depth--;
+    else if (code === 91 || code === 123) {
+      if (++depth > deepest) deepest = depth;
+    } else if (code === 93 || code === 125) depth--;
   }
   return deepest;
 }
@@ -44,7 +46,8 @@ export function sizeOf(value) {
 
 // A parsed value: indented where it is short, else a tree that unfolds.
 export function jsonView(value) {
-  if (JSON.stringify(value).length <= SHORT) return h("pre", { class: "rt-code", tabindex: "0" }, h("code", null, inert(JSON.stringify(value, null, 2))));
+  if (JSON.stringify(value).length <= SHORT)
+    return h("pre", { class: "rt-code", tabindex: "0" }, h("code", null, inert(JSON.stringify(value, null, 2))));
   return h("div", { class: "rt-json rt-code", testid: "json", dir: "ltr" }, entries(value));
 }
 
@@ -53,7 +56,11 @@ function entries(value, from = 0) {
   const shown = all.slice(from, from + MOST_SHOWN).map(([key, each]) => entry(key, each));
   const left = all.length - from - MOST_SHOWN;
   if (left > 0) {
-    const more = h("button", { type: "button", class: "rt-ghost", onclick: () => more.replaceWith(...entries(value, from + MOST_SHOWN)) }, `${number(left)} more`);
+    const more = h(
+      "button",
+      { type: "button", class: "rt-ghost", onclick: () => more.replaceWith(...entries(value, from + MOST_SHOWN)) },
+      `${number(left)} more`,
+    );
     shown.push(more);
   }
   return shown;
@@ -64,16 +71,42 @@ function entry(key, value) {
   const short = value === null || typeof value !== "object" ? null : JSON.stringify(value);
   if (short === null) return h("div", { class: "rt-json-leaf" }, name, leaf(value));
   if (short.length <= 80) return h("div", { class: "rt-json-leaf" }, name, inert(short));
-  const node = h("details", null, h("summary", null, name, h("span", { class: "rt-faint" }, `${Array.isArray(value) ? "[…]" : "{…}"} ${sizeOf(value)}`)));
-  node.addEventListener("toggle", () => { if (node.open && node.children.length === 1) node.append(...entries(value)); });
+  const node = h(
+    "details",
+    null,
+    h(
+      "summary",
+      null,
+      name,
+      h("span", { class: "rt-faint" }, `${Array.isArray(value) ? "[…]" : "{…}"} ${sizeOf(value)}`),
+    ),
+  );
+  node.addEventListener("toggle", () => {
+    if (node.open && node.children.length === 1) node.append(...entries(value));
+  });
   return node;
 }
 
 function leaf(value) {
   const text = String(value);
-  const shown = h("span", { class: typeof value === "string" ? "rt-json-text" : "rt-json-value", dir: "auto" }, inert(text.slice(0, SHORT)));
+  const shown = h(
+    "span",
+    { class: typeof value === "string" ? "rt-json-text" : "rt-json-value", dir: "auto" },
+    inert(text.slice(0, SHORT)),
+  );
   if (text.length > SHORT) {
-    const more = h("button", { type: "button", class: "rt-ghost", onclick: () => { shown.textContent = inert(text); more.remove(); } }, `all ${number(text.length)} characters`);
+    const more = h(
+      "button",
+      {
+        type: "button",
+        class: "rt-ghost",
+        onclick: () => {
+          shown.textContent = inert(text);
+          more.remove();
+        },
+      },
+      `all ${number(text.length)} characters`,
+    );
     return [shown, more];
   }
   return shown;

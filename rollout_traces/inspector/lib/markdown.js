@@ -22,7 +22,10 @@ export function* blocksOf(text, depth = 0) {
   let paragraph = [];
   for (let at = 0; at < page.lines.length; at++) {
     const found = blockAt(page, at, depth);
-    if (!found && page.lines[at].trim()) { paragraph.push(page.lines[at]); continue; }
+    if (!found && page.lines[at].trim()) {
+      paragraph.push(page.lines[at]);
+      continue;
+    }
     if (paragraph.length) yield asParagraph(paragraph);
     paragraph = [];
     if (found) {
@@ -47,7 +50,8 @@ class Lines {
   endingWith(mark, from) {
     if (!this.closing.has(mark)) {
       const next = new Int32Array(this.lines.length + 1).fill(-1);
-      for (let i = this.lines.length - 1; i >= 0; i--) next[i] = this.lines[i].trimEnd().endsWith(mark) ? i : next[i + 1];
+      for (let i = this.lines.length - 1; i >= 0; i--)
+        next[i] = this.lines[i].trimEnd().endsWith(mark) ? i : next[i + 1];
       this.closing.set(mark, next);
     }
     return this.closing.get(mark)[Math.min(from, this.lines.length)];
@@ -61,10 +65,13 @@ function blockAt(page, at, depth) {
   const indent = indentOf(line);
   const rest = line.slice(indent);
   if (!rest) return null;
-  return (indent <= 3 && (fence(lines, at, rest) || heading(rest, at) || rule(rest, at)))
-    || formula(page, at) || traceback(lines, at)
-    || (depth < DEEPEST && ((indent <= 3 && quote(lines, at, depth)) || (ITEM.test(rest) && list(lines, at, depth))))
-    || table(lines, at);
+  return (
+    (indent <= 3 && (fence(lines, at, rest) || heading(rest, at) || rule(rest, at))) ||
+    formula(page, at) ||
+    traceback(lines, at) ||
+    (depth < DEEPEST && ((indent <= 3 && quote(lines, at, depth)) || (ITEM.test(rest) && list(lines, at, depth)))) ||
+    table(lines, at)
+  );
 }
 
 function indentOf(line) {
@@ -122,11 +129,15 @@ function rule(rest, at) {
 function formula(page, at) {
   const { lines } = page;
   const start = lines[at].trim();
-  for (const [open, close] of [["$$", "$$"], ["\\[", "\\]"]]) {
+  for (const [open, close] of [
+    ["$$", "$$"],
+    ["\\[", "\\]"],
+  ]) {
     if (!start.startsWith(open)) continue;
     const rest = start.slice(open.length);
     if (rest.includes(close)) {
-      if (!rest.endsWith(close) || rest.length === close.length || rest.indexOf(close) < rest.length - close.length) return null;
+      if (!rest.endsWith(close) || rest.length === close.length || rest.indexOf(close) < rest.length - close.length)
+        return null;
       return asFormula(rest.slice(0, -close.length), start, at);
     }
     const last = page.endingWith(close, at + 1);
@@ -164,18 +175,35 @@ function quote(lines, first, depth) {
 }
 
 function isTableRule(line) {
-  return line.includes("|") && line.includes("-") && line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|").every(cell => TABLE_CELL.test(cell.trim()));
+  return (
+    line.includes("|") &&
+    line.includes("-") &&
+    line
+      .trim()
+      .replace(/^\|/, "")
+      .replace(/\|$/, "")
+      .split("|")
+      .every(cell => TABLE_CELL.test(cell.trim()))
+  );
 }
 
 function cells(line) {
-  return line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|").map(cell => parseInline(cell.trim()));
+  return line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/\|$/, "")
+    .split("|")
+    .map(cell => parseInline(cell.trim()));
 }
 
 function table(lines, first) {
   if (!lines[first].includes("|") || !isTableRule(lines[first + 1] || "")) return null;
   let at = first + 2;
   while (at < lines.length && lines[at].includes("|") && lines[at].trim()) at++;
-  return { block: { kind: "table", head: cells(lines[first]), rows: new Rows(lines.slice(first + 2, at)) }, last: at - 1 };
+  return {
+    block: { kind: "table", head: cells(lines[first]), rows: new Rows(lines.slice(first + 2, at)) },
+    last: at - 1,
+  };
 }
 
 // A table's rows, each read when it is drawn.
@@ -201,7 +229,9 @@ function list(lines, first, depth) {
   const items = [];
   let body = null;
   let at = first;
-  const close = () => { if (body) items.push([...blocksOf(body.join("\n"), depth + 1)]); };
+  const close = () => {
+    if (body) items.push([...blocksOf(body.join("\n"), depth + 1)]);
+  };
   for (; at < lines.length; at++) {
     const line = lines[at];
     const item = itemOf(line);

@@ -91,14 +91,22 @@ class Inline {
   at(start) {
     const { text } = this;
     switch (text[start]) {
-      case "`": return this.code(start);
-      case "$": return this.dollars(start);
-      case "\\": return this.bracketed(start);
-      case "*": return this.strong(start, "*") || this.emphasis(start, "*", this.star);
-      case "_": return this.strong(start, "_") || this.emphasis(start, "_", this.line);
-      case "~": return this.strike(start);
-      case "!": return text[start + 1] === "[" ? this.link(start, start + 1) : null;
-      default: return this.link(start, start);
+      case "`":
+        return this.code(start);
+      case "$":
+        return this.dollars(start);
+      case "\\":
+        return this.bracketed(start);
+      case "*":
+        return this.strong(start, "*") || this.emphasis(start, "*", this.star);
+      case "_":
+        return this.strong(start, "_") || this.emphasis(start, "_", this.line);
+      case "~":
+        return this.strike(start);
+      case "!":
+        return text[start + 1] === "[" ? this.link(start, start + 1) : null;
+      default:
+        return this.link(start, start);
     }
   }
 
@@ -173,7 +181,14 @@ class Inline {
     const { text } = this;
     if (text[start + 1] !== "~" || SPACE.test(text[start + 2] || " ")) return null;
     const stop = this.tilde(start + 2);
-    if (text[stop + 1] !== "~" || stop === start + 2 || stop - start > MOST.strike || this.newline(start) < stop || SPACE.test(text[stop - 1])) return null;
+    if (
+      text[stop + 1] !== "~" ||
+      stop === start + 2 ||
+      stop - start > MOST.strike ||
+      this.newline(start) < stop ||
+      SPACE.test(text[stop - 1])
+    )
+      return null;
     return [{ kind: "strike", inline: this.inner(start + 2, stop) }, stop + 2];
   }
 
@@ -203,7 +218,10 @@ export function parseInline(text, depth = 0) {
   const rules = new Inline(text, depth);
   const nodes = [];
   let plain = [];
-  const flush = () => { if (plain.length) nodes.push({ kind: "text", text: plain.join("") }); plain = []; };
+  const flush = () => {
+    if (plain.length) nodes.push({ kind: "text", text: plain.join("") });
+    plain = [];
+  };
   for (let at = 0; at < text.length;) {
     const found = Math.min(rules.special(at), text.length);
     if (found > at) plain.push(text.slice(at, found));

@@ -21,13 +21,25 @@ function box(...children) {
 function inline(nodes, formulas) {
   return nodes.map(node => {
     switch (node.kind) {
-      case "text": return inert(node.text);
-      case "code": return h("code", null, inert(node.text));
-      case "math": return noted(formula(node), formulas);
-      case "strong": return h("strong", null, inline(node.inline, formulas));
-      case "em": return h("em", null, inline(node.inline, formulas));
-      case "strike": return h("s", null, inline(node.inline, formulas));
-      default: return h("span", { class: "rt-link", title: "Links from rollouts do not open" }, inert(node.text), h("span", { class: "rt-link-to" }, inert(node.address)));
+      case "text":
+        return inert(node.text);
+      case "code":
+        return h("code", null, inert(node.text));
+      case "math":
+        return noted(formula(node), formulas);
+      case "strong":
+        return h("strong", null, inline(node.inline, formulas));
+      case "em":
+        return h("em", null, inline(node.inline, formulas));
+      case "strike":
+        return h("s", null, inline(node.inline, formulas));
+      default:
+        return h(
+          "span",
+          { class: "rt-link", title: "Links from rollouts do not open" },
+          inert(node.text),
+          h("span", { class: "rt-link-to" }, inert(node.address)),
+        );
     }
   });
 }
@@ -40,18 +52,28 @@ function noted(node, formulas) {
 // Appends a block to its parent piece by piece.
 function* append(parent, node, formulas) {
   switch (node.kind) {
-    case "paragraph": return yield* fill(parent, h("p", { dir: "auto" }), node.inline, formulas);
-    case "heading": return yield* fill(parent, h(`h${Math.min(node.level + 2, 6)}`, { dir: "auto" }), node.inline, formulas);
-    case "rule": return void parent.append(h("hr"));
-    case "code": return yield* code(parent, node);
-    case "math": return void parent.append(noted(formula({ ...node, display: true }), formulas));
-    case "quote": return yield* appendAll(attach(parent, h("blockquote", { dir: "auto" })), node.blocks, formulas);
+    case "paragraph":
+      return yield* fill(parent, h("p", { dir: "auto" }), node.inline, formulas);
+    case "heading":
+      return yield* fill(parent, h(`h${Math.min(node.level + 2, 6)}`, { dir: "auto" }), node.inline, formulas);
+    case "rule":
+      return void parent.append(h("hr"));
+    case "code":
+      return yield* code(parent, node);
+    case "math":
+      return void parent.append(noted(formula({ ...node, display: true }), formulas));
+    case "quote":
+      return yield* appendAll(attach(parent, h("blockquote", { dir: "auto" })), node.blocks, formulas);
     case "list": {
-      const list = attach(parent, h(node.ordered ? "ol" : "ul", node.ordered ? { start: node.start, dir: "auto" } : { dir: "auto" }));
+      const list = attach(
+        parent,
+        h(node.ordered ? "ol" : "ul", node.ordered ? { start: node.start, dir: "auto" } : { dir: "auto" }),
+      );
       for (const item of node.items) yield* appendAll(attach(list, h("li", { dir: "auto" })), item, formulas);
       return undefined;
     }
-    default: return yield* table(parent, node, formulas);
+    default:
+      return yield* table(parent, node, formulas);
   }
 }
 
@@ -90,7 +112,9 @@ function size(nodes) {
 }
 
 function cut(node) {
-  return node.kind === "text" && node.text.length > PIECE ? [...pieces(node.text)].map(text => ({ kind: "text", text })) : [node];
+  return node.kind === "text" && node.text.length > PIECE
+    ? [...pieces(node.text)].map(text => ({ kind: "text", text }))
+    : [node];
 }
 
 function* code(parent, node) {
@@ -104,8 +128,20 @@ function* code(parent, node) {
 
 function* table(parent, node, formulas) {
   const body = h("tbody");
-  const cellsOf = (tag, cells) => h("tr", null, cells.map(cell => h(tag, { dir: "auto" }, inline(cell, formulas))));
-  attach(parent, h("div", { class: "rt-table-scroll", tabindex: "0" }, h("table", null, h("thead", null, cellsOf("th", node.head)), body)));
+  const cellsOf = (tag, cells) =>
+    h(
+      "tr",
+      null,
+      cells.map(cell => h(tag, { dir: "auto" }, inline(cell, formulas))),
+    );
+  attach(
+    parent,
+    h(
+      "div",
+      { class: "rt-table-scroll", tabindex: "0" },
+      h("table", null, h("thead", null, cellsOf("th", node.head)), body),
+    ),
+  );
   yield;
   for (const row of node.rows) {
     body.append(cellsOf("td", row));
@@ -132,7 +168,11 @@ function trimmed(piece) {
 }
 
 export function plain(text) {
-  return h("div", { class: "rt-plain", dir: "auto" }, text.length <= PIECE ? inert(text) : [...pieces(text)].map(piece => box(inert(trimmed(piece)))));
+  return h(
+    "div",
+    { class: "rt-plain", dir: "auto" },
+    text.length <= PIECE ? inert(text) : [...pieces(text)].map(piece => box(inert(trimmed(piece)))),
+  );
 }
 
 // The blocks of a text, then the formulas in them once KaTeX is there. What takes too long stays as written,
@@ -150,7 +190,10 @@ function drawBlocks(root, text, options) {
     seen ||= root.isConnected;
     return root.isConnected || !seen;
   };
-  slices.run(blocks(root, text, formulas, () => drawFormulas(root, formulas, options.whole)), { ...options, wanted });
+  slices.run(
+    blocks(root, text, formulas, () => drawFormulas(root, formulas, options.whole)),
+    { ...options, wanted },
+  );
 }
 
 function* blocks(root, text, formulas, then) {
@@ -165,7 +208,8 @@ function* blocks(root, text, formulas, then) {
 }
 
 async function drawFormulas(root, formulas, whole) {
-  if (await loadKatex()) slices.run(drawAll(formulas), { whole, wanted: () => root.isConnected, late: () => leftOver(root, formulas) });
+  if (await loadKatex())
+    slices.run(drawAll(formulas), { whole, wanted: () => root.isConnected, late: () => leftOver(root, formulas) });
 }
 
 function* drawAll(formulas) {
@@ -176,17 +220,31 @@ function* drawAll(formulas) {
 }
 
 function lateButton(label, draw) {
-  const node = button(label, () => { node.remove(); draw(); }, { class: "rt-button rt-late", testid: "draw-anyway" });
+  const node = button(
+    label,
+    () => {
+      node.remove();
+      draw();
+    },
+    { class: "rt-button rt-late", testid: "draw-anyway" },
+  );
   return node;
 }
 
 function asPlain(root, text) {
-  root.replaceChildren(lateButton("Takes too long to draw, so it is plain text. Draw it all the same", () => {
-    root.replaceChildren();
-    drawBlocks(root, text, { whole: Infinity });
-  }), plain(text));
+  root.replaceChildren(
+    lateButton("Takes too long to draw, so it is plain text. Draw it all the same", () => {
+      root.replaceChildren();
+      drawBlocks(root, text, { whole: Infinity });
+    }),
+    plain(text),
+  );
 }
 
 function leftOver(root, formulas) {
-  root.prepend(lateButton(`${number(formulas.length)} more formulas are shown as written. Draw them all the same`, () => drawFormulas(root, formulas, Infinity)));
+  root.prepend(
+    lateButton(`${number(formulas.length)} more formulas are shown as written. Draw them all the same`, () =>
+      drawFormulas(root, formulas, Infinity),
+    ),
+  );
 }

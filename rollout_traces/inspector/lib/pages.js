@@ -59,13 +59,26 @@ export function setPopulation(page, ...parts) {
 // For a page of one step: asks for its population, and sets the newest answer.
 export function populationOfStep(page) {
   const newest = latest();
-  return promise => newest(promise, found => setPopulation(page, kept(found, ` at step ${number(found.step)}`)), () => setPopulation(page));
+  return promise =>
+    newest(
+      promise,
+      found => setPopulation(page, kept(found, ` at step ${number(found.step)}`)),
+      () => setPopulation(page),
+    );
 }
 
 // counts: {n_traced, n_rows or null, chosen_by or null} of a step or of all of them; notes: null for none.
 export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
-  return [h("b", null, n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`),
-    where, notes.filter(Boolean).map(note => ` · ${note}`), chosen_by ? ` · chosen by ${chosen_by}` : ""];
+  return [
+    h(
+      "b",
+      null,
+      n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`,
+    ),
+    where,
+    notes.filter(Boolean).map(note => ` · ${note}`),
+    chosen_by ? ` · chosen by ${chosen_by}` : "",
+  ];
 }
 
 // Flags that are properties of the run and split shown: name -> [[first, last or null]], the steps where rows wear it.

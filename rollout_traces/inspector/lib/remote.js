@@ -24,10 +24,14 @@ export function remote(server) {
 // Why no answer came: Gradio's client keeps what a refusal says to itself.
 async function unanswered(why) {
   const root = (window.gradio_config?.root || document.baseURI).replace(/\/$/, "");
-  const status = await fetch(`${root}/session`, { cache: "no-store" }).then(response => response.status, () => 0);
-  const message = status === 401
-    ? "This session is over, the inspector asks for its token: open the address that `rollout-traces show` printed, or load this page again."
-    : `The inspector does not answer${why}. Is it still running?`;
+  const status = await fetch(`${root}/session`, { cache: "no-store" }).then(
+    response => response.status,
+    () => 0,
+  );
+  const message =
+    status === 401
+      ? "This session is over, the inspector asks for its token: open the address that `rollout-traces show` printed, or load this page again."
+      : `The inspector does not answer${why}. Is it still running?`;
   return new RemoteError({ message, kind: "offline" });
 }
 

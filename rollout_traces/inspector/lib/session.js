@@ -16,22 +16,29 @@ let key = null;
 export async function open() {
   sendKey();
   const token = takeToken();
-  window.addEventListener("hashchange", () => { const given = takeToken(); if (given) signIn(given).then(() => location.reload()); });
+  window.addEventListener("hashchange", () => {
+    const given = takeToken();
+    if (given) signIn(given).then(() => location.reload());
+  });
   if (token !== null) return (await signIn(token)) ? null : "wrong";
-  const kept = key = read();
+  const kept = (key = read());
   if (await isOpen()) return null;
   key = await fromAnotherTab();
-  if (key && await isOpen()) return null;
-  write(key = null);
+  if (key && (await isOpen())) return null;
+  write((key = null));
   return kept ? "over" : "none";
 }
 
 export async function signIn(token) {
-  const answer = await fetch(`${root}/session`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
+  const answer = await fetch(`${root}/session`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ token }),
+  });
   if (!answer.ok) return false;
   const { key: given, ...about } = await answer.json();
   Object.assign(session, about);
-  write(key = given);
+  write((key = given));
   offerToOtherTabs();
   return true;
 }
@@ -68,14 +75,20 @@ function sendKey() {
 }
 
 function read() {
-  try { return sessionStorage.getItem(KEPT); } catch { return key; }
+  try {
+    return sessionStorage.getItem(KEPT);
+  } catch {
+    return key;
+  }
 }
 
 function write(value) {
   try {
     if (value) sessionStorage.setItem(KEPT, value);
     else sessionStorage.removeItem(KEPT);
-  } catch { /* in a frame without storage it holds until the page is left */ }
+  } catch {
+    /* in a frame without storage it holds until the page is left */
+  }
 }
 
 // A link that is opened in a tab of its own has an empty storage: a tab of the same address tells it the key.
@@ -83,8 +96,13 @@ function fromAnotherTab() {
   if (typeof BroadcastChannel === "undefined") return null;
   return new Promise(resolve => {
     const asking = new BroadcastChannel(KEPT);
-    const done = found => { asking.close(); resolve(found); };
-    asking.onmessage = ({ data }) => { if (data?.key) done(data.key); };
+    const done = found => {
+      asking.close();
+      resolve(found);
+    };
+    asking.onmessage = ({ data }) => {
+      if (data?.key) done(data.key);
+    };
     asking.postMessage({ wanted: true });
     setTimeout(() => done(null), ANSWER_WITHIN);
   });
@@ -94,5 +112,7 @@ let offering = null;
 function offerToOtherTabs() {
   if (offering || !key || typeof BroadcastChannel === "undefined") return;
   offering = new BroadcastChannel(KEPT);
-  offering.onmessage = ({ data }) => { if (data?.wanted) offering.postMessage({ key }); };
+  offering.onmessage = ({ data }) => {
+    if (data?.wanted) offering.postMessage({ key });
+  };
 }

@@ -14,29 +14,55 @@ export const inFile = () => Boolean(document.getElementById("rt-held"));
 // call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null in a shared file.
 export function shareButton(call, asked) {
   if (inFile()) return null;
-  return button("share", () => openDialog(call, asked()), { class: "rt-ghost", title: "As one HTML file that opens from disk", testid: "share" });
+  return button("share", () => openDialog(call, asked()), {
+    class: "rt-ghost",
+    title: "As one HTML file that opens from disk",
+    testid: "share",
+  });
 }
 
 function openDialog(call, asked) {
   document.querySelector(".rt-share-dialog")?.remove();
-  const hidden = h("textarea", { class: "rt-input rt-share-hidden", rows: 3, "aria-label": "Texts to hide, one a line", testid: "share-hide" });
+  const hidden = h("textarea", {
+    class: "rt-input rt-share-hidden",
+    rows: 3,
+    "aria-label": "Texts to hide, one a line",
+    testid: "share-hide",
+  });
   const said = h("p", { class: "rt-soft", role: "status" });
-  const dialog = h("dialog", { class: "rt-dialog rt-share-dialog", testid: "share-dialog" },
-    h("div", { class: "rt-help-head" }, h("h2", null, "Share as one file"), button("close", () => dialog.close(), { class: "rt-ghost" })),
-    h("p", { class: "rt-soft" }, "An HTML file with text and tokens inside. It opens from disk without this server and asks nobody for anything."),
-    h("label", { class: "rt-soft" }, "Texts to hide in it, one a line:", hidden), said,
-    button("download", async event => {
-      event.target.disabled = true;
-      replace(said, "Writing…");
-      try {
-        const { html, name } = await call("share", { ...asked, hide: hidden.value.split("\n").filter(Boolean) });
-        download(html, name, "text/html");
-        dialog.close();
-      } catch (error) {
-        replace(said, error.message);
-        event.target.disabled = false;
-      }
-    }, { testid: "share-download" }));
+  const dialog = h(
+    "dialog",
+    { class: "rt-dialog rt-share-dialog", testid: "share-dialog" },
+    h(
+      "div",
+      { class: "rt-help-head" },
+      h("h2", null, "Share as one file"),
+      button("close", () => dialog.close(), { class: "rt-ghost" }),
+    ),
+    h(
+      "p",
+      { class: "rt-soft" },
+      "An HTML file with text and tokens inside. It opens from disk without this server and asks nobody for anything.",
+    ),
+    h("label", { class: "rt-soft" }, "Texts to hide in it, one a line:", hidden),
+    said,
+    button(
+      "download",
+      async event => {
+        event.target.disabled = true;
+        replace(said, "Writing…");
+        try {
+          const { html, name } = await call("share", { ...asked, hide: hidden.value.split("\n").filter(Boolean) });
+          download(html, name, "text/html");
+          dialog.close();
+        } catch (error) {
+          replace(said, error.message);
+          event.target.disabled = false;
+        }
+      },
+      { testid: "share-download" },
+    ),
+  );
   document.body.append(dialog);
   dialog.showModal();
 }

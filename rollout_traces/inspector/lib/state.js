@@ -1,10 +1,45 @@
 // Where one is, as an address: every state of the page is a query string that can be pasted.
 
 export const KEYS = [
-  "page", "project", "run", "split", "step", "group", "sample", "id", "follow",
-  "scope", "where", "text", "sort", "view", "overlay", "plain", "ws", "token",
-  "a", "b", "rows", "columns", "hist", "flag", "explain", "episode", "rules", "smooth", "charts", "axis", "log",
-  "steps", "against", "prompt", "order", "other", "evals", "mark", "at",
+  "page",
+  "project",
+  "run",
+  "split",
+  "step",
+  "group",
+  "sample",
+  "id",
+  "follow",
+  "scope",
+  "where",
+  "text",
+  "sort",
+  "view",
+  "overlay",
+  "plain",
+  "ws",
+  "token",
+  "a",
+  "b",
+  "rows",
+  "columns",
+  "hist",
+  "flag",
+  "explain",
+  "episode",
+  "rules",
+  "smooth",
+  "charts",
+  "axis",
+  "log",
+  "steps",
+  "against",
+  "prompt",
+  "order",
+  "other",
+  "evals",
+  "mark",
+  "at",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.
@@ -20,7 +55,9 @@ export function parse(search) {
 
 export function format(state) {
   const query = new URLSearchParams();
-  for (const key of KEYS) if (state[key] !== undefined && state[key] !== null && state[key] !== "") query.set(nameOf(key), String(state[key]));
+  for (const key of KEYS)
+    if (state[key] !== undefined && state[key] !== null && state[key] !== "")
+      query.set(nameOf(key), String(state[key]));
   const text = query.toString();
   return text ? "?" + text : "";
 }
@@ -29,7 +66,23 @@ export function format(state) {
 // kept in another run or split, whose page goes to what is nearest. (Filling in what the address left open makes
 // nothing meaningless.)
 const BELOW = {
-  project: ["run", "split", "step", "group", "sample", "id", "a", "b", "token", "episode", "prompt", "other", "against", "steps", "evals"],
+  project: [
+    "run",
+    "split",
+    "step",
+    "group",
+    "sample",
+    "id",
+    "a",
+    "b",
+    "token",
+    "episode",
+    "prompt",
+    "other",
+    "against",
+    "steps",
+    "evals",
+  ],
   run: ["id", "a", "b", "token", "episode"],
   split: ["id", "a", "b", "token", "episode"],
   step: ["group", "sample", "id", "token", "episode", "steps"],
@@ -91,7 +144,9 @@ export function assume(patch) {
 function write(how, state) {
   try {
     history[how]({ rolloutTraces: true }, "", location.pathname + format(state) + location.hash);
-  } catch { /* a page in a sandboxed frame may not change its address */ }
+  } catch {
+    /* a page in a sandboxed frame may not change its address */
+  }
 }
 
 export function href(patch) {

@@ -1,11 +1,27 @@
 // Hostile text made visible: control, bidi, zero-width and tag characters are drawn as marks instead of acting.
 
 const NAMES = {
-  0x00ad: "SHY", 0x061c: "ALM", 0x200b: "ZWSP", 0x200e: "LRM", 0x200f: "RLM", 0x202a: "LRE", 0x202b: "RLE",
-  0x202c: "PDF", 0x202d: "LRO", 0x202e: "RLO", 0x2028: "LS", 0x2029: "PS", 0x2060: "WJ", 0x2066: "LRI",
-  0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xfeff: "BOM",
+  0x00ad: "SHY",
+  0x061c: "ALM",
+  0x200b: "ZWSP",
+  0x200e: "LRM",
+  0x200f: "RLM",
+  0x202a: "LRE",
+  0x202b: "RLE",
+  0x202c: "PDF",
+  0x202d: "LRO",
+  0x202e: "RLO",
+  0x2028: "LS",
+  0x2029: "PS",
+  0x2060: "WJ",
+  0x2066: "LRI",
+  0x2067: "RLI",
+  0x2068: "FSI",
+  0x2069: "PDI",
+  0xfeff: "BOM",
 };
-const ACTING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff]/g;
+const ACTING =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff]/g;
 // Tag characters spell ASCII that nobody sees; selectors in a row can spell bytes.
 const TAGS = /[\u{e0000}-\u{e007f}]+/gu;
 const SELECTORS = /[\ufe00-\ufe0f\u{e0100}-\u{e01ef}]{2,}/gu;
@@ -25,7 +41,11 @@ function mark(char) {
 function tagMark(run) {
   const spelled = Array.from(run, char => {
     const code = char.codePointAt(0) - 0xe0000;
-    return code >= 0x20 && code < 0x7f ? String.fromCharCode(code) : code === 0x7f ? "\u2421" : `U+${char.codePointAt(0).toString(16).toUpperCase()}`;
+    return code >= 0x20 && code < 0x7f
+      ? String.fromCharCode(code)
+      : code === 0x7f
+        ? "\u2421"
+        : `U+${char.codePointAt(0).toString(16).toUpperCase()}`;
   });
   return `\u27e8TAG ${spelled.join("")}\u27e9`;
 }
@@ -52,12 +72,18 @@ export function inert(text) {
 
 // Whitespace as marks too; a newline keeps breaking the line.
 export function showWhitespace(text) {
-  return marked(text.replace(/\r/g, "\u240d")).replace(/ /g, "\u00b7").replace(/\t/g, "\u2192\t")
-    .replace(/\n/g, "\u21b5\n").replace(/\u00a0/g, "\u27e8NBSP\u27e9").replace(/\u200c/g, "\u27e8ZWNJ\u27e9")
+  return marked(text.replace(/\r/g, "\u240d"))
+    .replace(/ /g, "\u00b7")
+    .replace(/\t/g, "\u2192\t")
+    .replace(/\n/g, "\u21b5\n")
+    .replace(/\u00a0/g, "\u27e8NBSP\u27e9")
+    .replace(/\u200c/g, "\u27e8ZWNJ\u27e9")
     .replace(/\u200d/g, "\u27e8ZWJ\u27e9");
 }
 
 export function firstWords(text, length = 140) {
-  const flat = inert(text.slice(0, length * 4)).replace(/\s+/g, " ").trim();
+  const flat = inert(text.slice(0, length * 4))
+    .replace(/\s+/g, " ")
+    .trim();
   return flat.length > length ? flat.slice(0, length - 1) + "\u2026" : flat;
 }

@@ -13,7 +13,7 @@ function halves(bits) {
   const values = new Float32Array(single.buffer);
   for (let i = 0; i < bits.length; i++) {
     const rest = bits[i] & 0x7fff;
-    single[i] = (bits[i] & 0x8000) << 16 | (rest < 0x7c00 ? rest << 13 : 0x7f800000 | (rest & 0x3ff) << 13);
+    single[i] = ((bits[i] & 0x8000) << 16) | (rest < 0x7c00 ? rest << 13 : 0x7f800000 | ((rest & 0x3ff) << 13));
     if (rest < 0x7c00) values[i] *= 2 ** 112;
   }
   return values;
@@ -36,7 +36,9 @@ export class Tokens {
     this.trainVersion = payload.train_version;
     // One advantage for the whole rollout, as in GRPO: it holds at every token of the loss.
     if (payload.row_advantage !== undefined && !this.arrays.advantages) {
-      this.arrays.advantages = Float32Array.from(this.arrays.loss_mask, inLoss => (inLoss ? payload.row_advantage : NaN));
+      this.arrays.advantages = Float32Array.from(this.arrays.loss_mask, inLoss =>
+        inLoss ? payload.row_advantage : NaN,
+      );
     }
   }
 

@@ -9,7 +9,14 @@ const drawn = members => aligned(members).map(row => row.map(action => (action ?
 
 test("equal actions have one letter, the most frequent the first", () => {
   const letters = actionLetters([member(call("f", "1"), answer("x")), member(call("f", "2"), answer("x"))]);
-  assert.deepEqual([...letters.values()].map(each => [each.letter, each.shared]), [["A", true], ["B", false], ["C", false]]);
+  assert.deepEqual(
+    [...letters.values()].map(each => [each.letter, each.shared]),
+    [
+      ["A", true],
+      ["B", false],
+      ["C", false],
+    ],
+  );
   assert.equal(letters.get("answer answer x").letter, "A");
 });
 
@@ -20,12 +27,15 @@ test("the first action that differs is named, also where one did less", () => {
 });
 
 test("after they part, samples stand in one column again", () => {
-  assert.deepEqual(drawn([
-    member(call("f", "1"), call("g", "2"), answer("x")),
-    member(call("f", "1"), call("h", "9"), call("g", "2"), answer("y")),
-    member(answer("x")),
-    member(call("g", "2"), answer("x")),
-  ]), ["1 - 2 x", "1 9 2 y", "- - - x", "- - 2 x"]);
+  assert.deepEqual(
+    drawn([
+      member(call("f", "1"), call("g", "2"), answer("x")),
+      member(call("f", "1"), call("h", "9"), call("g", "2"), answer("y")),
+      member(answer("x")),
+      member(call("g", "2"), answer("x")),
+    ]),
+    ["1 - 2 x", "1 9 2 y", "- - - x", "- - 2 x"],
+  );
 });
 
 test("calls of one tool with other arguments share a column", () => {
@@ -34,9 +44,14 @@ test("calls of one tool with other arguments share a column", () => {
 
 test("no action is lost and none changes its place in its own sample", () => {
   let seed = 3;
-  const random = most => { seed = (seed * 16807) % 2147483647; return seed % most; };
+  const random = most => {
+    seed = (seed * 16807) % 2147483647;
+    return seed % most;
+  };
   for (let round = 0; round < 200; round++) {
-    const members = Array.from({ length: 1 + random(5) }, () => member(...Array.from({ length: random(6) }, () => call("fgh"[random(3)], String(random(3))))));
+    const members = Array.from({ length: 1 + random(5) }, () =>
+      member(...Array.from({ length: random(6) }, () => call("fgh"[random(3)], String(random(3))))),
+    );
     const rows = aligned(members);
     rows.forEach((row, at) => assert.deepEqual(row.filter(Boolean), members[at].actions));
     assert.equal(new Set(rows.map(row => row.length)).size, 1);

@@ -1,8 +1,21 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import { along, logTicks, parted, readout, tickTexts, valueAxis, weightFor } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import {
+  along,
+  logTicks,
+  parted,
+  readout,
+  tickTexts,
+  valueAxis,
+  weightFor,
+} from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
-import { asked, formatAgainst, kindOf, parseAgainst } from "../../../rollout_traces/inspector/components/explain/against.js";
+import {
+  asked,
+  formatAgainst,
+  kindOf,
+  parseAgainst,
+} from "../../../rollout_traces/inspector/components/explain/against.js";
 import { phraseExpression } from "../../../rollout_traces/inspector/lib/highlight.js";
 
 test("a log axis has powers of ten at equal distances, and says what it cannot show", () => {
@@ -28,7 +41,10 @@ test("ticks that would read the same get more digits", () => {
   assert.deepEqual(tickTexts([0.0351, 0.0352, 0.0353], thousandths), ["0.0351", "0.0352", "0.0353"]);
   assert.deepEqual(tickTexts([-0.0352, -0.0351], thousandths), ["\u22120.0352", "\u22120.0351"]);
   assert.deepEqual(tickTexts([0.1, 0.2], thousandths), ["0.100", "0.200"]);
-  assert.deepEqual(tickTexts([0.1201, 0.1202], share => `${(share * 100).toFixed(0)}%`), ["12.01%", "12.02%"]);
+  assert.deepEqual(
+    tickTexts([0.1201, 0.1202], share => `${(share * 100).toFixed(0)}%`),
+    ["12.01%", "12.02%"],
+  );
 });
 
 test("without a value above 0 the axis stays linear", () => {
@@ -51,7 +67,13 @@ test("few points are not smoothed unless asked", () => {
 
 test("a readout of several series names them", () => {
   assert.equal(readout("step 3", [{ name: "a", value: 1 }]), "step 3: 1");
-  assert.equal(readout("step 3", [{ name: "a", value: 1 }, { name: "b", value: 2 }]), "step 3: a 1, b 2");
+  assert.equal(
+    readout("step 3", [
+      { name: "a", value: 1 },
+      { name: "b", value: 2 },
+    ]),
+    "step 3: a 1, b 2",
+  );
 });
 
 test("charts of one and of several series stand in the address", () => {
@@ -79,6 +101,9 @@ test("a phrase is found across punctuation, as whole words", () => {
 
 test("steps that only an older attempt has are a line of their own", () => {
   const series = { steps: [1, 2, 3, 4], values: [0.1, 0.2, 0.3, 0.4], superseded: [3, 4] };
-  assert.deepEqual(parted(series), [[0.1, 0.2, null, null], [null, null, 0.3, 0.4]]);
+  assert.deepEqual(parted(series), [
+    [0.1, 0.2, null, null],
+    [null, null, 0.3, 0.4],
+  ]);
   assert.deepEqual(parted({ steps: [1], values: [5] }), [[5], [null]]);
 });

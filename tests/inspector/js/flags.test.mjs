@@ -8,23 +8,43 @@ const flag = (name, severity, turn = null) => ({ name, severity, turn, message: 
 
 test("one entry a name, the worst first", () => {
   const entries = grouped([flag("a", "info"), flag("b", "warn", 1), flag("c", "error"), flag("b", "warn", 2)]);
-  assert.deepEqual(entries.map(each => [each.name, each.flags.length]), [["c", 1], ["b", 2], ["a", 1]]);
+  assert.deepEqual(
+    entries.map(each => [each.name, each.flags.length]),
+    [
+      ["c", 1],
+      ["b", 2],
+      ["a", 1],
+    ],
+  );
   assert.equal(worst([flag("a", "info"), flag("b", "warn")]), "warn");
   assert.equal(worst([]), null);
 });
 
 test("turns are marked by their worst flag, their calls and what failed", () => {
   const turn = calls => ({ role: "assistant", tool_calls: calls });
-  const marks = marksOf({ turns: [turn([]), turn([{ parsed: false }]), turn([])], flags: [flag("a", "info", 0), flag("tool_error", "warn", 2)] });
-  assert.deepEqual(marks, [{ severity: "info", calls: 0, failed: false }, { severity: null, calls: 1, failed: true }, { severity: "warn", calls: 0, failed: true }]);
+  const marks = marksOf({
+    turns: [turn([]), turn([{ parsed: false }]), turn([])],
+    flags: [flag("a", "info", 0), flag("tool_error", "warn", 2)],
+  });
+  assert.deepEqual(marks, [
+    { severity: "info", calls: 0, failed: false },
+    { severity: null, calls: 1, failed: true },
+    { severity: "warn", calls: 0, failed: true },
+  ]);
 });
 
 test("the next turn of a kind goes around the end", () => {
   const turns = [{ role: "user" }, { role: "assistant" }, { role: "tool" }, { role: "assistant" }];
   const kind = turn => turn.role === "assistant";
-  assert.deepEqual([-1, 1, 3].map(from => nextTurn(turns, [], from, 1, kind)), [1, 3, 1]);
+  assert.deepEqual(
+    [-1, 1, 3].map(from => nextTurn(turns, [], from, 1, kind)),
+    [1, 3, 1],
+  );
   assert.equal(nextTurn(turns, [], 0, -1, kind), 3);
-  assert.equal(nextTurn(turns, [], 0, 1, () => false), -1);
+  assert.equal(
+    nextTurn(turns, [], 0, 1, () => false),
+    -1,
+  );
 });
 
 test("the greatest extreme comes first, and what lies in the middle is none", () => {
@@ -34,5 +54,11 @@ test("the greatest extreme comes first, and what lies in the middle is none", ()
 
 test("what is usual for a run is said in one line", () => {
   assert.equal(usualLine([]), null);
-  assert.match(usualLine([{ name: "mixed_versions", share: 0.134 }, { name: "stale", share: 1 }]), /mixed versions 13 %, stale 100 %$/);
+  assert.match(
+    usualLine([
+      { name: "mixed_versions", share: 0.134 },
+      { name: "stale", share: 1 },
+    ]),
+    /mixed versions 13 %, stale 100 %$/,
+  );
 });

@@ -8,8 +8,16 @@ const kinds = text => parseBlocks(text).map(block => block.kind);
 const texts = nodes => nodes.map(node => node.kind + ":" + (node.text ?? texts(node.inline)));
 
 test("blocks of every kind are told apart", () => {
-  assert.deepEqual(kinds("# a\n\nb\n\n- c\n\n1. d\n\n> e\n\n```py\nf\n```\n\n---\n\n|a|b|\n|-|-|\n|1|2|"),
-    ["heading", "paragraph", "list", "list", "quote", "code", "rule", "table"]);
+  assert.deepEqual(kinds("# a\n\nb\n\n- c\n\n1. d\n\n> e\n\n```py\nf\n```\n\n---\n\n|a|b|\n|-|-|\n|1|2|"), [
+    "heading",
+    "paragraph",
+    "list",
+    "list",
+    "quote",
+    "code",
+    "rule",
+    "table",
+  ]);
 });
 
 test("markup of other languages stays text", () => {
@@ -17,7 +25,13 @@ test("markup of other languages stays text", () => {
 });
 
 test("formulas are found and prices are not", () => {
-  assert.deepEqual(texts(parseInline("so $x^2$ and \\(y\\) cost $5 and $6")), ["text:so ", "math:x^2", "text: and ", "math:y", "text: cost $5 and $6"]);
+  assert.deepEqual(texts(parseInline("so $x^2$ and \\(y\\) cost $5 and $6")), [
+    "text:so ",
+    "math:x^2",
+    "text: and ",
+    "math:y",
+    "text: cost $5 and $6",
+  ]);
   assert.deepEqual(kinds("$$\na\n$$"), ["math"]);
   assert.deepEqual(kinds("\\[ a \\]"), ["math"]);
 });
@@ -37,8 +51,13 @@ test("code spans end at a run of equal length", () => {
 });
 
 test("emphasis nests, and names with underscores are left alone", () => {
-  assert.deepEqual(texts(parseInline("**a *b* c** snake_case_name _d_ ~~e~~")),
-    ["strong:text:a ,em:text:b,text: c", "text: snake_case_name ", "em:text:d", "text: ", "strike:text:e"]);
+  assert.deepEqual(texts(parseInline("**a *b* c** snake_case_name _d_ ~~e~~")), [
+    "strong:text:a ,em:text:b,text: c",
+    "text: snake_case_name ",
+    "em:text:d",
+    "text: ",
+    "strike:text:e",
+  ]);
 });
 
 test("a fence that opens at the end hides nothing", () => {
@@ -46,9 +65,12 @@ test("a fence that opens at the end hides nothing", () => {
 });
 
 test("links show their address, escapes their sign", () => {
-  assert.deepEqual(parseInline("[a](http://b \"c\") ![d](e) \\*f\\*"), [
-    { kind: "link", text: "a", address: "http://b" }, { kind: "text", text: " " },
-    { kind: "link", text: "d", address: "e" }, { kind: "text", text: " *f*" }]);
+  assert.deepEqual(parseInline('[a](http://b "c") ![d](e) \\*f\\*'), [
+    { kind: "link", text: "a", address: "http://b" },
+    { kind: "text", text: " " },
+    { kind: "link", text: "d", address: "e" },
+    { kind: "text", text: " *f*" },
+  ]);
 });
 
 test("a formula keeps how it was written", () => {
@@ -57,23 +79,37 @@ test("a formula keeps how it was written", () => {
 });
 
 test("a rule looks no further than its cap", () => {
-  for (const text of ["`" + "a".repeat(3000) + "`", "$" + "a".repeat(5000) + "$", "**" + "a".repeat(5000) + "**", "[a](" + "b".repeat(3000) + ")"])
+  for (const text of [
+    "`" + "a".repeat(3000) + "`",
+    "$" + "a".repeat(5000) + "$",
+    "**" + "a".repeat(5000) + "**",
+    "[a](" + "b".repeat(3000) + ")",
+  ])
     assert.deepEqual(parseInline(text), [{ kind: "text", text }]);
 });
 
 test("tracebacks keep their columns", () => {
-  const trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    1 / 0\n    ~~^~~\nZeroDivisionError: division by zero';
+  const trace =
+    'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    1 / 0\n    ~~^~~\nZeroDivisionError: division by zero';
   assert.deepEqual(parseBlocks(`It failed.\n${trace}\nSo I try again.`), [
     { kind: "paragraph", inline: [{ kind: "text", text: "It failed." }] },
     { kind: "code", language: "traceback", text: trace },
-    { kind: "paragraph", inline: [{ kind: "text", text: "So I try again." }] }]);
+    { kind: "paragraph", inline: [{ kind: "text", text: "So I try again." }] },
+  ]);
 });
 
 test("the depth of a formula counts braces and commands that take an argument", () => {
   assert.equal(measure("x + y").deepest, 0);
   assert.equal(measure("\\frac{a}{\\sqrt{b}}").deepest, 3);
   assert.equal(measure("\\alpha\\beta\\gamma\\delta").deepest, 0);
-  for (const [open, close] of [["{", "}"], ["\\sqrt{", "}"], ["\\frac", ""], ["x^{", "}"], ["\\left(", "\\right)"], ["\\begin{a}", "\\end{a}"]]) {
+  for (const [open, close] of [
+    ["{", "}"],
+    ["\\sqrt{", "}"],
+    ["\\frac", ""],
+    ["x^{", "}"],
+    ["\\left(", "\\right)"],
+    ["\\begin{a}", "\\end{a}"],
+  ]) {
     assert.ok(drawable(open.repeat(8) + " x" + close.repeat(8)), open);
     assert.ok(!drawable(open.repeat(DEEPEST + 1) + " x" + close.repeat(DEEPEST + 1)), open);
   }
@@ -81,7 +117,14 @@ test("the depth of a formula counts braces and commands that take an argument", 
 
 test("a long list is several, which go on counting", () => {
   const lists = parseBlocks(Array.from({ length: 1200 }, (_, at) => `${at + 1}. a`).join("\n"));
-  assert.deepEqual(lists.map(list => [list.start, list.items.length]), [[1, 500], [501, 500], [1001, 200]]);
+  assert.deepEqual(
+    lists.map(list => [list.start, list.items.length]),
+    [
+      [1, 500],
+      [501, 500],
+      [1001, 200],
+    ],
+  );
 });
 
 test("a table's rows are read as they are drawn, as often as they are", () => {

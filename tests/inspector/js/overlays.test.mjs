@@ -1,6 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { OVERLAYS, available, extremes, paint } from "../../../rollout_traces/inspector/components/overlays/registry.js";
+import {
+  OVERLAYS,
+  available,
+  extremes,
+  paint,
+} from "../../../rollout_traces/inspector/components/overlays/registry.js";
 import { lone, path, smooth, ticks } from "../../../rollout_traces/inspector/components/charts/scale.js";
 import { Tokens, decode } from "../../../rollout_traces/inspector/lib/tracks.js";
 import { quantile } from "../../../rollout_traces/inspector/lib/colour.js";
@@ -11,23 +16,45 @@ function pack(values, Kind, kind) {
 
 function tokens(extra = {}, trainVersion = 9) {
   const arrays = {
-    ids: pack([1, 2, 3, 4], Int32Array, "i4"), lengths: pack([1, 1, 0, 2], Uint8Array, "u1"),
-    loss_mask: pack([0, 1, 1, 1], Uint8Array, "u1"), response_mask: pack([0, 1, 1, 1], Uint8Array, "u1"), special: pack([1, 0, 0, 0], Uint8Array, "u1"),
-    ...Object.fromEntries(Object.entries(extra).map(([name, values]) => [name, name === "versions" ? pack(values, Int32Array, "i4") : pack(values, Float32Array, "f4")])),
+    ids: pack([1, 2, 3, 4], Int32Array, "i4"),
+    lengths: pack([1, 1, 0, 2], Uint8Array, "u1"),
+    loss_mask: pack([0, 1, 1, 1], Uint8Array, "u1"),
+    response_mask: pack([0, 1, 1, 1], Uint8Array, "u1"),
+    special: pack([1, 0, 0, 0], Uint8Array, "u1"),
+    ...Object.fromEntries(
+      Object.entries(extra).map(([name, values]) => [
+        name,
+        name === "versions" ? pack(values, Int32Array, "i4") : pack(values, Float32Array, "f4"),
+      ]),
+    ),
   };
   return new Tokens({ n: 4, arrays, train_version: trainVersion }, "abcd");
 }
 
 const overlay = key => OVERLAYS.find(each => each.key === key);
-const near = (found, expected) => expected.forEach((value, i) => (Number.isNaN(value) ? assert.ok(Number.isNaN(found[i])) : assert.ok(Math.abs(found[i] - value) < 1e-5, `${found[i]} is not ${value}`)));
+const near = (found, expected) =>
+  expected.forEach((value, i) =>
+    Number.isNaN(value)
+      ? assert.ok(Number.isNaN(found[i]))
+      : assert.ok(Math.abs(found[i] - value) < 1e-5, `${found[i]} is not ${value}`),
+  );
 
 test("tokens are cut from the raw text", () => {
-  assert.deepEqual([0, 1, 2, 3].map(i => tokens().text(i)), ["a", "b", "", "cd"]);
+  assert.deepEqual(
+    [0, 1, 2, 3].map(i => tokens().text(i)),
+    ["a", "b", "", "cd"],
+  );
 });
 
 test("tokens whose texts do not follow each other are cut where they say", () => {
-  const track = new Tokens({ n: 2, arrays: { starts: pack([2, 0], Int16Array, "i2"), lengths: pack([2, 1], Uint8Array, "u1") } }, "abcd");
-  assert.deepEqual([0, 1].map(i => track.text(i)), ["cd", "a"]);
+  const track = new Tokens(
+    { n: 2, arrays: { starts: pack([2, 0], Int16Array, "i2"), lengths: pack([2, 1], Uint8Array, "u1") } },
+    "abcd",
+  );
+  assert.deepEqual(
+    [0, 1].map(i => track.text(i)),
+    ["cd", "a"],
+  );
 });
 
 test("every number of half precision is read as it is", () => {
@@ -42,13 +69,23 @@ test("every number of half precision is read as it is", () => {
 });
 
 test("an overlay is offered when the track holds what it needs", () => {
-  assert.deepEqual(available(tokens()).map(each => each.key), ["loss_mask", "response_mask"]);
+  assert.deepEqual(
+    available(tokens()).map(each => each.key),
+    ["loss_mask", "response_mask"],
+  );
   assert.ok(available(tokens({ versions: [-1, 7, 8, 9] })).some(each => each.key === "staleness"));
   assert.ok(!available(tokens({ versions: [-1, 7, 8, 9] }, null)).some(each => each.key === "staleness"));
 });
 
 test("derived values follow their definitions", () => {
-  const track = tokens({ versions: [-1, 7, 8, 9], logprobs: [0, -1, -2, -0.5], prox_logprobs: [0, -1.1, -2, -0.4], new_logprobs: [0, -1, -2.1, -0.4], ref_logprobs: [0, -1.1, -1, -0.4], advantages: [0, 2, -1, 0] });
+  const track = tokens({
+    versions: [-1, 7, 8, 9],
+    logprobs: [0, -1, -2, -0.5],
+    prox_logprobs: [0, -1.1, -2, -0.4],
+    new_logprobs: [0, -1, -2.1, -0.4],
+    ref_logprobs: [0, -1.1, -1, -0.4],
+    advantages: [0, 2, -1, 0],
+  });
   near(overlay("staleness").values(track), [NaN, 2, 1, 0]);
   near(overlay("mismatch").values(track), [NaN, -0.1, 0, 0.1]);
   near(overlay("ppo_ratio").values(track), [NaN, Math.exp(0.1), Math.exp(-0.1), 1]);
@@ -59,7 +96,16 @@ test("derived values follow their definitions", () => {
 });
 
 test("one advantage of the whole rollout holds at every token of the loss", () => {
-  const track = new Tokens({ n: 4, arrays: Object.fromEntries(["lengths", "loss_mask", "response_mask"].map(name => [name, pack([0, 1, 0, 1], Uint8Array, "u1")])), row_advantage: -0.5 }, "");
+  const track = new Tokens(
+    {
+      n: 4,
+      arrays: Object.fromEntries(
+        ["lengths", "loss_mask", "response_mask"].map(name => [name, pack([0, 1, 0, 1], Uint8Array, "u1")]),
+      ),
+      row_advantage: -0.5,
+    },
+    "",
+  );
   near(track.get("advantages"), [NaN, -0.5, NaN, -0.5]);
 });
 
@@ -74,7 +120,10 @@ test("colours span the range and mark what is not finite", () => {
 });
 
 test("rollouts side by side share the range and the bands", () => {
-  const [a, b] = [tokens({ logprobs: [0, -1, -2, -2], versions: [-1, 3, 3, 3] }), tokens({ logprobs: [0, -4, -8, -8], versions: [-1, 2, 3, 3] })];
+  const [a, b] = [
+    tokens({ logprobs: [0, -1, -2, -2], versions: [-1, 3, 3, 3] }),
+    tokens({ logprobs: [0, -4, -8, -8], versions: [-1, 2, 3, 3] }),
+  ];
   const [left, right] = [paint(overlay("logprob"), a, [b]), paint(overlay("logprob"), b, [a])];
   assert.deepEqual(left.domain, right.domain);
   assert.equal(left.values.length, 4);
@@ -96,7 +145,15 @@ test("smoothing starts unbiased and passes over gaps", () => {
 });
 
 test("what is unknown is a gap in the line, and a value alone is a point", () => {
-  assert.equal(path([[0, 1], [1, 2], [2, NaN], [3, 4]]), "M0.0 1.0L1.0 2.0M3.0 4.0");
+  assert.equal(
+    path([
+      [0, 1],
+      [1, 2],
+      [2, NaN],
+      [3, 4],
+    ]),
+    "M0.0 1.0L1.0 2.0M3.0 4.0",
+  );
   assert.deepEqual(lone([1, 2, null, 4, null]), [3]);
   assert.deepEqual(lone([5]), [0]);
 });
@@ -116,7 +173,12 @@ test("a quantile is what sorting all values gives", () => {
   let seed = 7;
   const draw = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
   for (const size of [1, 2, 3, 10, 101, 1000]) {
-    for (const values of [Array.from({ length: size }, draw), Array.from({ length: size }, () => Math.round(draw() * 3)), Array.from({ length: size }, (_, i) => i), Array.from({ length: size }, (_, i) => 5 - i)]) {
+    for (const values of [
+      Array.from({ length: size }, draw),
+      Array.from({ length: size }, () => Math.round(draw() * 3)),
+      Array.from({ length: size }, (_, i) => i),
+      Array.from({ length: size }, (_, i) => 5 - i),
+    ]) {
       const sorted = [...values].sort((a, b) => a - b);
       for (const share of [0, 0.01, 0.25, 0.5, 0.99, 1]) {
         const at = share * (size - 1);

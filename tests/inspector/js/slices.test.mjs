@@ -5,11 +5,25 @@ import { Slices } from "../../../rollout_traces/inspector/lib/slices.js";
 // A clock that only moves when a piece of work takes its time, and frames that come when they are asked for.
 function rig(options = {}) {
   const rig = { time: 0, frames: [], done: [] };
-  rig.slices = new Slices({ frame: 50, whole: 1000, ...options, now: () => rig.time, soon: callback => rig.frames.push(callback) });
+  rig.slices = new Slices({
+    frame: 50,
+    whole: 1000,
+    ...options,
+    now: () => rig.time,
+    soon: callback => rig.frames.push(callback),
+  });
   rig.work = function* (name, pieces, cost) {
-    for (let i = 0; i < pieces; i++) { rig.time += cost; rig.done.push(name + i); yield; }
+    for (let i = 0; i < pieces; i++) {
+      rig.time += cost;
+      rig.done.push(name + i);
+      yield;
+    }
   };
-  rig.frame = () => { const before = rig.time; rig.frames.shift()?.(); return rig.time - before; };
+  rig.frame = () => {
+    const before = rig.time;
+    rig.frames.shift()?.();
+    return rig.time - before;
+  };
   return rig;
 }
 
@@ -31,7 +45,11 @@ test("all work shares the budget of a frame", () => {
 test("work that used up its time is told so, and the next goes on", () => {
   const r = rig();
   let late = 0;
-  r.slices.run(r.work("a", 1e6, 10), { late: () => { late += 1; } });
+  r.slices.run(r.work("a", 1e6, 10), {
+    late: () => {
+      late += 1;
+    },
+  });
   r.slices.run(r.work("b", 2, 10));
   while (r.frames.length) r.frame();
   assert.equal(late, 1);

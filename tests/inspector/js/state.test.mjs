@@ -3,7 +3,15 @@ import test from "node:test";
 import { apply, format, parse } from "../../../rollout_traces/inspector/lib/state.js";
 
 test("a state survives the address", () => {
-  const state = { page: "explore", project: "a b", run: "x/y?", split: "rollout", step: "4", where: "flags has 'truncated' & 1", view: "tokens" };
+  const state = {
+    page: "explore",
+    project: "a b",
+    run: "x/y?",
+    split: "rollout",
+    step: "4",
+    where: "flags has 'truncated' & 1",
+    view: "tokens",
+  };
   assert.deepEqual(parse(format(state)), state);
 });
 
@@ -20,9 +28,20 @@ test("another step drops the group and sample, the same step keeps them", () => 
   const state = { run: "r", step: "3", group: "1", sample: "2", where: "x" };
   assert.deepEqual(apply(state, { step: 4 }), { run: "r", step: "4", where: "x" });
   assert.deepEqual(apply(state, { step: 3 }), state);
-  assert.deepEqual(apply(state, { step: 4, group: 0, sample: 1 }), { run: "r", step: "4", where: "x", group: "0", sample: "1" });
+  assert.deepEqual(apply(state, { step: 4, group: 0, sample: 1 }), {
+    run: "r",
+    step: "4",
+    where: "x",
+    group: "0",
+    sample: "1",
+  });
 });
 
 test("filling in what was open drops nothing", () => {
-  assert.deepEqual(apply({ step: "3", group: "1" }, { run: "r", split: "rollout" }), { step: "3", group: "1", run: "r", split: "rollout" });
+  assert.deepEqual(apply({ step: "3", group: "1" }, { run: "r", split: "rollout" }), {
+    step: "3",
+    group: "1",
+    run: "r",
+    split: "rollout",
+  });
 });

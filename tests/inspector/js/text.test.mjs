@@ -14,7 +14,8 @@ test("tag characters spell out what they hide", () => {
   const hidden = text => Array.from(text, sign => String.fromCodePoint(0xe0000 + sign.codePointAt(0))).join("");
   assert.equal(inert(`hi${hidden("obey me")}!`), "hi\u27e8TAG obey me\u27e9!");
   assert.equal(showWhitespace(hidden("a")), "\u27e8TAG\u00b7a\u27e9");
-  for (let code = 0xe0000; code <= 0xe007f; code++) assert.ok(!inert(String.fromCodePoint(code)).includes(String.fromCodePoint(code)));
+  for (let code = 0xe0000; code <= 0xe007f; code++)
+    assert.ok(!inert(String.fromCodePoint(code)).includes(String.fromCodePoint(code)));
   assert.equal(inert("\u2764\ufe0f a\ufe0f\ufe01\u{e0100}"), "\u2764\ufe0f a\u27e83 VS\u27e9");
 });
 
@@ -33,14 +34,20 @@ test("first words are one line", () => {
 });
 
 test("numbers read well", () => {
-  assert.deepEqual([0.20000000298, 1234567, -0.5, 4.2e-7, 3, NaN, null, Infinity, 12.3456].map(v => number(v)), ["0.2", "1,234,567", "−0.5", "4.20e-7", "3", "NaN", "–", "∞", "12.35"]);
+  assert.deepEqual(
+    [0.20000000298, 1234567, -0.5, 4.2e-7, 3, NaN, null, Infinity, 12.3456].map(v => number(v)),
+    ["0.2", "1,234,567", "−0.5", "4.20e-7", "3", "NaN", "–", "∞", "12.35"],
+  );
   assert.equal(signed(0.5), "+0.5");
   assert.deepEqual([0.25, 0, 0.0031, 1].map(percent), ["25%", "0%", "0.31%", "100%"]);
 });
 
 test("search terms are words and quoted phrases", () => {
   assert.deepEqual(terms('I "cannot help" You'), ["cannot help", "You"]);
-  assert.deepEqual(terms('"open end'), ["open end"].flatMap(term => term.split(" ")));
+  assert.deepEqual(
+    terms('"open end'),
+    ["open end"].flatMap(term => term.split(" ")),
+  );
 });
 
 test("what is searched for is found in any case, signs as they stand, white space as any", () => {
@@ -53,9 +60,19 @@ test("what is searched for is found in any case, signs as they stand, white spac
 
 test("a snippet is cut so that what was found is near its beginning", () => {
   const long = "\u2026 quite a number of words come before what is looked for, division by  zero, and after";
-  assert.deepEqual(aroundHits(long, '"Division by zero"'), ["\u2026 what is looked for, ", "division by  zero", ", and after"]);
+  assert.deepEqual(aroundHits(long, '"Division by zero"'), [
+    "\u2026 what is looked for, ",
+    "division by  zero",
+    ", and after",
+  ]);
   assert.deepEqual(aroundHits("at once found", "at"), ["", "at", " once found"]);
-  assert.deepEqual(aroundHits("a zero, then one division", "division zero"), ["a ", "zero", ", then one ", "division", ""]);
+  assert.deepEqual(aroundHits("a zero, then one division", "division zero"), [
+    "a ",
+    "zero",
+    ", then one ",
+    "division",
+    "",
+  ]);
   assert.equal(aroundHits("nothing here", "absent"), null);
   assert.equal(aroundHits("nothing here", ""), null);
 });

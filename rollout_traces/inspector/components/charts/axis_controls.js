@@ -7,8 +7,18 @@ import { AXES } from "./scale.js";
 // progress: of the run; without tokens they are not offered.
 export function axisPicker(now, progress) {
   const known = axis => axis === "step" || progress?.[axis]?.some(Number.isFinite);
-  return h("select", { class: "rt-by", "aria-label": "Horizontal axis", testid: "axis", onchange: event => state.set({ axis: event.target.value === "step" ? null : event.target.value }, { fill: true }) },
-    Object.entries(AXES).filter(([axis]) => known(axis)).map(([axis, name]) => h("option", { value: axis, selected: axis === (now.axis || "step") }, `by ${name}`)));
+  return h(
+    "select",
+    {
+      class: "rt-by",
+      "aria-label": "Horizontal axis",
+      testid: "axis",
+      onchange: event => state.set({ axis: event.target.value === "step" ? null : event.target.value }, { fill: true }),
+    },
+    Object.entries(AXES)
+      .filter(([axis]) => known(axis))
+      .map(([axis, name]) => h("option", { value: axis, selected: axis === (now.axis || "step") }, `by ${name}`)),
+  );
 }
 
 export function isLog(now, key) {
@@ -19,8 +29,18 @@ export function isLog(now, key) {
 export function logButton(now, key, values, title = key) {
   if (!values.some(value => value > 0)) return null;
   const on = isLog(now, key);
-  return button("log", () => {
-    const rest = (now.log || "").split(",").filter(name => name && name !== key);
-    state.set({ log: (on ? rest : [...rest, key]).join(",") || null }, { fill: true });
-  }, { class: "rt-log", "aria-pressed": String(on), title: "Logarithmic axis", "aria-label": `log axis of ${title}`, testid: "log" });
+  return button(
+    "log",
+    () => {
+      const rest = (now.log || "").split(",").filter(name => name && name !== key);
+      state.set({ log: (on ? rest : [...rest, key]).join(",") || null }, { fill: true });
+    },
+    {
+      class: "rt-log",
+      "aria-pressed": String(on),
+      title: "Logarithmic axis",
+      "aria-label": `log axis of ${title}`,
+      testid: "log",
+    },
+  );
 }

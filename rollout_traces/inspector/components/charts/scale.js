@@ -34,7 +34,8 @@ export function ticks(low, high, wanted = 3) {
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(m => m * size).find(s => s >= rough);
   const out = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-6; v += step) out.push(Math.abs(v) < step * 1e-6 ? 0 : v);
+  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-6; v += step)
+    out.push(Math.abs(v) < step * 1e-6 ? 0 : v);
   return out;
 }
 
@@ -62,12 +63,17 @@ export function logTicks(low, high) {
 // The values of a series in two: those of the newest attempt, and those of steps that only an older one has.
 export function parted({ steps, values, superseded = [] }) {
   const lost = new Set(superseded);
-  return [values.map((value, i) => (lost.has(steps[i]) ? null : value)), values.map((value, i) => (lost.has(steps[i]) ? value : null))];
+  return [
+    values.map((value, i) => (lost.has(steps[i]) ? null : value)),
+    values.map((value, i) => (lost.has(steps[i]) ? value : null)),
+  ];
 }
 
 // Positions of values without a neighbour, which no line shows.
 export function lone(values) {
-  return [...values.keys()].filter(i => Number.isFinite(values[i]) && !Number.isFinite(values[i - 1]) && !Number.isFinite(values[i + 1]));
+  return [...values.keys()].filter(
+    i => Number.isFinite(values[i]) && !Number.isFinite(values[i - 1]) && !Number.isFinite(values[i + 1]),
+  );
 }
 
 // Points joined to a path; one that is unknown leaves a gap, it is not drawn as 0.
@@ -75,7 +81,10 @@ export function path(points) {
   let out = "";
   let pen = "M";
   for (const [x, y] of points) {
-    if (!Number.isFinite(y) || !Number.isFinite(x)) { pen = "M"; continue; }
+    if (!Number.isFinite(y) || !Number.isFinite(x)) {
+      pen = "M";
+      continue;
+    }
     out += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
     pen = "L";
   }
@@ -88,18 +97,35 @@ export function valueAxis(values, { log = false, range = null } = {}) {
   const positive = finite.filter(value => value > 0);
   if (log && positive.length) {
     let [low, high] = [Math.min(...positive), Math.max(...positive)];
-    if (same(low, high)) { low /= 2; high *= 2; }
+    if (same(low, high)) {
+      low /= 2;
+      high *= 2;
+    }
     const [from, to] = [Math.log10(low), Math.log10(high)];
     const margin = (to - from) * 0.06;
-    return { log: true, y: v => (v > 0 ? (Math.log10(v) - from + margin) / (to - from + 2 * margin) : NaN), ticks: logTicks(low, high), dropped: finite.length - positive.length };
+    return {
+      log: true,
+      y: v => (v > 0 ? (Math.log10(v) - from + margin) / (to - from + 2 * margin) : NaN),
+      ticks: logTicks(low, high),
+      dropped: finite.length - positive.length,
+    };
   }
   let [low, high] = range || (finite.length ? [Math.min(...finite), Math.max(...finite)] : [0, 1]);
   const nonnegative = low >= 0;
-  if (same(low, high)) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
+  if (same(low, high)) {
+    low -= Math.abs(low) * 0.1 || 0.5;
+    high += Math.abs(high) * 0.1 || 0.5;
+  }
   const margin = (high - low) * 0.06;
-  low -= margin; high += margin;
+  low -= margin;
+  high += margin;
   if (nonnegative) low = Math.max(low, -margin);
-  return { log: false, y: v => (Number.isFinite(v) ? (v - low) / (high - low) : NaN), ticks: ticks(low, high), dropped: 0 };
+  return {
+    log: false,
+    y: v => (Number.isFinite(v) ? (v - low) / (high - low) : NaN),
+    ticks: ticks(low, high),
+    dropped: 0,
+  };
 }
 
 export const AXES = { step: "steps", rollouts: "rollouts seen", tokens: "tokens sampled" };
@@ -112,12 +138,14 @@ export function along(axis, progress, steps) {
   return steps.map(step => {
     while (at + 1 < progress.steps.length && progress.steps[at + 1] <= step) at++;
     while (at >= 0 && progress.steps[at] > step) at--;
-    return at < 0 ? NaN : progress[axis][at] ?? NaN;
+    return at < 0 ? NaN : (progress[axis][at] ?? NaN);
   });
 }
 
 // What a point says: `step 12: 0.4`, or of several series `step 12: a 0.4, b 0.5`.
 export function readout(where, found, show) {
   const text = value => (show ? show(value) : number(value));
-  return found.length === 1 ? `${where}: ${text(found[0].value)}` : `${where}: ${found.map(each => `${each.name} ${text(each.value)}`).join(", ")}`;
+  return found.length === 1
+    ? `${where}: ${text(found[0].value)}`
+    : `${where}: ${found.map(each => `${each.name} ${text(each.value)}`).join(", ")}`;
 }

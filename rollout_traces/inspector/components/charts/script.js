@@ -17,17 +17,28 @@ export function shortName(name, split) {
 
 // A chart is the names of its series; charts are joined by commas in the address, the series of one by bars.
 export function chartsOf(text) {
-  return (text || "").split(",").map(chart => chart.split("|").filter(Boolean)).filter(chart => chart.length);
+  return (text || "")
+    .split(",")
+    .map(chart => chart.split("|").filter(Boolean))
+    .filter(chart => chart.length);
 }
 
 // The charts chosen for a project, remembered; the address has the last word.
 export function rememberedCharts(project) {
-  try { return JSON.parse(localStorage.getItem(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string"); } catch { return []; }
+  try {
+    return JSON.parse(localStorage.getItem(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string");
+  } catch {
+    return [];
+  }
 }
 
 function choose(charts) {
   const entries = charts.filter(chart => chart.length).map(chart => chart.join("|"));
-  try { localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(entries)); } catch { /* the address keeps it */ }
+  try {
+    localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(entries));
+  } catch {
+    /* the address keeps it */
+  }
   state.set({ charts: entries.join(",") || null }, { fill: true });
 }
 
@@ -40,7 +51,12 @@ export function drawnCharts(wanted, shown, series) {
 // That a run was resumed, and what is shown of it; named where there are several.
 export function attemptsNote(resumedAt, run = null) {
   if (!resumedAt.length) return null;
-  return h("p", { class: "rt-faint", testid: "attempts" }, run === null ? "Resumed" : [inert(run), " was resumed"], ` at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`);
+  return h(
+    "p",
+    { class: "rt-faint", testid: "attempts" },
+    run === null ? "Resumed" : [inert(run), " was resumed"],
+    ` at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`,
+  );
 }
 
 export class Charts {
@@ -73,23 +89,60 @@ export class Charts {
   draw() {
     const now = state.get();
     const { names } = this;
-    const chosen = drawnCharts(now.charts ? chartsOf(now.charts) : chartsOf(rememberedCharts(now.project).join(",")), this.shown, this.series);
+    const chosen = drawnCharts(
+      now.charts ? chartsOf(now.charts) : chartsOf(rememberedCharts(now.project).join(",")),
+      this.shown,
+      this.series,
+    );
     const longest = Math.max(0, ...chosen.flat().map(name => this.series[name].steps.length));
     const weight = weightFor(now.smooth, longest);
     const wide = this.root.clientWidth > 480;
-    const width = Math.max((wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28), 160);
+    const width = Math.max(wide ? (this.root.clientWidth - 42) / 2 : this.root.clientWidth - 28, 160);
     const frame = `${names.length} ${this.choosing}`;
-    const inUse = [".rt-charts-smooth input", ".rt-chooser .rt-input", ".rt-chooser-list input"].find(each => this.root.querySelector(`${each}:focus`));
+    const inUse = [".rt-charts-smooth input", ".rt-chooser .rt-input", ".rt-chooser-list input"].find(each =>
+      this.root.querySelector(`${each}:focus`),
+    );
     if (inUse && this.frame === frame) return this.drawCharts(now, chosen, width, weight);
     this.frame = frame;
     this.list = h("div", { class: "rt-charts-list" + (wide ? " rt-two" : "") });
-    replace(this.root,
-      h("div", { class: "rt-charts-head" }, h("h2", null, "Charts"), axisPicker(now, this.progress),
-        h("label", { class: "rt-charts-smooth", title: "Smoothing" }, "smooth", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: weight, "aria-label": "Smoothing", testid: "smoothing", oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }) })),
-        now.step === undefined ? null : button("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), { class: "rt-ghost", title: `What changed at step ${now.step} (7)`, testid: "charts-explain" }),
-        button("choose", () => this.choose(), { class: "rt-ghost", "aria-pressed": String(this.choosing), testid: "charts-choose" })),
+    replace(
+      this.root,
+      h(
+        "div",
+        { class: "rt-charts-head" },
+        h("h2", null, "Charts"),
+        axisPicker(now, this.progress),
+        h(
+          "label",
+          { class: "rt-charts-smooth", title: "Smoothing" },
+          "smooth",
+          h("input", {
+            type: "range",
+            min: 0,
+            max: 0.95,
+            step: 0.05,
+            value: weight,
+            "aria-label": "Smoothing",
+            testid: "smoothing",
+            oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }),
+          }),
+        ),
+        now.step === undefined
+          ? null
+          : button("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
+              class: "rt-ghost",
+              title: `What changed at step ${now.step} (7)`,
+              testid: "charts-explain",
+            }),
+        button("choose", () => this.choose(), {
+          class: "rt-ghost",
+          "aria-pressed": String(this.choosing),
+          testid: "charts-choose",
+        }),
+      ),
       this.choosing ? this.chooser(names, chosen) : null,
-      this.list);
+      this.list,
+    );
     if (inUse) this.root.querySelector(inUse)?.focus();
     return this.drawCharts(now, chosen, width, weight);
   }
@@ -101,18 +154,52 @@ export class Charts {
   }
 
   drawCharts(now, chosen, width, weight) {
-    if (!chosen.length) return replace(this.list, h("p", { class: "rt-empty" }, "No scalars were logged in this run yet."));
+    if (!chosen.length)
+      return replace(this.list, h("p", { class: "rt-empty" }, "No scalars were logged in this run yet."));
     const axis = now.axis || "step";
-    return replace(this.list, chosen.map((chart, nth) => {
-      const [name] = chart;
-      const series = chart.map(each => ({ name: shortName(each, now.split), ...this.series[each], x: along(axis, this.progress, this.series[each].steps) }));
-      const at = series[0].steps.indexOf(Number(now.step));
-      const title = series.map(each => each.name).join(", ");
-      return h("figure", { class: "rt-chart", testid: "chart", dataset: { metric: name } },
-        h("figcaption", null, h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title), logButton(now, name, series.flatMap(each => each.values), title), this.withPicker(chosen, nth), h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : "")),
-        seriesChart(series, { width, height: chart.length > 1 ? 130 : undefined, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, name), xName: axis === "step" ? null : AXES[axis], onStep: goTo, label: `${title} over ${AXES[axis] || "steps"}` }),
-        chart.length > 1 ? legend(series) : null);
-    }), this.whereTimeWent(now), attemptsNote(this.resumedAt));
+    return replace(
+      this.list,
+      chosen.map((chart, nth) => {
+        const [name] = chart;
+        const series = chart.map(each => ({
+          name: shortName(each, now.split),
+          ...this.series[each],
+          x: along(axis, this.progress, this.series[each].steps),
+        }));
+        const at = series[0].steps.indexOf(Number(now.step));
+        const title = series.map(each => each.name).join(", ");
+        return h(
+          "figure",
+          { class: "rt-chart", testid: "chart", dataset: { metric: name } },
+          h(
+            "figcaption",
+            null,
+            h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title),
+            logButton(
+              now,
+              name,
+              series.flatMap(each => each.values),
+              title,
+            ),
+            this.withPicker(chosen, nth),
+            h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : ""),
+          ),
+          seriesChart(series, {
+            width,
+            height: chart.length > 1 ? 130 : undefined,
+            step: now.step === undefined ? null : Number(now.step),
+            weight: points => weightFor(now.smooth, points),
+            log: isLog(now, name),
+            xName: axis === "step" ? null : AXES[axis],
+            onStep: goTo,
+            label: `${title} over ${AXES[axis] || "steps"}`,
+          }),
+          chart.length > 1 ? legend(series) : null,
+        );
+      }),
+      this.whereTimeWent(now),
+      attemptsNote(this.resumedAt),
+    );
   }
 
   // Another series into the same chart, or one of its own out of it. The names are listed when it is first used.
@@ -122,31 +209,106 @@ export class Charts {
       const node = event.currentTarget;
       if (node.options.length > 1) return;
       const others = this.names.filter(name => !chart.includes(name)).slice(0, MOST_OFFERED);
-      node.append(...chart.slice(1).map(name => h("option", { value: name }, `without ${name}`)), ...others.map(name => h("option", { value: name }, name)));
+      node.append(
+        ...chart.slice(1).map(name => h("option", { value: name }, `without ${name}`)),
+        ...others.map(name => h("option", { value: name }, name)),
+      );
     };
-    return h("select", { class: "rt-by rt-with", "aria-label": `Another series in the chart of ${chart[0]}`, testid: "chart-with", onfocus: list, onpointerdown: list, onchange: event => {
-      const name = event.target.value;
-      choose(chosen.map((each, i) => (i !== nth ? each : each.includes(name) ? each.filter(one => one !== name) : [...each, name])));
-    } }, h("option", { value: "", selected: true }, "with …"));
+    return h(
+      "select",
+      {
+        class: "rt-by rt-with",
+        "aria-label": `Another series in the chart of ${chart[0]}`,
+        testid: "chart-with",
+        onfocus: list,
+        onpointerdown: list,
+        onchange: event => {
+          const name = event.target.value;
+          choose(
+            chosen.map((each, i) =>
+              i !== nth ? each : each.includes(name) ? each.filter(one => one !== name) : [...each, name],
+            ),
+          );
+        },
+      },
+      h("option", { value: "", selected: true }, "with …"),
+    );
   }
 
   whereTimeWent(now) {
     const step = Number(now.step);
-    const spent = Object.entries(this.timings).map(([name, { steps, values }]) => [name, values[steps.indexOf(step)]]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
+    const spent = Object.entries(this.timings)
+      .map(([name, { steps, values }]) => [name, values[steps.indexOf(step)]])
+      .filter(([, value]) => value > 0)
+      .sort((a, b) => b[1] - a[1]);
     if (!spent.length) return null;
     const top = spent[0][1];
-    return h("section", { class: "rt-timings", testid: "timings" }, h("h2", null, `Where the time went at step ${number(step)}`), spent.slice(0, 12).map(([name, value]) => h("div", { class: "rt-timing" },
-      h("span", { class: "rt-ellipsis", title: name }, name.replace(/^(time|timeperf)\//, "")), h("span", { class: "rt-bar" }, h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } })), h("b", null, seconds(value)))));
+    return h(
+      "section",
+      { class: "rt-timings", testid: "timings" },
+      h("h2", null, `Where the time went at step ${number(step)}`),
+      spent
+        .slice(0, 12)
+        .map(([name, value]) =>
+          h(
+            "div",
+            { class: "rt-timing" },
+            h("span", { class: "rt-ellipsis", title: name }, name.replace(/^(time|timeperf)\//, "")),
+            h(
+              "span",
+              { class: "rt-bar" },
+              h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } }),
+            ),
+            h("b", null, seconds(value)),
+          ),
+        ),
+    );
   }
 
   chooser(names, chosen) {
     const list = h("div", { class: "rt-chooser-list rt-scroll" });
     const drawn = chosen.flat();
     const listed = [...drawn, ...names.filter(name => !drawn.includes(name))];
-    const fill = () => replace(list, listed.filter(name => name.includes(this.query)).slice(0, 300).map(name => h("label", null,
-      h("input", { type: "checkbox", checked: drawn.includes(name), onchange: event => choose(event.target.checked ? [...chosen, [name]] : chosen.map(chart => chart.filter(each => each !== name))) }), h("span", { class: "rt-ellipsis", title: name }, name))));
+    const fill = () =>
+      replace(
+        list,
+        listed
+          .filter(name => name.includes(this.query))
+          .slice(0, 300)
+          .map(name =>
+            h(
+              "label",
+              null,
+              h("input", {
+                type: "checkbox",
+                checked: drawn.includes(name),
+                onchange: event =>
+                  choose(
+                    event.target.checked
+                      ? [...chosen, [name]]
+                      : chosen.map(chart => chart.filter(each => each !== name)),
+                  ),
+              }),
+              h("span", { class: "rt-ellipsis", title: name }, name),
+            ),
+          ),
+      );
     fill();
-    return h("div", { class: "rt-chooser" }, h("input", { class: "rt-input", placeholder: `search ${names.length} metrics`, value: this.query, oninput: event => { this.query = event.target.value; if (event.target.isConnected) fill(); else this.draw(); } }), list,
-      button("the usual ones", () => choose([]), { class: "rt-ghost" }));
+    return h(
+      "div",
+      { class: "rt-chooser" },
+      h("input", {
+        class: "rt-input",
+        placeholder: `search ${names.length} metrics`,
+        value: this.query,
+        oninput: event => {
+          this.query = event.target.value;
+          if (event.target.isConnected) fill();
+          else this.draw();
+        },
+      }),
+      list,
+      button("the usual ones", () => choose([]), { class: "rt-ghost" }),
+    );
   }
 }

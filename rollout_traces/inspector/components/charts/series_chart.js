@@ -17,17 +17,30 @@ const MOST_READ = 4;
 export function seriesChart(series, options) {
   const { width, height = HEIGHT, step = null, weight = 0, show, bare = false, onStep } = options;
   const pad = bare ? BARE : MARGINS;
-  const drawn = series.map((each, colour) => ({ ...each, x: each.x || each.steps, colour })).filter(each => each.values.some(Number.isFinite));
-  const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "rt-chart-svg", role: "img", "aria-label": options.label || "" });
+  const drawn = series
+    .map((each, colour) => ({ ...each, x: each.x || each.steps, colour }))
+    .filter(each => each.values.some(Number.isFinite));
+  const root = svg("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    class: "rt-chart-svg",
+    role: "img",
+    "aria-label": options.label || "",
+  });
   const places = drawn.flatMap(each => each.x.filter(Number.isFinite));
   if (!places.length) return root;
   const [first, last] = places.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
-  const axis = valueAxis(drawn.flatMap(each => each.values), options);
+  const axis = valueAxis(
+    drawn.flatMap(each => each.values),
+    options,
+  );
   const x = v => pad.left + (last > first ? (v - first) / (last - first) : 0.5) * (width - pad.left - pad.right);
   const y = v => pad.top + (1 - axis.y(v)) * (height - pad.top - pad.bottom);
   if (!bare) root.append(...frame({ axis, x, y, first, last, width, height, pad, show, xName: options.xName }));
   const now = at(drawn, step);
-  if (now !== null) root.append(svg("line", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom, class: "rt-now" }));
+  if (now !== null)
+    root.append(svg("line", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom, class: "rt-now" }));
   for (const each of drawn) {
     const own = typeof weight === "function" ? weight(each.steps.length) : weight;
     const [kept, before] = parted(each);
@@ -36,13 +49,31 @@ export function seriesChart(series, options) {
     const points = values => path(each.x.map((v, i) => [x(v), y(values[i])]));
     if (own) root.append(svg("path", { d: points(kept), class: "rt-line rt-line-raw", style }));
     root.append(svg("path", { d: points(smooth(kept, own)), class: `rt-line rt-dash-${each.colour % 4}`, style }));
-    if (before.some(Number.isFinite)) root.append(svg("path", { d: points(before), class: "rt-line rt-line-superseded", style }, svg("title", null, "steps of an earlier attempt, which the run was resumed behind")));
-    for (const i of lone(each.line)) root.append(svg("circle", { cx: x(each.x[i]), cy: y(each.line[i]), r: each.steps.length === 1 ? 2.5 : 1.6, style: { fill: style.stroke } }));
+    if (before.some(Number.isFinite))
+      root.append(
+        svg(
+          "path",
+          { d: points(before), class: "rt-line rt-line-superseded", style },
+          svg("title", null, "steps of an earlier attempt, which the run was resumed behind"),
+        ),
+      );
+    for (const i of lone(each.line))
+      root.append(
+        svg("circle", {
+          cx: x(each.x[i]),
+          cy: y(each.line[i]),
+          r: each.steps.length === 1 ? 2.5 : 1.6,
+          style: { fill: style.stroke },
+        }),
+      );
   }
   if (bare) return root;
-  const point = (clientX) => {
+  const point = clientX => {
     const box = root.getBoundingClientRect();
-    return first + ((clientX - box.left) * (width / box.width) - pad.left) / (width - pad.left - pad.right) * (last - first);
+    return (
+      first +
+      (((clientX - box.left) * (width / box.width) - pad.left) / (width - pad.left - pad.right)) * (last - first)
+    );
   };
   hovering(root, drawn, { x, y, width, height, pad, show, point, xName: options.xName });
   if (onStep) {
@@ -57,20 +88,55 @@ export function seriesChart(series, options) {
 
 // Of several series, which line is which.
 export function legend(series) {
-  return h("div", { class: "rt-chart-legend", testid: "legend" }, series.map((each, i) => h("span", null,
-    svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", { x1: 1, x2: 21, y1: 4, y2: 4, class: `rt-line rt-dash-${i % 4}`, style: { stroke: `var(--rt-series-${i % 6})` } })), inert(each.name))));
+  return h(
+    "div",
+    { class: "rt-chart-legend", testid: "legend" },
+    series.map((each, i) =>
+      h(
+        "span",
+        null,
+        svg(
+          "svg",
+          { width: 22, height: 8, "aria-hidden": "true" },
+          svg("line", {
+            x1: 1,
+            x2: 21,
+            y1: 4,
+            y2: 4,
+            class: `rt-line rt-dash-${i % 4}`,
+            style: { stroke: `var(--rt-series-${i % 6})` },
+          }),
+        ),
+        inert(each.name),
+      ),
+    ),
+  );
 }
 
 function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
   const texts = tickTexts(axis.ticks, show || compact);
   const parts = axis.ticks.flatMap((tick, i) => [
     svg("line", { x1: pad.left, x2: width - pad.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
-    svg("text", { x: pad.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, texts[i])]);
-  const said = [axis.log ? "log" : null, axis.dropped ? `${axis.dropped} not above 0` : null, xName || null].filter(Boolean).join(", ");
+    svg("text", { x: pad.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, texts[i]),
+  ]);
+  const said = [axis.log ? "log" : null, axis.dropped ? `${axis.dropped} not above 0` : null, xName || null]
+    .filter(Boolean)
+    .join(", ");
   const place = xName && xName !== AXES.step ? compact : number;
-  return [...parts, svg("text", { x: pad.left, y: height - 3, class: "rt-axis" }, place(first)),
-    said ? svg("text", { x: (pad.left + width - pad.right) / 2, y: height - 3, class: "rt-axis", "text-anchor": "middle" }, said) : "",
-    last > first ? svg("text", { x: width - pad.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, place(last)) : ""];
+  return [
+    ...parts,
+    svg("text", { x: pad.left, y: height - 3, class: "rt-axis" }, place(first)),
+    said
+      ? svg(
+          "text",
+          { x: (pad.left + width - pad.right) / 2, y: height - 3, class: "rt-axis", "text-anchor": "middle" },
+          said,
+        )
+      : "",
+    last > first
+      ? svg("text", { x: width - pad.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, place(last))
+      : "",
+  ];
 }
 
 // Where a step lies: in the first series that has it.
@@ -85,7 +151,13 @@ function at(drawn, step) {
 
 function nearestOf(each, wanted) {
   let best = -1;
-  for (let i = 0; i < each.x.length; i++) if (Number.isFinite(each.values[i]) && Number.isFinite(each.x[i]) && (best < 0 || Math.abs(each.x[i] - wanted) < Math.abs(each.x[best] - wanted))) best = i;
+  for (let i = 0; i < each.x.length; i++)
+    if (
+      Number.isFinite(each.values[i]) &&
+      Number.isFinite(each.x[i]) &&
+      (best < 0 || Math.abs(each.x[i] - wanted) < Math.abs(each.x[best] - wanted))
+    )
+      best = i;
   return best;
 }
 
@@ -93,13 +165,16 @@ function nearest(drawn, wanted) {
   let found = null;
   for (const each of drawn) {
     const i = nearestOf(each, wanted);
-    if (i >= 0 && (!found || Math.abs(each.x[i] - wanted) < found.off)) found = { ...each, i, off: Math.abs(each.x[i] - wanted) };
+    if (i >= 0 && (!found || Math.abs(each.x[i] - wanted) < found.off))
+      found = { ...each, i, off: Math.abs(each.x[i] - wanted) };
   }
   return found;
 }
 
 function hovering(root, drawn, { x, y, width, height, pad, show, point, xName }) {
-  const dots = drawn.map(each => svg("circle", { r: 3, visibility: "hidden", style: { fill: `var(--rt-series-${each.colour % 6})` } }));
+  const dots = drawn.map(each =>
+    svg("circle", { r: 3, visibility: "hidden", style: { fill: `var(--rt-series-${each.colour % 6})` } }),
+  );
   const text = svg("text", { class: "rt-readout", y: 9, "text-anchor": "end", x: width - pad.right }, "");
   root.append(...dots, text);
   root.addEventListener("mousemove", event => {
@@ -112,14 +187,21 @@ function hovering(root, drawn, { x, y, width, height, pad, show, point, xName })
       const there = i >= 0 && Math.abs(x(each.x[i]) - x(head.x[head.i])) < 8;
       dots[n].setAttribute("visibility", there ? "visible" : "hidden");
       if (!there) return;
-      dots[n].setAttribute("cx", x(each.x[i])); dots[n].setAttribute("cy", y(each.line[i]));
+      dots[n].setAttribute("cx", x(each.x[i]));
+      dots[n].setAttribute("cy", y(each.line[i]));
       found.push({ name: each.name, value: each.values[i] });
     });
-    const where = xName && xName !== AXES.step ? `step ${number(head.steps[head.i])}, ${compact(head.x[head.i])} ${xName}` : `step ${number(head.steps[head.i])}`;
+    const where =
+      xName && xName !== AXES.step
+        ? `step ${number(head.steps[head.i])}, ${compact(head.x[head.i])} ${xName}`
+        : `step ${number(head.steps[head.i])}`;
     text.textContent = inert(readout(where, found.slice(0, MOST_READ), show));
     text.setAttribute("y", Math.min(9, height - 4));
   });
-  root.addEventListener("mouseleave", () => { for (const dot of dots) dot.setAttribute("visibility", "hidden"); text.textContent = ""; });
+  root.addEventListener("mouseleave", () => {
+    for (const dot of dots) dot.setAttribute("visibility", "hidden");
+    text.textContent = "";
+  });
 }
 
 // By keyboard: left and right go to the step before and after.

@@ -25,7 +25,12 @@ const newest = latest();
 const newestHistory = latest();
 const newestPopulation = populationOfStep("compare");
 const slot = () => root.querySelector(".rt-compare");
-const look = now => ({ overlay: now.overlay || null, view: now.view || "read", rendered: !now.plain, whitespace: Boolean(now.ws) });
+const look = now => ({
+  overlay: now.overlay || null,
+  view: now.view || "read",
+  rendered: !now.plain,
+  whitespace: Boolean(now.ws),
+});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -33,13 +38,19 @@ export function mount(element, server) {
   const here = { page: "compare", section: "Compare" };
   shortcut("s", "Swap the sides", swap, here);
   shortcut("d", "Go to the first difference", goToDivergence, here);
-  shortcut("v", "Read or tokens", () => lookChanged(views[0]?.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), here);
+  shortcut(
+    "v",
+    "Read or tokens",
+    () => lookChanged(views[0]?.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }),
+    here,
+  );
   register("compare", { element: root, update, news() {} });
 }
 
 function update(now, changed) {
   const steps = splitOf(now)?.steps || [];
-  if (now.step === undefined && steps.length && !(now.a && now.b)) return state.set({ step: steps[steps.length - 1] }, { fill: true });
+  if (now.step === undefined && steps.length && !(now.a && now.b))
+    return state.set({ step: steps[steps.length - 1] }, { fill: true });
   const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
   if (wanted !== shownFor) load(now, wanted);
   else if (LOOK_KEYS.some(key => changed.has(key))) for (const view of views) view.setLook(look(now));
@@ -47,20 +58,50 @@ function update(now, changed) {
 }
 
 function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step), group: now.group ?? null, a: now.a || null, b: now.b || null };
+  return {
+    project: now.project,
+    run: now.run,
+    split: now.split,
+    step: now.step === undefined ? null : Number(now.step),
+    group: now.group ?? null,
+    a: now.a || null,
+    b: now.b || null,
+  };
 }
 
 function load(now, wanted) {
   shownFor = wanted;
   setPopulation("compare");
-  newest(call("compare", asked(now)), answer => {
-    draw(answer);
-    population(now, now.step ?? answer.sides[0].metadata.step);
-  }, error => {
-    data = null;
-    replace(slot(), notice("info", "Nothing to compare yet", error.message, h("a", { href: state.href({ page: "rollouts" }), onclick: event => { event.preventDefault(); state.set({ page: "rollouts" }); } }, "To the rollouts")));
-    population(now, now.step);
-  });
+  newest(
+    call("compare", asked(now)),
+    answer => {
+      draw(answer);
+      population(now, now.step ?? answer.sides[0].metadata.step);
+    },
+    error => {
+      data = null;
+      replace(
+        slot(),
+        notice(
+          "info",
+          "Nothing to compare yet",
+          error.message,
+          h(
+            "a",
+            {
+              href: state.href({ page: "rollouts" }),
+              onclick: event => {
+                event.preventDefault();
+                state.set({ page: "rollouts" });
+              },
+            },
+            "To the rollouts",
+          ),
+        ),
+      );
+      population(now, now.step);
+    },
+  );
 }
 
 function population(now, step) {
@@ -73,13 +114,38 @@ function draw(answer) {
   for (const view of views) view.forget();
   data = answer;
   const scroller = slot();
-  views = answer.sides.map((side, at) => new TranscriptView(side, { scroller, onChange: lookChanged, image: number => call("image", { project: now.project, id: side.id, number }), beside: answer.sides[1 - at].tokens, markFlags: false }, look(now)));
+  views = answer.sides.map(
+    (side, at) =>
+      new TranscriptView(
+        side,
+        {
+          scroller,
+          onChange: lookChanged,
+          image: number => call("image", { project: now.project, id: side.id, number }),
+          beside: answer.sides[1 - at].tokens,
+          markFlags: false,
+        },
+        look(now),
+      ),
+  );
   const history = h("div", { class: "rt-history" });
-  replace(scroller,
+  replace(
+    scroller,
     h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
     history,
-    h("div", { class: "rt-compare-bar" }, views[0].toolbar, divergenceChip(answer), shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id }))),
-    h("div", { class: "rt-compare-columns" }, views.map((view, at) => column(view, answer, at))));
+    h(
+      "div",
+      { class: "rt-compare-bar" },
+      views[0].toolbar,
+      divergenceChip(answer),
+      shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id })),
+    ),
+    h(
+      "div",
+      { class: "rt-compare-columns" },
+      views.map((view, at) => column(view, answer, at)),
+    ),
+  );
   scroller.scrollTop = 0;
   if (now.at === "difference") requestAnimationFrame(goToDivergence);
   loadHistory(now, answer, history);
@@ -90,21 +156,118 @@ function sideHead(answer, at) {
   const m = side.metadata;
   const key = at ? "b" : "a";
   const options = [...answer.candidates];
-  if (!options.some(card => card.id === side.id)) options.unshift({ id: side.id, step: m.step, group: m.group, sample: m.sample, reward: m.reward });
-  return h("section", { class: "rt-side-head" },
-    h("div", { class: "rt-headline" },
-      h("div", { class: "rt-reward", style: { "--dot": rewardColour(m.reward, answer.range) } }, h("span", { class: "rt-label" }, at ? "B · reward" : "A · reward"), h("b", null, number(m.reward))),
-      h("div", { class: "rt-advantage" }, h("span", { class: "rt-label" }, "advantage"), h("b", null, signed(m.advantage))),
-      h("div", { class: "rt-headline-title" },
-        h("select", { class: "rt-select", "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}`, onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }) },
-          options.map(card => h("option", { value: card.id, selected: card.id === side.id }, `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`))),
-        h("div", { class: "rt-soft rt-side-run", testid: `compare-run-${key}` }, side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null, h("span", { class: "rt-faint" }, selectedSentence(m))))),
-    h("div", { class: "rt-side-flags" }, grouped(side.flags).map(entry => h("button", { type: "button", class: `rt-chip rt-chip-${entry.severity}`, testid: "flag", title: inert(entry.message), onclick: () => views[at].showFlag(entry.flags[0]) }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "", side.explains?.[entry.name] ? h("span", { class: "rt-faint", testid: "explains" }, ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`) : null)),
-      side.usual_flags?.length ? h("span", { class: "rt-faint", testid: "usual-flags", title: "Properties of the run or of the group, not of this rollout" }, `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`) : null),
-    h("a", { class: "rt-side-open", href: state.href({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null }), onclick: event => {
-      event.preventDefault();
-      state.set({ page: "rollouts", step: m.step, group: m.group, sample: m.sample, id: m.group === undefined ? side.id : null, a: null, b: null });
-    } }, "open under Rollouts"));
+  if (!options.some(card => card.id === side.id))
+    options.unshift({ id: side.id, step: m.step, group: m.group, sample: m.sample, reward: m.reward });
+  return h(
+    "section",
+    { class: "rt-side-head" },
+    h(
+      "div",
+      { class: "rt-headline" },
+      h(
+        "div",
+        { class: "rt-reward", style: { "--dot": rewardColour(m.reward, answer.range) } },
+        h("span", { class: "rt-label" }, at ? "B · reward" : "A · reward"),
+        h("b", null, number(m.reward)),
+      ),
+      h(
+        "div",
+        { class: "rt-advantage" },
+        h("span", { class: "rt-label" }, "advantage"),
+        h("b", null, signed(m.advantage)),
+      ),
+      h(
+        "div",
+        { class: "rt-headline-title" },
+        h(
+          "select",
+          {
+            class: "rt-select",
+            "aria-label": `Rollout ${key.toUpperCase()}`,
+            testid: `compare-pick-${key}`,
+            onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }),
+          },
+          options.map(card =>
+            h(
+              "option",
+              { value: card.id, selected: card.id === side.id },
+              `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`,
+            ),
+          ),
+        ),
+        h(
+          "div",
+          { class: "rt-soft rt-side-run", testid: `compare-run-${key}` },
+          side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null,
+          h("span", { class: "rt-faint" }, selectedSentence(m)),
+        ),
+      ),
+    ),
+    h(
+      "div",
+      { class: "rt-side-flags" },
+      grouped(side.flags).map(entry =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: `rt-chip rt-chip-${entry.severity}`,
+            testid: "flag",
+            title: inert(entry.message),
+            onclick: () => views[at].showFlag(entry.flags[0]),
+          },
+          entry.name.replaceAll("_", " "),
+          entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "",
+          side.explains?.[entry.name]
+            ? h(
+                "span",
+                { class: "rt-faint", testid: "explains" },
+                ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`,
+              )
+            : null,
+        ),
+      ),
+      side.usual_flags?.length
+        ? h(
+            "span",
+            {
+              class: "rt-faint",
+              testid: "usual-flags",
+              title: "Properties of the run or of the group, not of this rollout",
+            },
+            `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
+          )
+        : null,
+    ),
+    h(
+      "a",
+      {
+        class: "rt-side-open",
+        href: state.href({
+          page: "rollouts",
+          step: m.step,
+          group: m.group,
+          sample: m.sample,
+          id: m.group === undefined ? side.id : null,
+          a: null,
+          b: null,
+        }),
+        onclick: event => {
+          event.preventDefault();
+          state.set({
+            page: "rollouts",
+            step: m.step,
+            group: m.group,
+            sample: m.sample,
+            id: m.group === undefined ? side.id : null,
+            a: null,
+            b: null,
+          });
+        },
+      },
+      "open under Rollouts",
+    ),
+  );
 }
 
 // Only of these does more mean better.
@@ -115,19 +278,62 @@ function judged(name) {
 function deltaTable(answer) {
   const same = answer.deltas.filter(row => row.a === row.b);
   const rows = answer.deltas.filter(row => row.a !== row.b);
-  const cell = value => (typeof value === "number" ? number(value) : value === null || value === undefined ? "–" : inert(String(value)));
-  const line = row => h("tr", null, h("th", { class: "rt-ellipsis", title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")), h("td", null, cell(row.a)), h("td", null, cell(row.b)),
-    h("td", { class: judged(row.name) ? (row.delta > 0 ? "rt-up" : "rt-down") : "" }, row.delta === null ? "" : signed(row.delta)));
-  return h("section", { class: "rt-deltas", tabindex: "0", "aria-label": "What differs", testid: "deltas" }, h("table", null,
-    h("thead", null, h("tr", null, h("th", null, `${rows.length} differ`), h("th", null, "A"), h("th", null, "B"), h("th", null, "B − A"))),
-    h("tbody", null, rows.map(line))),
-    same.length ? h("p", { class: "rt-faint" }, `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`) : null);
+  const cell = value =>
+    typeof value === "number" ? number(value) : value === null || value === undefined ? "–" : inert(String(value));
+  const line = row =>
+    h(
+      "tr",
+      null,
+      h("th", { class: "rt-ellipsis", title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
+      h("td", null, cell(row.a)),
+      h("td", null, cell(row.b)),
+      h(
+        "td",
+        { class: judged(row.name) ? (row.delta > 0 ? "rt-up" : "rt-down") : "" },
+        row.delta === null ? "" : signed(row.delta),
+      ),
+    );
+  return h(
+    "section",
+    { class: "rt-deltas", tabindex: "0", "aria-label": "What differs", testid: "deltas" },
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          h("th", null, `${rows.length} differ`),
+          h("th", null, "A"),
+          h("th", null, "B"),
+          h("th", null, "B − A"),
+        ),
+      ),
+      h("tbody", null, rows.map(line)),
+    ),
+    same.length
+      ? h(
+          "p",
+          { class: "rt-faint" },
+          `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`,
+        )
+      : null,
+  );
 }
 
 function divergenceChip(answer) {
-  if (answer.shared === null) return h("span", { class: "rt-faint" }, "no token data on one side: turns are shown whole");
+  if (answer.shared === null)
+    return h("span", { class: "rt-faint" }, "no token data on one side: turns are shown whole");
   const identical = answer.sides.every(side => side.tokens.n === answer.shared);
-  return button(identical ? `identical: all ${number(answer.shared)} tokens` : `first difference at token ${number(answer.shared)} (d)`, goToDivergence, { class: "rt-ghost", testid: "go-divergence", disabled: identical });
+  return button(
+    identical
+      ? `identical: all ${number(answer.shared)} tokens`
+      : `first difference at token ${number(answer.shared)} (d)`,
+    goToDivergence,
+    { class: "rt-ghost", testid: "go-divergence", disabled: identical },
+  );
 }
 
 function column(view, answer, at) {
@@ -135,29 +341,63 @@ function column(view, answer, at) {
   const turns = answer.sides[at].turns;
   const whole = shared === null ? 0 : turns.filter(turn => turn.stop <= shared).length;
   const cards = view.turnCards.map(card => card.root);
-  const folded = whole ? h("details", { class: "rt-shared", testid: "shared-prefix", open: answer.sides.every(side => side.tokens.n === shared), ontoggle: event => {
-    for (const other of root.querySelectorAll(".rt-shared")) other.open = event.target.open;
-  } }, h("summary", null, `${plural(whole, "shared turn")}, ${plural(turns[whole - 1].stop, "token")}`), h("div", { class: "rt-turns" }, cards.slice(0, whole))) : null;
+  const folded = whole
+    ? h(
+        "details",
+        {
+          class: "rt-shared",
+          testid: "shared-prefix",
+          open: answer.sides.every(side => side.tokens.n === shared),
+          ontoggle: event => {
+            for (const other of root.querySelectorAll(".rt-shared")) other.open = event.target.open;
+          },
+        },
+        h("summary", null, `${plural(whole, "shared turn")}, ${plural(turns[whole - 1].stop, "token")}`),
+        h("div", { class: "rt-turns" }, cards.slice(0, whole)),
+      )
+    : null;
   if (shared !== null && whole < turns.length) {
     const card = view.turnCards[whole];
     card.raw = true;
     card.draw();
-    card.body.before(h("div", { class: "rt-divergence", testid: "first-divergence" }, shared > turns[whole].start
-      ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}` : `they part at token ${number(shared)}`));
+    card.body.before(
+      h(
+        "div",
+        { class: "rt-divergence", testid: "first-divergence" },
+        shared > turns[whole].start
+          ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}`
+          : `they part at token ${number(shared)}`,
+      ),
+    );
     if (view.tokenText) view.tokenText.restyle({ divergence: shared });
   }
   if (shared === null && firstDifferent(answer) < turns.length) {
-    view.turnCards[firstDifferent(answer)].body.before(h("div", { class: "rt-divergence", testid: "first-divergence" }, "the first turn that differs"));
+    view.turnCards[firstDifferent(answer)].body.before(
+      h("div", { class: "rt-divergence", testid: "first-divergence" }, "the first turn that differs"),
+    );
   }
-  const ended = shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
-    ? h("div", { class: "rt-divergence rt-ends-here", testid: "first-divergence" }, `this rollout ends here, after ${plural(shared, "token")}; the other goes on`) : null;
+  const ended =
+    shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
+      ? h(
+          "div",
+          { class: "rt-divergence rt-ends-here", testid: "first-divergence" },
+          `this rollout ends here, after ${plural(shared, "token")}; the other goes on`,
+        )
+      : null;
   replace(view.turnsRoot, folded, cards.slice(whole), ended);
-  return h("section", { class: "rt-compare-column", testid: at ? "compare-right" : "compare-left" }, view.legendSlot, view.turnsRoot);
+  return h(
+    "section",
+    { class: "rt-compare-column", testid: at ? "compare-right" : "compare-left" },
+    view.legendSlot,
+    view.turnsRoot,
+  );
 }
 
 // Without token data: the first turn whose role, text or calls differ.
 function firstDifferent(answer) {
-  const [a, b] = answer.sides.map(side => side.turns.map(turn => JSON.stringify([turn.role, turn.content, turn.thinking, turn.tool_calls])));
+  const [a, b] = answer.sides.map(side =>
+    side.turns.map(turn => JSON.stringify([turn.role, turn.content, turn.thinking, turn.tool_calls])),
+  );
   const at = a.findIndex((turn, i) => turn !== b[i]);
   return at < 0 ? a.length : at;
 }
@@ -183,19 +423,38 @@ function lookChanged(patch) {
 function loadHistory(now, answer, node) {
   const key = answer.sides[0].metadata.prompt_key;
   if (!key) return;
-  newestHistory(call("prompt_history", { ...asked(now), prompt_key: String(key) }), history => {
-    if (history.steps.length < 2) return;
-    replace(node, h("span", { class: "rt-label" }, `this prompt at ${history.steps.length} steps`), h("div", { class: "rt-history-strip", testid: "prompt-history" }, history.steps.map(each => h("button", {
-      type: "button", class: each.step === answer.sides[0].metadata.step ? "rt-here" : "", style: { "--dot": rewardColour(each.reward, history.range) },
-      title: `step ${number(each.step)}: mean reward ${number(each.reward)}${each.pass_rate === null ? "" : `, ${percent(each.pass_rate)} solved`}, ${plural(each.n, "rollout")}, ${each.traced.length} kept`, "aria-label": `step ${each.step}`,
-      disabled: !each.traced.length,
-      onclick: () => openStep(now, answer, each),
-    }))));
-  }, () => replace(node));
+  newestHistory(
+    call("prompt_history", { ...asked(now), prompt_key: String(key) }),
+    history => {
+      if (history.steps.length < 2) return;
+      replace(
+        node,
+        h("span", { class: "rt-label" }, `this prompt at ${history.steps.length} steps`),
+        h(
+          "div",
+          { class: "rt-history-strip", testid: "prompt-history" },
+          history.steps.map(each =>
+            h("button", {
+              type: "button",
+              class: each.step === answer.sides[0].metadata.step ? "rt-here" : "",
+              style: { "--dot": rewardColour(each.reward, history.range) },
+              title: `step ${number(each.step)}: mean reward ${number(each.reward)}${each.pass_rate === null ? "" : `, ${percent(each.pass_rate)} solved`}, ${plural(each.n, "rollout")}, ${each.traced.length} kept`,
+              "aria-label": `step ${each.step}`,
+              disabled: !each.traced.length,
+              onclick: () => openStep(now, answer, each),
+            }),
+          ),
+        ),
+      );
+    },
+    () => replace(node),
+  );
 }
 
 async function openStep(now, answer, each) {
-  const other = await call("compare", { ...asked(now), step: each.step, group: each.group, a: null, b: null }).catch(() => null);
+  const other = await call("compare", { ...asked(now), step: each.step, group: each.group, a: null, b: null }).catch(
+    () => null,
+  );
   const best = other?.sides[0];
   if (best) state.set({ a: answer.sides[0].id, b: best.id });
 }

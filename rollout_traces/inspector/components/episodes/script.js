@@ -15,7 +15,15 @@ import { spans, strip } from "./way.js";
 
 const KEYS = ["project", "run", "split", "step", "episode"];
 const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
-const NAMES = { opening: "opening", continued: "goes on", branch: "branch", retry: "retry", compaction: "compaction", sub_agent: "sub-agent", unknown: "unobserved" };
+const NAMES = {
+  opening: "opening",
+  continued: "goes on",
+  branch: "branch",
+  retry: "retry",
+  compaction: "compaction",
+  sub_agent: "sub-agent",
+  unknown: "unobserved",
+};
 
 let call;
 let root;
@@ -28,8 +36,18 @@ const newest = latest();
 const newestRow = latest();
 const newestPopulation = populationOfStep("episodes");
 const part = selector => root.querySelector(selector);
-const place = now => ({ project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step) });
-const look = now => ({ overlay: now.overlay || null, view: now.view || "read", rendered: !now.plain, whitespace: Boolean(now.ws) });
+const place = now => ({
+  project: now.project,
+  run: now.run,
+  split: now.split,
+  step: now.step === undefined ? null : Number(now.step),
+});
+const look = now => ({
+  overlay: now.overlay || null,
+  view: now.view || "read",
+  rendered: !now.plain,
+  whitespace: Boolean(now.ws),
+});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -48,7 +66,11 @@ function update(now, changed) {
   drawStepPager(part(".rt-step-pager"), now);
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return replace(part(".rt-episodes-main"), notice("info", "No rollouts in this split yet", ""));
-  if (!steps.includes(Number(now.step))) return state.set({ step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) }, { fill: true });
+  if (!steps.includes(Number(now.step)))
+    return state.set(
+      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
+      { fill: true },
+    );
   const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
   if (wanted !== shownFor) load(now, wanted);
   else if (["group", "sample"].some(key => changed.has(key))) draw();
@@ -60,11 +82,26 @@ function load(now, wanted) {
   shownFor = wanted;
   const asked = { ...place(now), episode: now.episode || "", group: now.group ?? null, sample: now.sample ?? null };
   setPopulation("episodes");
-  newest(call("episodes", asked), answer => { data = answer; draw(); }, error => {
-    data = null;
-    replace(part(".rt-episodes-list"));
-    replace(part(".rt-episodes-main"), notice("info", "No episode to show", error.message, "Rows of one run of an environment share an episode where the trainer, or an import, gives episode_ids (and parents)."));
-  });
+  newest(
+    call("episodes", asked),
+    answer => {
+      data = answer;
+      draw();
+    },
+    error => {
+      data = null;
+      replace(part(".rt-episodes-list"));
+      replace(
+        part(".rt-episodes-main"),
+        notice(
+          "info",
+          "No episode to show",
+          error.message,
+          "Rows of one run of an environment share an episode where the trainer, or an import, gives episode_ids (and parents).",
+        ),
+      );
+    },
+  );
   newestPopulation(call("population", asked));
 }
 
@@ -72,12 +109,19 @@ function load(now, wanted) {
 function openRow() {
   const now = state.get();
   const { rows } = data.tree;
-  return rows.find(row => String(row.group) === now.group && String(row.sample) === now.sample) || rows.find(row => row.id) || rows[0];
+  return (
+    rows.find(row => String(row.group) === now.group && String(row.sample) === now.sample) ||
+    rows.find(row => row.id) ||
+    rows[0]
+  );
 }
 
 function choose(row, turn = null) {
   wantedTurn = turn;
-  if (row === openRow() && turn !== null) { view?.goToTurn(turn); return; }
+  if (row === openRow() && turn !== null) {
+    view?.goToTurn(turn);
+    return;
+  }
   state.set({ episode: data.tree.episode, group: row.group, sample: row.sample, id: null, token: null });
 }
 
@@ -97,38 +141,117 @@ const nameOf = row => (row.name ? inert(row.name) : `${number(row.group)} #${num
 
 function draw() {
   const opened = openRow();
-  replace(part(".rt-episodes-list"), data.episodes.map(listed), data.n_beyond ? h("p", { class: "rt-faint" }, `${plural(data.n_beyond, "further row")} of this step: not looked at.`) : null);
+  replace(
+    part(".rt-episodes-list"),
+    data.episodes.map(listed),
+    data.n_beyond
+      ? h("p", { class: "rt-faint" }, `${plural(data.n_beyond, "further row")} of this step: not looked at.`)
+      : null,
+  );
   const below = part(".rt-branch-slot") || h("section", { class: "rt-branch-slot" });
   replace(part(".rt-episodes-main"), head(), tree(opened), below);
   open(opened, below);
 }
 
 function listed(each) {
-  return h("button", {
-    type: "button", class: "rt-episode", testid: "episode", "aria-current": each.episode === data.tree.episode ? "true" : null, title: inert(each.episode),
-    onclick: () => state.set({ episode: each.episode, group: null, sample: null }),
-  }, h("span", { class: "rt-episode-dot", style: { "--dot": rewardColour(each.reward, data.range) } }), h("span", { class: "rt-ellipsis" }, inert(each.episode)), h("b", null, number(each.reward)),
-  h("small", null, `group ${number(each.group)} · ${plural(each.n_rows, "row")}, ${number(each.n_trained)} trained, ${number(each.n_kept)} kept`));
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "rt-episode",
+      testid: "episode",
+      "aria-current": each.episode === data.tree.episode ? "true" : null,
+      title: inert(each.episode),
+      onclick: () => state.set({ episode: each.episode, group: null, sample: null }),
+    },
+    h("span", { class: "rt-episode-dot", style: { "--dot": rewardColour(each.reward, data.range) } }),
+    h("span", { class: "rt-ellipsis" }, inert(each.episode)),
+    h("b", null, number(each.reward)),
+    h(
+      "small",
+      null,
+      `group ${number(each.group)} · ${plural(each.n_rows, "row")}, ${number(each.n_trained)} trained, ${number(each.n_kept)} kept`,
+    ),
+  );
 }
 
 function head() {
   const { tree: shown } = data;
   const trained = shown.rows.filter(row => row.values.trained === 1).length;
-  return h("header", { class: "rt-episode-head" }, h("h1", null, `Episode ${inert(shown.episode)}`),
-    h("span", { testid: "episode-reward" }, "reward ", h("b", null, number(shown.reward)), shown.one_reward ? ", counted once" : ""),
-    h("span", { class: "rt-soft" }, `${plural(shown.n_rows, "row")}, ${number(trained)} trained${shown.n_rows > shown.rows.length ? `; the first ${number(shown.rows.length)} are drawn` : ""}`),
-    shown.one_reward ? null : h("p", null, "Its rows have different rewards. Groups and pass rates count the row that left no other."),
-    shown.n_lost ? h("p", null, `${plural(shown.n_lost, "row")} left one that is not in this step, or that cannot be told from the ledger: drawn without the link.`) : null);
+  return h(
+    "header",
+    { class: "rt-episode-head" },
+    h("h1", null, `Episode ${inert(shown.episode)}`),
+    h(
+      "span",
+      { testid: "episode-reward" },
+      "reward ",
+      h("b", null, number(shown.reward)),
+      shown.one_reward ? ", counted once" : "",
+    ),
+    h(
+      "span",
+      { class: "rt-soft" },
+      `${plural(shown.n_rows, "row")}, ${number(trained)} trained${shown.n_rows > shown.rows.length ? `; the first ${number(shown.rows.length)} are drawn` : ""}`,
+    ),
+    shown.one_reward
+      ? null
+      : h("p", null, "Its rows have different rewards. Groups and pass rates count the row that left no other."),
+    shown.n_lost
+      ? h(
+          "p",
+          null,
+          `${plural(shown.n_lost, "row")} left one that is not in this step, or that cannot be told from the ledger: drawn without the link.`,
+        )
+      : null,
+  );
 }
 
 function tree(opened) {
   const axis = spans(data.tree);
   const extras = data.tree.differs;
-  const heads = ["branch", "how it left", "trained", ...(data.tree.one_reward ? [] : ["reward"]), "advantage", "sampled", "turns", ...(stops() ? ["stop"] : []), ...extras.map(key => key.replace("extra/", ""))];
-  return h("div", { class: "rt-tree", tabindex: "0", "aria-label": "Branches" }, h("table", { testid: "branches" },
-    h("thead", null, h("tr", null, heads.map(name => h("th", null, inert(name))), h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`), h("th", null, "flags"))),
-    h("tbody", null, data.tree.rows.map(row => branchRow(row, opened, axis, extras)))),
-  h("p", { class: "rt-tree-legend" }, axis.unit === "seconds" ? "From each row's own start." : "When rows began was not logged: a row begins where it left the other, its shared beginning hollow."));
+  const heads = [
+    "branch",
+    "how it left",
+    "trained",
+    ...(data.tree.one_reward ? [] : ["reward"]),
+    "advantage",
+    "sampled",
+    "turns",
+    ...(stops() ? ["stop"] : []),
+    ...extras.map(key => key.replace("extra/", "")),
+  ];
+  return h(
+    "div",
+    { class: "rt-tree", tabindex: "0", "aria-label": "Branches" },
+    h(
+      "table",
+      { testid: "branches" },
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          heads.map(name => h("th", null, inert(name))),
+          h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
+          h("th", null, "flags"),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        data.tree.rows.map(row => branchRow(row, opened, axis, extras)),
+      ),
+    ),
+    h(
+      "p",
+      { class: "rt-tree-legend" },
+      axis.unit === "seconds"
+        ? "From each row's own start."
+        : "When rows began was not logged: a row begins where it left the other, its shared beginning hollow.",
+    ),
+  );
 }
 
 function stops() {
@@ -137,19 +260,58 @@ function stops() {
 
 function branchRow(row, opened, axis, extras) {
   const v = row.values;
-  const figure = (value, show = number) => h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
+  const figure = (value, show = number) =>
+    h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
   const indent = row.depth ? `${"  ".repeat(row.depth - 1)}└ ` : "";
-  const name = row.id ? h("button", { type: "button", class: "rt-ghost", testid: "open-branch", onclick: () => choose(row) }, nameOf(row)) : h("span", { class: "rt-faint", title: "Not kept as a trace" }, nameOf(row));
-  return h("tr", { dataset: { kind: row.left.kind }, "aria-current": row === opened ? "true" : null }, h("td", null, h("span", { class: "rt-depth" }, indent), name), h("td", null, howItLeft(row)),
-    h("td", null, v.trained === 1 ? h("span", { class: "rt-chip rt-chip-info" }, "trained") : v.trained === 0 ? h("span", { class: "rt-faint" }, v.discard_reason ? inert(String(v.discard_reason)).replaceAll("_", " ") : "not in the loss") : ""),
-    data.tree.one_reward ? null : figure(v.reward), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns), stops() ? h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
-    extras.map(key => h("td", null, row.extras[key] === undefined || row.extras[key] === null ? "" : inert(String(row.extras[key]).slice(0, 40)))), h("td", { class: "rt-way" }, strip(row, axis)), h("td", null, flagChips(row.flags, data.severities, 2)));
+  const name = row.id
+    ? h("button", { type: "button", class: "rt-ghost", testid: "open-branch", onclick: () => choose(row) }, nameOf(row))
+    : h("span", { class: "rt-faint", title: "Not kept as a trace" }, nameOf(row));
+  return h(
+    "tr",
+    { dataset: { kind: row.left.kind }, "aria-current": row === opened ? "true" : null },
+    h("td", null, h("span", { class: "rt-depth" }, indent), name),
+    h("td", null, howItLeft(row)),
+    h(
+      "td",
+      null,
+      v.trained === 1
+        ? h("span", { class: "rt-chip rt-chip-info" }, "trained")
+        : v.trained === 0
+          ? h(
+              "span",
+              { class: "rt-faint" },
+              v.discard_reason ? inert(String(v.discard_reason)).replaceAll("_", " ") : "not in the loss",
+            )
+          : "",
+    ),
+    data.tree.one_reward ? null : figure(v.reward),
+    figure(v.advantage, signed),
+    figure(v.n_sampled),
+    figure(v.n_turns),
+    stops() ? h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
+    extras.map(key =>
+      h(
+        "td",
+        null,
+        row.extras[key] === undefined || row.extras[key] === null ? "" : inert(String(row.extras[key]).slice(0, 40)),
+      ),
+    ),
+    h("td", { class: "rt-way" }, strip(row, axis)),
+    h("td", null, flagChips(row.flags, data.severities, 2)),
+  );
 }
 
 function howItLeft(row) {
   const { kind, shared, left_at: turn } = row.left;
-  const where = [turn === null ? null : `turn ${turn}`, shared ? `${number(shared)} tokens shared` : null].filter(Boolean).join(", ");
-  return h("span", { title: data.kinds[kind] }, h("b", null, NAMES[kind]), where ? h("span", { class: "rt-faint" }, ` ${where}`) : null);
+  const where = [turn === null ? null : `turn ${turn}`, shared ? `${number(shared)} tokens shared` : null]
+    .filter(Boolean)
+    .join(", ");
+  return h(
+    "span",
+    { title: data.kinds[kind] },
+    h("b", null, NAMES[kind]),
+    where ? h("span", { class: "rt-faint" }, ` ${where}`) : null,
+  );
 }
 
 function open(row, below) {
@@ -158,17 +320,63 @@ function open(row, below) {
   openedFor = wanted;
   view?.forget();
   view = null;
-  if (!row.id) { replace(below, notice("info", "This branch was not kept", "Its figures are the ledger's; raise max_rollout_traces_per_step to keep more of a step.")); return; }
-  newestRow(call("rollout", { ...place(state.get()), id: row.id }), rollout => show(rollout, row, below), error => replace(below, notice("error", "This branch could not be opened", error.message)));
+  if (!row.id) {
+    replace(
+      below,
+      notice(
+        "info",
+        "This branch was not kept",
+        "Its figures are the ledger's; raise max_rollout_traces_per_step to keep more of a step.",
+      ),
+    );
+    return;
+  }
+  newestRow(
+    call("rollout", { ...place(state.get()), id: row.id }),
+    rollout => show(rollout, row, below),
+    error => replace(below, notice("error", "This branch could not be opened", error.message)),
+  );
 }
 
 function show(rollout, row, below) {
   const scroller = part(".rt-episodes-main");
-  view = new TranscriptView(rollout, { scroller, image: number => call("image", { project: state.get().project, id: rollout.id, number }), onChange: patch => state.set({ overlay: patch.overlay ?? ("overlay" in patch ? null : state.get().overlay), view: "view" in patch && patch.view !== "read" ? patch.view : null, plain: "rendered" in patch && !patch.rendered ? 1 : null }) }, look(state.get()));
+  view = new TranscriptView(
+    rollout,
+    {
+      scroller,
+      image: number => call("image", { project: state.get().project, id: rollout.id, number }),
+      onChange: patch =>
+        state.set({
+          overlay: patch.overlay ?? ("overlay" in patch ? null : state.get().overlay),
+          view: "view" in patch && patch.view !== "read" ? patch.view : null,
+          plain: "rendered" in patch && !patch.rendered ? 1 : null,
+        }),
+    },
+    look(state.get()),
+  );
   const parent = data.tree.rows.find(each => each.at === row.parent);
-  replace(below, h("header", { class: "rt-branch-head" }, h("h2", null, nameOf(row)), howItLeft(row),
-    parent ? button(`back to ${nameOf(parent)}${row.left.left_at === null ? "" : `, turn ${row.left.left_at}`}`, () => choose(parent, row.left.left_at), { testid: "to-parent" }) : null,
-    button("open under Rollouts", () => state.set({ page: "rollouts", group: row.group, sample: row.sample, episode: null }), { class: "rt-ghost" })), view.root);
+  replace(
+    below,
+    h(
+      "header",
+      { class: "rt-branch-head" },
+      h("h2", null, nameOf(row)),
+      howItLeft(row),
+      parent
+        ? button(
+            `back to ${nameOf(parent)}${row.left.left_at === null ? "" : `, turn ${row.left.left_at}`}`,
+            () => choose(parent, row.left.left_at),
+            { testid: "to-parent" },
+          )
+        : null,
+      button(
+        "open under Rollouts",
+        () => state.set({ page: "rollouts", group: row.group, sample: row.sample, episode: null }),
+        { class: "rt-ghost" },
+      ),
+    ),
+    view.root,
+  );
   for (const child of data.tree.rows.filter(each => each.parent === row.at)) linkTurns(child);
   if (wantedTurn !== null) view.goToTurn(wantedTurn);
   wantedTurn = null;
@@ -180,8 +388,13 @@ function linkTurns(child) {
     const card = index === null ? null : view.turnCards[index];
     if (!card) return;
     let links = card.root.querySelector(".rt-branch-links");
-    if (!links) { links = h("div", { class: "rt-branch-links" }); card.root.querySelector(".rt-turn-head").after(links); }
-    links.append(button(`${words} ${nameOf(child)}`, () => choose(child, turn), { class: "rt-ghost", testid: "turn-link" }));
+    if (!links) {
+      links = h("div", { class: "rt-branch-links" });
+      card.root.querySelector(".rt-turn-head").after(links);
+    }
+    links.append(
+      button(`${words} ${nameOf(child)}`, () => choose(child, turn), { class: "rt-ghost", testid: "turn-link" }),
+    );
   };
   mark(child.left.left_at, `${NAMES[child.left.kind]} →`, null);
   if (child.left.back_at !== child.left.left_at) mark(child.left.back_at, "answer of", child.turns.length - 1);

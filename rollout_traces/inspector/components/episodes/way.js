@@ -19,7 +19,8 @@ export function spans(tree) {
     if (clock) span = { begin: row.start - first, shared: 0, end: row.start - first + row.seconds };
     else if (!parent) span = { begin: ends, shared: 0, end: ends + length };
     else {
-      const shared = row.left.shared !== null && ["branch", "continued", "retry"].includes(row.left.kind) ? row.left.shared : 0;
+      const shared =
+        row.left.shared !== null && ["branch", "continued", "retry"].includes(row.left.kind) ? row.left.shared : 0;
       const from = shared ? parent.begin + shared : parent.begin + leftAt(tree, row);
       span = { begin: from - shared, shared, end: from - shared + length };
     }
@@ -45,14 +46,39 @@ export function strip(row, axis) {
   const span = axis.of.get(row.at);
   const x = value => (value / axis.end) * WIDTH;
   const whole = row.turns.reduce((sum, turn) => sum + (turn.n || 1), 0) || 1;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} 18`, preserveAspectRatio: "none", role: "img", "aria-label": said(row, span, axis) });
-  if (!row.turns.length) picture.append(svg("rect", { class: "rt-way-lone", x: x(span.begin), y: 5, width: Math.max(x(span.end - span.begin), 2), height: 8 }));
+  const picture = svg("svg", {
+    viewBox: `0 0 ${WIDTH} 18`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": said(row, span, axis),
+  });
+  if (!row.turns.length)
+    picture.append(
+      svg("rect", {
+        class: "rt-way-lone",
+        x: x(span.begin),
+        y: 5,
+        width: Math.max(x(span.end - span.begin), 2),
+        height: 8,
+      }),
+    );
   let at = 0;
   for (const [index, turn] of row.turns.entries()) {
     const size = ((turn.n || 1) / whole) * (span.end - span.begin);
     const shared = span.shared && at + size <= span.shared + 1e-9;
-    picture.append(svg("rect", { class: shared ? "rt-way-shared" : `rt-role-${turn.role}`, x: x(span.begin + at), y: shared ? 6 : 3, width: Math.max(x(size) - 1, 1), height: shared ? 6 : 12 },
-      svg("title", null, `turn ${index}: ${turn.role}${turn.calls.length ? `, calls ${turn.calls.join(", ")}` : ""}`)));
+    picture.append(
+      svg(
+        "rect",
+        {
+          class: shared ? "rt-way-shared" : `rt-role-${turn.role}`,
+          x: x(span.begin + at),
+          y: shared ? 6 : 3,
+          width: Math.max(x(size) - 1, 1),
+          height: shared ? 6 : 12,
+        },
+        svg("title", null, `turn ${index}: ${turn.role}${turn.calls.length ? `, calls ${turn.calls.join(", ")}` : ""}`),
+      ),
+    );
     at += size;
   }
   return picture;

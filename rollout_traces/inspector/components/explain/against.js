@@ -1,6 +1,13 @@
 // What A is compared with, as a text of the address: `run=b&steps=1:10`; empty for the ten steps before A.
 
-export const KINDS = { before: "the ten steps before", rest: "the rest, without A’s filter", steps: "other steps", split: "another split", run: "another run", where: "another filter" };
+export const KINDS = {
+  before: "the ten steps before",
+  rest: "the rest, without A’s filter",
+  steps: "other steps",
+  split: "another split",
+  run: "another run",
+  where: "another filter",
+};
 const NAMES = ["rest", "steps", "split", "run", "where"];
 
 export function parseAgainst(text) {
@@ -20,5 +27,13 @@ export function kindOf(parts) {
 
 // What the server is asked: A in the request itself, what B has different of it under names with `against_`.
 export function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, steps: now.steps || "", step: now.steps || now.step === undefined ? null : Number(now.step), where: now.where || "", ...Object.fromEntries(Object.entries(parseAgainst(now.against)).map(([name, value]) => [`against_${name}`, value])) };
+  return {
+    project: now.project,
+    run: now.run,
+    split: now.split,
+    steps: now.steps || "",
+    step: now.steps || now.step === undefined ? null : Number(now.step),
+    where: now.where || "",
+    ...Object.fromEntries(Object.entries(parseAgainst(now.against)).map(([name, value]) => [`against_${name}`, value])),
+  };
 }

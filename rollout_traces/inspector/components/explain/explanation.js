@@ -14,53 +14,144 @@ export function explanation(answer, doing) {
 
 function head(answer) {
   return [
-    h("p", { class: "rt-soft", testid: "explain-against" }, h("b", null, inert(answer.a)), " against ", h("b", null, inert(answer.b)), `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`),
-    ...[...answer.remarks, ...answer.problems].map(remark => h("p", { class: "rt-soft", testid: "explain-remark" }, inert(remark)))];
+    h(
+      "p",
+      { class: "rt-soft", testid: "explain-against" },
+      h("b", null, inert(answer.a)),
+      " against ",
+      h("b", null, inert(answer.b)),
+      `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`,
+    ),
+    ...[...answer.remarks, ...answer.problems].map(remark =>
+      h("p", { class: "rt-soft", testid: "explain-remark" }, inert(remark)),
+    ),
+  ];
 }
 
 function findings(answer, doing) {
-  return h("section", { testid: "findings" }, h("h3", null, "What differs"),
-    answer.findings.length ? answer.findings.map((each, at) => finding(each, at, doing)) : h("p", { class: "rt-empty" }, answer.n_tested ? "Nothing beyond what groups and steps differ by chance." : "There is nothing to compare."));
+  return h(
+    "section",
+    { testid: "findings" },
+    h("h3", null, "What differs"),
+    answer.findings.length
+      ? answer.findings.map((each, at) => finding(each, at, doing))
+      : h(
+          "p",
+          { class: "rt-empty" },
+          answer.n_tested ? "Nothing beyond what groups and steps differ by chance." : "There is nothing to compare.",
+        ),
+  );
 }
 
 function beside(answer, doing) {
   return [
     answer.decompositions.map((each, at) => parts(each, at, doing)),
-    answer.carried.length ? h("section", { testid: "carried" }, h("h3", null, "Who carried it"), answer.carried.map((each, at) => counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)))) : null,
+    answer.carried.length
+      ? h(
+          "section",
+          { testid: "carried" },
+          h("h3", null, "Who carried it"),
+          answer.carried.map((each, at) =>
+            counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
+          ),
+        )
+      : null,
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    Object.entries(answer.only_in).map(([column, side]) => h("p", { class: "rt-faint" }, `Only ${side} knows ${inert(column)}.`)),
-  ].flat(2).filter(Boolean);
+    Object.entries(answer.only_in).map(([column, side]) =>
+      h("p", { class: "rt-faint" }, `Only ${side} knows ${inert(column)}.`),
+    ),
+  ]
+    .flat(2)
+    .filter(Boolean);
 }
 
 function finding(each, at, doing) {
   const { detail, effect } = each;
   const slot = h("div");
-  return h("div", { class: "rt-finding", testid: "finding", dataset: { column: each.column } },
+  return h(
+    "div",
+    { class: "rt-finding", testid: "finding", dataset: { column: each.column } },
     h("p", null, inert(each.sentence)),
-    h("p", { class: "rt-faint" }, `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`),
-    each.value === null ? detail?.picture ? bars(detail.picture) : null : shares(each),
-    h("div", { class: "rt-run-more" }, detail ? [h("span", { class: "rt-faint" }, detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
-      detail?.place?.where ? button("rollouts", () => doing.rollouts(detail.place), { class: "rt-ghost", title: detail.place.where, testid: "finding-rollouts" }) : null,
-      queries(slot, () => doing.figures("findings", at))),
+    h(
+      "p",
+      { class: "rt-faint" },
+      `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
+    ),
+    each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
+    h(
+      "div",
+      { class: "rt-run-more" },
+      detail
+        ? [
+            h("span", { class: "rt-faint" }, detail.examples.length ? "typical" : null),
+            examples(detail.examples, doing),
+          ]
+        : null,
+      detail?.place?.where
+        ? button("rollouts", () => doing.rollouts(detail.place), {
+            class: "rt-ghost",
+            title: detail.place.where,
+            testid: "finding-rollouts",
+          })
+        : null,
+      queries(slot, () => doing.figures("findings", at)),
+    ),
     slot,
-    each.consequences.length ? h("p", { class: "rt-faint" }, inert(`With it: ${each.consequences.join("; ")}`)) : null);
+    each.consequences.length ? h("p", { class: "rt-faint" }, inert(`With it: ${each.consequences.join("; ")}`)) : null,
+  );
 }
 
 function examples(ids, doing, mark = null) {
-  return ids.filter(Boolean).slice(0, 3).map((id, i) => button(String(i + 1), () => doing.open(id, mark), { class: "rt-ghost", title: mark ? "Opens it with the phrase marked" : "Opens a rollout", "aria-label": `Open rollout ${i + 1}`, testid: "explain-open" }));
+  return ids
+    .filter(Boolean)
+    .slice(0, 3)
+    .map((id, i) =>
+      button(String(i + 1), () => doing.open(id, mark), {
+        class: "rt-ghost",
+        title: mark ? "Opens it with the phrase marked" : "Opens a rollout",
+        "aria-label": `Open rollout ${i + 1}`,
+        testid: "explain-open",
+      }),
+    );
 }
 
 // Both distributions on one axis: B wide and faint, A narrow over it.
 function bars({ edges, a, b }) {
   const top = Math.max(...a, ...b, 1e-9);
   const wide = PICTURE.width / a.length;
-  const picture = svg("svg", { class: "rt-two-bars", viewBox: `0 0 ${PICTURE.width} ${PICTURE.height + 13}`, width: PICTURE.width, height: PICTURE.height + 13, role: "img", "aria-label": `Both distributions, from ${number(edges[0])} to ${number(edges[edges.length - 1])}` });
-  for (const [name, values] of [["b", b], ["a", a]]) values.forEach((value, i) => {
-    const tall = (value / top) * PICTURE.height;
-    picture.append(svg("rect", { class: `rt-of-${name}`, x: i * wide + (name === "a" ? wide * 0.25 : 0), y: PICTURE.height - tall, width: name === "a" ? wide * 0.5 : wide - 1, height: tall }));
+  const picture = svg("svg", {
+    class: "rt-two-bars",
+    viewBox: `0 0 ${PICTURE.width} ${PICTURE.height + 13}`,
+    width: PICTURE.width,
+    height: PICTURE.height + 13,
+    role: "img",
+    "aria-label": `Both distributions, from ${number(edges[0])} to ${number(edges[edges.length - 1])}`,
   });
-  picture.append(svg("text", { class: "rt-axis", x: 0, y: PICTURE.height + 11 }, number(edges[0])), svg("text", { class: "rt-axis", x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" }, number(edges[edges.length - 1])));
+  for (const [name, values] of [
+    ["b", b],
+    ["a", a],
+  ])
+    values.forEach((value, i) => {
+      const tall = (value / top) * PICTURE.height;
+      picture.append(
+        svg("rect", {
+          class: `rt-of-${name}`,
+          x: i * wide + (name === "a" ? wide * 0.25 : 0),
+          y: PICTURE.height - tall,
+          width: name === "a" ? wide * 0.5 : wide - 1,
+          height: tall,
+        }),
+      );
+    });
+  picture.append(
+    svg("text", { class: "rt-axis", x: 0, y: PICTURE.height + 11 }, number(edges[0])),
+    svg(
+      "text",
+      { class: "rt-axis", x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" },
+      number(edges[edges.length - 1]),
+    ),
+  );
   return h("div", { class: "rt-pictured" }, picture, key());
 }
 
@@ -71,26 +162,93 @@ function key() {
 // A share of both sides, as two bars of one scale.
 function shares(each) {
   const top = Math.max(each.a, each.b, 1e-9);
-  const line = (name, share, rows, of) => [h("span", null, name), h("span", { class: "rt-share" }, h("i", { class: `rt-key-${name.toLowerCase()}`, style: { width: `${(share / top) * 100}%` } })), h("span", { class: "rt-faint" }, `${percent(share)}, ${number(rows)} of ${number(of)}`)];
-  return h("div", { class: "rt-two-shares" }, line("A", each.a, each.rows_a, each.n_a), line("B", each.b, each.rows_b, each.n_b));
+  const line = (name, share, rows, of) => [
+    h("span", null, name),
+    h(
+      "span",
+      { class: "rt-share" },
+      h("i", { class: `rt-key-${name.toLowerCase()}`, style: { width: `${(share / top) * 100}%` } }),
+    ),
+    h("span", { class: "rt-faint" }, `${percent(share)}, ${number(rows)} of ${number(of)}`),
+  ];
+  return h(
+    "div",
+    { class: "rt-two-shares" },
+    line("A", each.a, each.rows_a, each.n_a),
+    line("B", each.b, each.rows_b, each.n_b),
+  );
 }
 
 // The change of the mean reward, a bar a part.
 function parts(each, at, doing) {
-  const rows = each.components.length ? each.components.map(one => [one.component, one.part]) : each.mixes.flatMap(one => [[`${one.value ?? "unknown"}, mix`, one.mix], [`${one.value ?? "unknown"}, within`, one.within]]);
+  const rows = each.components.length
+    ? each.components.map(one => [one.component, one.part])
+    : each.mixes.flatMap(one => [
+        [`${one.value ?? "unknown"}, mix`, one.mix],
+        [`${one.value ?? "unknown"}, within`, one.within],
+      ]);
   if (rows.length < 2 || (!each.components.length && each.mixes.length < 2)) return null;
   const top = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-12);
-  return h("section", { testid: "decomposition" }, h("h3", null, `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`), h("div", { class: "rt-change-parts" }, rows.slice(0, 12).map(([name, value]) => [
-    h("span", { class: "rt-ellipsis", title: name }, inert(name)), h("span", { class: "rt-part-bar" }, h("i", { class: value < 0 ? "rt-down" : "", style: { left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`, width: `${(50 * Math.abs(value)) / top}%` } })), h("b", null, signed(value))])), counted("decompositions", at, doing));
+  return h(
+    "section",
+    { testid: "decomposition" },
+    h("h3", null, `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`),
+    h(
+      "div",
+      { class: "rt-change-parts" },
+      rows
+        .slice(0, 12)
+        .map(([name, value]) => [
+          h("span", { class: "rt-ellipsis", title: name }, inert(name)),
+          h(
+            "span",
+            { class: "rt-part-bar" },
+            h("i", {
+              class: value < 0 ? "rt-down" : "",
+              style: {
+                left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`,
+                width: `${(50 * Math.abs(value)) / top}%`,
+              },
+            }),
+          ),
+          h("b", null, signed(value)),
+        ]),
+    ),
+    counted("decompositions", at, doing),
+  );
 }
 
 // A sentence of a list of the answer, with the query of its figures.
 function counted(of, at, doing, ...said) {
   const slot = h("div");
-  return h("div", null, h("p", null, said, " ", queries(slot, () => doing.figures(of, at))), slot);
+  return h(
+    "div",
+    null,
+    h(
+      "p",
+      null,
+      said,
+      " ",
+      queries(slot, () => doing.figures(of, at)),
+    ),
+    slot,
+  );
 }
 
 function phrases(title, found, doing) {
   if (!found.length) return null;
-  return h("section", { testid: "phrases" }, h("h3", null, title), found.map(each => h("p", null, h("mark", { class: "rt-phrase" }, inert(each.phrase)), ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `, examples(each.examples, doing, each.phrase))));
+  return h(
+    "section",
+    { testid: "phrases" },
+    h("h3", null, title),
+    found.map(each =>
+      h(
+        "p",
+        null,
+        h("mark", { class: "rt-phrase" }, inert(each.phrase)),
+        ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
+        examples(each.examples, doing, each.phrase),
+      ),
+    ),
+  );
 }

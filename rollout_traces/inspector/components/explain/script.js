@@ -27,18 +27,50 @@ export function mount(element, server) {
 
 function update(now) {
   const steps = splitOf(now)?.steps || [];
-  if (now.step === undefined && !now.steps && !now.where && !now.against && steps.length) return state.set({ step: steps[steps.length - 1] }, { fill: true });
+  if (now.step === undefined && !now.steps && !now.where && !now.against && steps.length)
+    return state.set({ step: steps[steps.length - 1] }, { fill: true });
   drawSides(now);
   const wanted = JSON.stringify(ASKED.map(key => now[key] ?? null));
-  if (wanted !== shownFor) { shownFor = wanted; load(now); }
+  if (wanted !== shownFor) {
+    shownFor = wanted;
+    load(now);
+  }
   return undefined;
 }
 
 // What a reader can do from an explanation, on this page and beside the Run page.
 export function actions(request, figures) {
   return {
-    rollouts: place => state.set({ page: "explore", rows: "all", where: place.where, run: place.run || undefined, split: place.split || undefined, explain: null, text: null, step: null, steps: null, against: null, sort: null }),
-    open: (id, mark) => state.set({ page: "rollouts", id, mark, step: null, group: null, sample: null, explain: null, where: null, text: null, steps: null, against: null, scope: null, sort: null }),
+    rollouts: place =>
+      state.set({
+        page: "explore",
+        rows: "all",
+        where: place.where,
+        run: place.run || undefined,
+        split: place.split || undefined,
+        explain: null,
+        text: null,
+        step: null,
+        steps: null,
+        against: null,
+        sort: null,
+      }),
+    open: (id, mark) =>
+      state.set({
+        page: "rollouts",
+        id,
+        mark,
+        step: null,
+        group: null,
+        sample: null,
+        explain: null,
+        where: null,
+        text: null,
+        steps: null,
+        against: null,
+        scope: null,
+        sort: null,
+      }),
     figures: (of, at) => figures("figures", { ...request, of, at }),
   };
 }
@@ -48,51 +80,149 @@ function load(now) {
   const slot = part(".rt-explain-answer");
   setPopulation("explain");
   replace(slot, h("div", { class: "rt-loading" }, "Comparing…"));
-  newest(call("explain", request), answer => {
-    const { head, findings, beside } = explanation(answer, actions(request, call));
-    const force = h("section", { testid: "in-force" });
-    replace(slot, h("div", { class: "rt-explain-head" }, head), h("div", { class: "rt-explain-columns" }, h("div", null, findings), h("div", null, force, beside)));
-    setPopulation("explain", h("b", null, `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`), " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept");
-    inForce(request, force);
-  }, error => replace(slot, error.start !== undefined ? h("div", { class: "rt-notice" }, pointed(error)) : notice("error", "These could not be compared", error.message)));
+  newest(
+    call("explain", request),
+    answer => {
+      const { head, findings, beside } = explanation(answer, actions(request, call));
+      const force = h("section", { testid: "in-force" });
+      replace(
+        slot,
+        h("div", { class: "rt-explain-head" }, head),
+        h("div", { class: "rt-explain-columns" }, h("div", null, findings), h("div", null, force, beside)),
+      );
+      setPopulation(
+        "explain",
+        h("b", null, `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`),
+        " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept",
+      );
+      inForce(request, force);
+    },
+    error =>
+      replace(
+        slot,
+        error.start !== undefined
+          ? h("div", { class: "rt-notice" }, pointed(error))
+          : notice("error", "These could not be compared", error.message),
+      ),
+  );
 }
 
 function inForce(request, slot) {
-  newestForce(call("in_force", request), answer => {
-    if (answer.diagnoses.length) replace(slot, h("h3", null, "Diagnosed at these steps"), answer.diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))));
-  }, () => replace(slot));
+  newestForce(
+    call("in_force", request),
+    answer => {
+      if (answer.diagnoses.length)
+        replace(
+          slot,
+          h("h3", null, "Diagnosed at these steps"),
+          answer.diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
+        );
+    },
+    () => replace(slot),
+  );
 }
 
-const field = (label, value, placeholder, choose, testid, wide = false) => h("label", { class: `rt-side-field${wide ? " rt-wide" : ""}` }, h("span", { class: "rt-label" }, label),
-  h("input", { class: "rt-input", value, placeholder, testid, spellcheck: "false", autocomplete: "off", onchange: event => choose(event.target.value.trim()) }));
-const select = (label, value, options, choose, testid) => h("label", { class: "rt-side-field" }, h("span", { class: "rt-label" }, label),
-  h("select", { class: "rt-select", testid, onchange: event => choose(event.target.value) }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))));
+const field = (label, value, placeholder, choose, testid, wide = false) =>
+  h(
+    "label",
+    { class: `rt-side-field${wide ? " rt-wide" : ""}` },
+    h("span", { class: "rt-label" }, label),
+    h("input", {
+      class: "rt-input",
+      value,
+      placeholder,
+      testid,
+      spellcheck: "false",
+      autocomplete: "off",
+      onchange: event => choose(event.target.value.trim()),
+    }),
+  );
+const select = (label, value, options, choose, testid) =>
+  h(
+    "label",
+    { class: "rt-side-field" },
+    h("span", { class: "rt-label" }, label),
+    h(
+      "select",
+      { class: "rt-select", testid, onchange: event => choose(event.target.value) },
+      options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
+    ),
+  );
 
 function drawSides(now) {
   const slot = part(".rt-explain-sides");
   const b = parseAgainst(now.against);
   const kind = kindOf(b);
   const put = patch => state.set({ against: formatAgainst({ ...b, ...patch }) });
-  const range = value => (/^\d+$/.test(value) ? { step: Number(value), steps: null } : { steps: value || null, step: null });
+  const range = value =>
+    /^\d+$/.test(value) ? { step: Number(value), steps: null } : { steps: value || null, step: null };
   const others = catalog.runs.filter(run => run.name !== now.run);
   const splits = (runOf(now)?.splits || []).filter(split => split.name !== now.split);
-  const kinds = Object.entries(KINDS).filter(([name]) => (name !== "run" || others.length) && (name !== "split" || splits.length) && (name !== "rest" || now.where));
-  replace(slot,
-    h("div", { class: "rt-side", testid: "side-a" }, h("b", null, "A"), h("span", { class: "rt-soft" }, `${inert(now.run || "")}, ${inert(now.split || "")}`),
+  const kinds = Object.entries(KINDS).filter(
+    ([name]) =>
+      (name !== "run" || others.length) && (name !== "split" || splits.length) && (name !== "rest" || now.where),
+  );
+  replace(
+    slot,
+    h(
+      "div",
+      { class: "rt-side", testid: "side-a" },
+      h("b", null, "A"),
+      h("span", { class: "rt-soft" }, `${inert(now.run || "")}, ${inert(now.split || "")}`),
       field("steps", now.steps || now.step || "", "all; 85 or 10:20", value => state.set(range(value)), "a-steps"),
-      field("filter", now.where || "", "all rollouts; such as engine = 'vllm-1'", value => state.set({ where: value || null }), "a-where", true)),
-    h("div", { class: "rt-side", testid: "side-b" }, h("b", null, "B"),
+      field(
+        "filter",
+        now.where || "",
+        "all rollouts; such as engine = 'vllm-1'",
+        value => state.set({ where: value || null }),
+        "a-where",
+        true,
+      ),
+    ),
+    h(
+      "div",
+      { class: "rt-side", testid: "side-b" },
+      h("b", null, "B"),
       select("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
-      "run" in b ? select("run", b.run, catalog.runs.map(run => [run.name, run.label]), run => put({ run }), "b-run") : null,
-      "split" in b ? select("split", b.split, (runOf(now)?.splits || []).map(split => [split.name, split.name]), split => put({ split }), "b-split") : null,
+      "run" in b
+        ? select(
+            "run",
+            b.run,
+            catalog.runs.map(run => [run.name, run.label]),
+            run => put({ run }),
+            "b-run",
+          )
+        : null,
+      "split" in b
+        ? select(
+            "split",
+            b.split,
+            (runOf(now)?.splits || []).map(split => [split.name, split.name]),
+            split => put({ split }),
+            "b-split",
+          )
+        : null,
       "steps" in b ? field("steps", b.steps, "as A; 85 or 10:20", value => put({ steps: value }), "b-steps") : null,
       "where" in b ? field("filter", b.where, "all rollouts", value => put({ where: value }), "b-where", true) : null,
       kind === "run" && !("steps" in b) ? button("other steps", () => put({ steps: "" }), { class: "rt-ghost" }) : null,
-      button("swap", () => swap(now, b), { class: "rt-ghost", disabled: ["before", "rest"].includes(kind), title: "A and B change places" })));
+      button("swap", () => swap(now, b), {
+        class: "rt-ghost",
+        disabled: ["before", "rest"].includes(kind),
+        title: "A and B change places",
+      }),
+    ),
+  );
 }
 
 function choose(kind, now, others, splits) {
-  const patch = { before: {}, rest: { rest: "1" }, steps: { steps: "" }, split: { split: splits[0]?.name }, run: { run: others[0]?.name }, where: { where: "" } }[kind];
+  const patch = {
+    before: {},
+    rest: { rest: "1" },
+    steps: { steps: "" },
+    split: { split: splits[0]?.name },
+    run: { run: others[0]?.name },
+    where: { where: "" },
+  }[kind];
   state.set({ against: formatAgainst(patch) });
 }
 

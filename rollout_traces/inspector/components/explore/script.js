@@ -40,13 +40,29 @@ export function mount(element, server) {
   const here = { page: "explore", section: "Explore" };
   shortcut("f", "Filter", () => filterBar.focusFilter(), here);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), here);
-  shortcut("r", "Kept rollouts or all rows", () => state.set({ rows: state.get().rows ? null : "all", columns: null, sort: null }), here);
-  onUsual(() => { if (data) drawTable(state.get()); });
+  shortcut(
+    "r",
+    "Kept rollouts or all rows",
+    () => state.set({ rows: state.get().rows ? null : "all", columns: null, sort: null }),
+    here,
+  );
+  onUsual(() => {
+    if (data) drawTable(state.get());
+  });
   register("explore", { element: root, update, news: now => load(now, shownFor, { quiet: true }) });
 }
 
 function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, where: now.where || "", text: now.text || "", sort: now.sort || "", rows: now.rows || "traces", columns: (now.columns || "").split(",").filter(Boolean) };
+  return {
+    project: now.project,
+    run: now.run,
+    split: now.split,
+    where: now.where || "",
+    text: now.text || "",
+    sort: now.sort || "",
+    rows: now.rows || "traces",
+    columns: (now.columns || "").split(",").filter(Boolean),
+  };
 }
 
 async function update(now) {
@@ -56,7 +72,14 @@ async function update(now) {
   const forColumns = JSON.stringify([now.project, now.rows ?? null]);
   if (forColumns !== knownFor) {
     knownFor = forColumns;
-    call("columns", asked(now)).then(answer => { known = answer.columns; if (data) drawTable(state.get()); drawSide(state.get()); }, () => {});
+    call("columns", asked(now)).then(
+      answer => {
+        known = answer.columns;
+        if (data) drawTable(state.get());
+        drawSide(state.get());
+      },
+      () => {},
+    );
   }
   if (wanted !== shownFor) load(now, wanted);
   drawSide(now);
@@ -64,43 +87,107 @@ async function update(now) {
 
 function drawHead(now) {
   const head = part(".rt-explore-head");
-  if (head.contains(document.activeElement) && document.activeElement.matches("input") && head.childElementCount) return;
+  if (head.contains(document.activeElement) && document.activeElement.matches("input") && head.childElementCount)
+    return;
   const rows = now.rows || "traces";
-  replace(head,
-    h("div", { class: "rt-segmented", role: "group", "aria-label": "Which rows" }, [["traces", "kept rollouts"], ["all", "all rows"]].map(([value, label]) => h("button", {
-      type: "button", testid: `rows-${value}`, "aria-pressed": String(rows === value), title: value === "all" ? "Every rollout that the ledger knows of, traced or not (r)" : "Rollouts that were kept as traces (r)",
-      onclick: () => state.set({ rows: value === "all" ? "all" : null, columns: null, sort: null }),
-    }, label))),
+  replace(
+    head,
+    h(
+      "div",
+      { class: "rt-segmented", role: "group", "aria-label": "Which rows" },
+      [
+        ["traces", "kept rollouts"],
+        ["all", "all rows"],
+      ].map(([value, label]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            testid: `rows-${value}`,
+            "aria-pressed": String(rows === value),
+            title:
+              value === "all"
+                ? "Every rollout that the ledger knows of, traced or not (r)"
+                : "Rollouts that were kept as traces (r)",
+            onclick: () => state.set({ rows: value === "all" ? "all" : null, columns: null, sort: null }),
+          },
+          label,
+        ),
+      ),
+    ),
     filterBar.root,
-    button("spreads", () => { spreads = !spreads; if (!spreads) state.set({ hist: null }); drawHead(state.get()); drawSide(state.get()); }, { "aria-pressed": String(spreads), title: "How the values are spread: histograms and most frequent values", testid: "toggle-spreads" }),
-    button("columns", () => { choosing = !choosing; drawHead(state.get()); drawSide(state.get()); }, { "aria-pressed": String(choosing), testid: "choose-columns" }),
-    button("export", openExport, { testid: "export" }));
+    button(
+      "spreads",
+      () => {
+        spreads = !spreads;
+        if (!spreads) state.set({ hist: null });
+        drawHead(state.get());
+        drawSide(state.get());
+      },
+      {
+        "aria-pressed": String(spreads),
+        title: "How the values are spread: histograms and most frequent values",
+        testid: "toggle-spreads",
+      },
+    ),
+    button(
+      "columns",
+      () => {
+        choosing = !choosing;
+        drawHead(state.get());
+        drawSide(state.get());
+      },
+      { "aria-pressed": String(choosing), testid: "choose-columns" },
+    ),
+    button("export", openExport, { testid: "export" }),
+  );
 }
 
 function load(now, wanted, { quiet = false } = {}) {
   shownFor = wanted;
   const slot = part(".rt-explore-table");
   if (!quiet && !data) replace(slot, h("div", { class: "rt-loading" }, "Loading…"));
-  newestTable(call("table", asked(now)), answer => {
-    filterBar.error(null);
-    if (quiet && data && slot.scrollTop > 200) { data.total = answer.total; drawPopulation(answer, now); return; }
-    data = answer;
-    drawTable(now);
-    drawPopulation(answer, now);
-    spreadFor = "";
-    drawSide(now);
-  }, error => {
-    setPopulation("explore");
-    if (error.start !== undefined) {
-      filterBar.error(error);
-      if (!data) replace(slot, notice("info", "The filter or the order cannot be read", error.message.split("\n")[0]));
-    } else { data = null; replace(slot, notice("error", "The table could not be read", error.message)); }
-  });
+  newestTable(
+    call("table", asked(now)),
+    answer => {
+      filterBar.error(null);
+      if (quiet && data && slot.scrollTop > 200) {
+        data.total = answer.total;
+        drawPopulation(answer, now);
+        return;
+      }
+      data = answer;
+      drawTable(now);
+      drawPopulation(answer, now);
+      spreadFor = "";
+      drawSide(now);
+    },
+    error => {
+      setPopulation("explore");
+      if (error.start !== undefined) {
+        filterBar.error(error);
+        if (!data)
+          replace(slot, notice("info", "The filter or the order cannot be read", error.message.split("\n")[0]));
+      } else {
+        data = null;
+        replace(slot, notice("error", "The table could not be read", error.message));
+      }
+    },
+  );
 }
 
 function drawPopulation(answer, now) {
-  setPopulation("explore", kept(answer, " over all steps", now.where || now.text ? `${plural(answer.total, "row")} match` : null,
-    now.rows === "all" ? "every row of the ledger" : "these are kept rollouts alone: their shares are not the population’s"));
+  setPopulation(
+    "explore",
+    kept(
+      answer,
+      " over all steps",
+      now.where || now.text ? `${plural(answer.total, "row")} match` : null,
+      now.rows === "all"
+        ? "every row of the ledger"
+        : "these are kept rollouts alone: their shares are not the population’s",
+    ),
+  );
 }
 
 function order(now, name) {
@@ -115,36 +202,136 @@ function kindOf(name) {
 
 function cell(name, value, step) {
   if (value === null || value === undefined) return h("td", { class: "rt-none" }, "");
-  if (Array.isArray(value)) return h("td", null, h("span", { class: "rt-cell-tags" }, value.map(tag => h("span", name === "flags" && isUsual(tag, step) ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" } : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` }, inert(String(tag)).replaceAll("_", " ")))));
-  if (name === "reward") return h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)));
+  if (Array.isArray(value))
+    return h(
+      "td",
+      null,
+      h(
+        "span",
+        { class: "rt-cell-tags" },
+        value.map(tag =>
+          h(
+            "span",
+            name === "flags" && isUsual(tag, step)
+              ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" }
+              : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` },
+            inert(String(tag)).replaceAll("_", " "),
+          ),
+        ),
+      ),
+    );
+  if (name === "reward")
+    return h(
+      "td",
+      { class: "rt-num" },
+      h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)),
+    );
   if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
-  return h("td", { class: "rt-cell-text", dir: "auto", testid: name === "snippet" ? "snippet" : null }, firstWords(String(value), name === "snippet" ? 160 : 110));
+  return h(
+    "td",
+    { class: "rt-cell-text", dir: "auto", testid: name === "snippet" ? "snippet" : null },
+    firstWords(String(value), name === "snippet" ? 160 : 110),
+  );
 }
 
 function rowNode(row) {
-  return h("tr", { tabindex: 0, class: row.traced ? "" : "rt-not-traced", title: row.traced ? "Open under Rollouts" : "Not kept as a trace: the ledger has its numbers alone",
-    onclick: () => openRow(row), onkeydown: event => { if (event.key === "Enter") openRow(row); } }, row.cells.map((value, at) => cell(data.columns[at], value, row.step)));
+  return h(
+    "tr",
+    {
+      tabindex: 0,
+      class: row.traced ? "" : "rt-not-traced",
+      title: row.traced ? "Open under Rollouts" : "Not kept as a trace: the ledger has its numbers alone",
+      onclick: () => openRow(row),
+      onkeydown: event => {
+        if (event.key === "Enter") openRow(row);
+      },
+    },
+    row.cells.map((value, at) => cell(data.columns[at], value, row.step)),
+  );
 }
 
 function openRow(row) {
   if (!row.traced) return;
-  state.set({ page: "rollouts", step: row.step, group: row.group, sample: row.sample, id: row.group === null || row.sample === null ? row.id : null, where: null, text: null, sort: null, scope: null });
+  state.set({
+    page: "rollouts",
+    step: row.step,
+    group: row.group,
+    sample: row.sample,
+    id: row.group === null || row.sample === null ? row.id : null,
+    where: null,
+    text: null,
+    sort: null,
+    scope: null,
+  });
 }
 
 function drawTable(now) {
   const slot = part(".rt-explore-table");
   if (!data.total) {
-    replace(slot, h("div", { class: "rt-empty" }, h("b", null, "Nothing matches."), h("p", null, now.rows === "all" && !data.n_rows ? "No ledger was logged in this split: RolloutLogger(ledger=True) keeps one row of every rollout." : "Change the filter, or look at all rows.")));
+    replace(
+      slot,
+      h(
+        "div",
+        { class: "rt-empty" },
+        h("b", null, "Nothing matches."),
+        h(
+          "p",
+          null,
+          now.rows === "all" && !data.n_rows
+            ? "No ledger was logged in this split: RolloutLogger(ledger=True) keeps one row of every rollout."
+            : "Change the filter, or look at all rows.",
+        ),
+      ),
+    );
     return;
   }
   const body = h("tbody", null, data.rows.map(rowNode));
-  const head = h("tr", null, data.columns.map(name => name === "snippet" ? h("th", { title: "The text around what was found" }, "found") : h("th", { class: kindOf(name) === "number" ? "rt-num" : "", title: known.find(column => column.name === name)?.meaning || name, "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null },
-    h("button", { type: "button", class: "rt-hist-button", title: `How ${name} is spread`, "aria-label": `How ${name} is spread`, "aria-pressed": String(now.hist === name), onclick: () => { choosing = false; state.set({ hist: now.hist === name ? null : name }); } }, "▮"),
-    h("button", { type: "button", onclick: () => order(now, name) }, name, h("span", { class: "rt-sort" }, now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : "")))));
+  const head = h(
+    "tr",
+    null,
+    data.columns.map(name =>
+      name === "snippet"
+        ? h("th", { title: "The text around what was found" }, "found")
+        : h(
+            "th",
+            {
+              class: kindOf(name) === "number" ? "rt-num" : "",
+              title: known.find(column => column.name === name)?.meaning || name,
+              "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
+            },
+            h(
+              "button",
+              {
+                type: "button",
+                class: "rt-hist-button",
+                title: `How ${name} is spread`,
+                "aria-label": `How ${name} is spread`,
+                "aria-pressed": String(now.hist === name),
+                onclick: () => {
+                  choosing = false;
+                  state.set({ hist: now.hist === name ? null : name });
+                },
+              },
+              "▮",
+            ),
+            h(
+              "button",
+              { type: "button", onclick: () => order(now, name) },
+              name,
+              h("span", { class: "rt-sort" }, now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
+            ),
+          ),
+    ),
+  );
   sentinel = h("div", { class: "rt-sentinel" });
   replace(slot, h("table", null, h("thead", null, head), body), sentinel);
   slot.scrollTop = 0;
-  const observer = new IntersectionObserver(entries => { if (entries.some(entry => entry.isIntersecting)) more(body, observer); }, { root: slot, rootMargin: "600px" });
+  const observer = new IntersectionObserver(
+    entries => {
+      if (entries.some(entry => entry.isIntersecting)) more(body, observer);
+    },
+    { root: slot, rootMargin: "600px" },
+  );
   observer.observe(sentinel);
 }
 
@@ -168,29 +355,90 @@ function drawSide(now) {
   const roomy = root.clientWidth >= PANEL_FROM;
   const open = choosing || now.hist || (spreads && roomy);
   part(".rt-explore-main").classList.toggle("rt-with-side", Boolean(open));
-  if (!open) { spreadFor = ""; return replace(side); }
-  if (choosing) { spreadFor = ""; return replace(side, chooser(now)); }
+  if (!open) {
+    spreadFor = "";
+    return replace(side);
+  }
+  if (choosing) {
+    spreadFor = "";
+    return replace(side, chooser(now));
+  }
   const wanted = JSON.stringify([now.hist, shownFor, known.length, spreads]);
   if (wanted === spreadFor || !data) return undefined;
   spreadFor = wanted;
-  const names = [...new Set([now.hist, ...(spreads ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : [])])].filter(Boolean);
-  const slots = names.map(name => side.querySelector(`[data-spread="${CSS.escape(name)}"]`) || h("section", { class: "rt-spread", dataset: { spread: name } }, h("h2", { class: "rt-mono" }, name)));
+  const names = [
+    ...new Set([now.hist, ...(spreads ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : [])]),
+  ].filter(Boolean);
+  const slots = names.map(
+    name =>
+      side.querySelector(`[data-spread="${CSS.escape(name)}"]`) ||
+      h("section", { class: "rt-spread", dataset: { spread: name } }, h("h2", { class: "rt-mono" }, name)),
+  );
   replace(side, slots);
-  return newestSpread(Promise.all(names.map(column => call("spread", { ...asked(now), column }).catch(error => ({ column, error: error.message })))),
-    answers => answers.forEach((answer, at) => replace(slots[at], answer.error ? h("p", { class: "rt-empty" }, answer.error) : spreadView(answer))), () => {});
+  return newestSpread(
+    Promise.all(
+      names.map(column => call("spread", { ...asked(now), column }).catch(error => ({ column, error: error.message }))),
+    ),
+    answers =>
+      answers.forEach((answer, at) =>
+        replace(slots[at], answer.error ? h("p", { class: "rt-empty" }, answer.error) : spreadView(answer)),
+      ),
+    () => {},
+  );
 }
 
 function chooser(now) {
   const chosen = data ? data.columns : [];
   const list = h("div", { class: "rt-column-list" });
-  const fill = query => replace(list, known.filter(column => column.name.includes(query)).map(column => h("label", { title: column.meaning },
-    h("input", { type: "checkbox", checked: chosen.includes(column.name), onchange: event => {
-      const columns = data ? data.columns : [];
-      state.set({ columns: (event.target.checked ? beside(columns, column.name) : columns.filter(name => name !== column.name)).join(",") || null });
-    } }), h("span", { class: "rt-mono" }, column.name), h("span", { class: "rt-faint rt-ellipsis" }, column.meaning))));
+  const fill = query =>
+    replace(
+      list,
+      known
+        .filter(column => column.name.includes(query))
+        .map(column =>
+          h(
+            "label",
+            { title: column.meaning },
+            h("input", {
+              type: "checkbox",
+              checked: chosen.includes(column.name),
+              onchange: event => {
+                const columns = data ? data.columns : [];
+                state.set({
+                  columns:
+                    (event.target.checked
+                      ? beside(columns, column.name)
+                      : columns.filter(name => name !== column.name)
+                    ).join(",") || null,
+                });
+              },
+            }),
+            h("span", { class: "rt-mono" }, column.name),
+            h("span", { class: "rt-faint rt-ellipsis" }, column.meaning),
+          ),
+        ),
+    );
   fill(columnQuery);
-  return h("section", { class: "rt-columns-panel", testid: "columns-panel" }, h("div", { class: "rt-side-head-line" }, h("h2", null, "Columns"), now.columns ? button("the usual ones", () => state.set({ columns: null }), { class: "rt-ghost" }) : null),
-    h("input", { class: "rt-input", placeholder: "search columns", value: columnQuery, oninput: event => { columnQuery = event.target.value.trim(); fill(columnQuery); } }), list);
+  return h(
+    "section",
+    { class: "rt-columns-panel", testid: "columns-panel" },
+    h(
+      "div",
+      { class: "rt-side-head-line" },
+      h("h2", null, "Columns"),
+      now.columns ? button("the usual ones", () => state.set({ columns: null }), { class: "rt-ghost" }) : null,
+    ),
+    h("input", {
+      class: "rt-input",
+      placeholder: "search columns",
+      value: columnQuery,
+      oninput: event => {
+        columnQuery = event.target.value.trim();
+        fill(columnQuery);
+      },
+    }),
+    list,
+  );
 }
 
 // A column that is added stands after the numbers one came for, where it is seen, not behind the long text.
@@ -211,38 +459,115 @@ function narrowTo({ column, bins: { edges, counts } }, i) {
 const quoted = value => `'${String(value).replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
 
 function spreadView(answer) {
-  const head = h("div", { class: "rt-side-head-line" }, h("h2", { class: "rt-mono" }, answer.column), state.get().hist === answer.column ? button("close", () => state.set({ hist: null }), { class: "rt-ghost" }) : null);
+  const head = h(
+    "div",
+    { class: "rt-side-head-line" },
+    h("h2", { class: "rt-mono" }, answer.column),
+    state.get().hist === answer.column ? button("close", () => state.set({ hist: null }), { class: "rt-ghost" }) : null,
+  );
   if (answer.bins) {
     const { edges, counts, unknown } = answer.bins;
     if (!counts.length) return [head, h("p", { class: "rt-faint" }, "No numbers here.")];
     const top = Math.max(...counts);
     const width = 280;
     const bar = width / counts.length;
-    const drawing = svg("svg", { viewBox: `0 0 ${width} 90`, role: "group", "aria-label": `How ${answer.column} is spread`, class: "rt-hist", testid: "histogram" }, counts.map((count, i) => svg("g", { class: "rt-hist-bar", role: "button", tabindex: count ? "0" : "-1", "aria-label": `${answer.column} from ${number(edges[i])} to ${number(edges[i + 1])}: ${plural(count, "row")}`, onclick: () => narrowTo(answer, i), onkeydown: event => { if (event.key === "Enter") narrowTo(answer, i); } },
-      svg("title", null, `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`), svg("rect", { x: i * bar, y: 0, width: bar, height: 70, class: "rt-hist-hit" }),
-      svg("rect", { x: i * bar + 0.5, y: 70 - (top ? (count / top) * 66 : 0), width: Math.max(bar - 1, 1), height: top ? (count / top) * 66 : 0, class: "rt-hist-fill" }))),
-      svg("text", { x: 0, y: 85, class: "rt-axis" }, number(edges[0])), svg("text", { x: width, y: 85, class: "rt-axis", "text-anchor": "end" }, number(edges[edges.length - 1])));
+    const drawing = svg(
+      "svg",
+      {
+        viewBox: `0 0 ${width} 90`,
+        role: "group",
+        "aria-label": `How ${answer.column} is spread`,
+        class: "rt-hist",
+        testid: "histogram",
+      },
+      counts.map((count, i) =>
+        svg(
+          "g",
+          {
+            class: "rt-hist-bar",
+            role: "button",
+            tabindex: count ? "0" : "-1",
+            "aria-label": `${answer.column} from ${number(edges[i])} to ${number(edges[i + 1])}: ${plural(count, "row")}`,
+            onclick: () => narrowTo(answer, i),
+            onkeydown: event => {
+              if (event.key === "Enter") narrowTo(answer, i);
+            },
+          },
+          svg("title", null, `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`),
+          svg("rect", { x: i * bar, y: 0, width: bar, height: 70, class: "rt-hist-hit" }),
+          svg("rect", {
+            x: i * bar + 0.5,
+            y: 70 - (top ? (count / top) * 66 : 0),
+            width: Math.max(bar - 1, 1),
+            height: top ? (count / top) * 66 : 0,
+            class: "rt-hist-fill",
+          }),
+        ),
+      ),
+      svg("text", { x: 0, y: 85, class: "rt-axis" }, number(edges[0])),
+      svg("text", { x: width, y: 85, class: "rt-axis", "text-anchor": "end" }, number(edges[edges.length - 1])),
+    );
     return [head, drawing, h("p", { class: "rt-faint" }, unknown ? `${plural(unknown, "row")} without a value` : "")];
   }
   const total = data.total || 1;
   const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
-  return [head, h("div", { class: "rt-facets", testid: "facets" }, answer.facets.slice(0, state.get().hist === answer.column ? 40 : 8).map(([value, count]) => h("button", {
-    type: "button", disabled: value === null, onclick: () => narrow(answer.kind === "tags" ? `${answer.column} has ${quoted(value)}` : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`),
-  }, h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }), h("span", { class: "rt-ellipsis" }, value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value))), h("b", null, number(count)), h("span", { class: "rt-faint" }, percent(count / total)))))];
+  return [
+    head,
+    h(
+      "div",
+      { class: "rt-facets", testid: "facets" },
+      answer.facets
+        .slice(0, state.get().hist === answer.column ? 40 : 8)
+        .map(([value, count]) =>
+          h(
+            "button",
+            {
+              type: "button",
+              disabled: value === null,
+              onclick: () =>
+                narrow(
+                  answer.kind === "tags"
+                    ? `${answer.column} has ${quoted(value)}`
+                    : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`,
+                ),
+            },
+            h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }),
+            h(
+              "span",
+              { class: "rt-ellipsis" },
+              value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value)),
+            ),
+            h("b", null, number(count)),
+            h("span", { class: "rt-faint" }, percent(count / total)),
+          ),
+        ),
+    ),
+  ];
 }
 
 async function openExport() {
   const answer = await call("export", asked(state.get())).catch(error => ({ error }));
   if (answer.error) return filterBar.error(answer.error);
   document.querySelector(".rt-export")?.remove();
-  const dialog = h("dialog", { class: "rt-dialog rt-export", "data-testid": "export-dialog" },
-    h("div", { class: "rt-help-head" }, h("h2", null, `Export ${plural(answer.total, "rollout")}`), button("close", () => dialog.close(), { class: "rt-ghost" })),
+  const dialog = h(
+    "dialog",
+    { class: "rt-dialog rt-export", "data-testid": "export-dialog" },
+    h(
+      "div",
+      { class: "rt-help-head" },
+      h("h2", null, `Export ${plural(answer.total, "rollout")}`),
+      button("close", () => dialog.close(), { class: "rt-ghost" }),
+    ),
     h("p", { class: "rt-soft" }, "On the command line, with a manifest beside the file:"),
-    h("pre", { class: "rt-code" }, h("code", null, answer.command)), copyButton(() => answer.command, "copy the command"),
-    answer.lines === null ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
-      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), { testid: "download" }));
+    h("pre", { class: "rt-code" }, h("code", null, answer.command)),
+    copyButton(() => answer.command, "copy the command"),
+    answer.lines === null
+      ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
+      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), {
+          testid: "download",
+        }),
+  );
   document.body.append(dialog);
   dialog.showModal();
   return undefined;
 }
-

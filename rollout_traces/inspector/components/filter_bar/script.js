@@ -3,22 +3,43 @@
 import { button, debounce, h, replace } from "../../lib/dom.js";
 import * as state from "../../lib/state.js";
 
-const EXAMPLES = ["reward < 0.5", "flags has 'truncated'", "n_tool_errors > 0", "staleness_max >= 2", "reward >= 1 and n_sampled > 500"];
+const EXAMPLES = [
+  "reward < 0.5",
+  "flags has 'truncated'",
+  "n_tool_errors > 0",
+  "staleness_max >= 2",
+  "reward >= 1 and n_sampled > 500",
+];
 
 export function buildFilterBar({ columns = () => [], placeholder = "filter, such as reward < 0.5" } = {}) {
   const list = h("datalist", { id: `rt-columns-${Math.random().toString(36).slice(2)}` });
   const where = h("input", {
-    class: "rt-input rt-where", placeholder, spellcheck: "false", autocomplete: "off", "aria-label": "Filter", testid: "filter-input",
-    onkeydown: event => { if (event.key === "Enter") state.set({ where: event.target.value.trim() }); },
+    class: "rt-input rt-where",
+    placeholder,
+    spellcheck: "false",
+    autocomplete: "off",
+    "aria-label": "Filter",
+    testid: "filter-input",
+    onkeydown: event => {
+      if (event.key === "Enter") state.set({ where: event.target.value.trim() });
+    },
     onchange: event => state.set({ where: event.target.value.trim() }),
     onfocus: () => showHelp(),
   });
   const text = h("input", {
-    class: "rt-input rt-search", type: "search", placeholder: "search the text", "aria-label": "Search the text", testid: "search-input",
+    class: "rt-input rt-search",
+    type: "search",
+    placeholder: "search the text",
+    "aria-label": "Search the text",
+    testid: "search-input",
     oninput: debounce(250, event => state.set({ text: event.target.value.trim() })),
   });
   const below = h("div", { class: "rt-filter-below" });
-  const explain = button("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), { class: "rt-ghost", title: "What these rollouts have that the others do not", testid: "filter-explain" });
+  const explain = button("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), {
+    class: "rt-ghost",
+    title: "What these rollouts have that the others do not",
+    testid: "filter-explain",
+  });
   const clear = button("clear", () => state.set({ where: null, text: null }), { class: "rt-ghost" });
   const actions = h("span", { class: "rt-filter-actions", hidden: true }, explain, clear);
   const root = h("div", { class: "rt-filter-bar", testid: "filter-bar" }, where, text, actions, list, below);
@@ -26,11 +47,37 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
 
   function showHelp() {
     if (failing || where.value) return;
-    replace(below, h("span", { class: "rt-faint" }, "try "), EXAMPLES.map(example =>
-      h("button", { type: "button", class: "rt-chip rt-mono", onmousedown: event => { event.preventDefault(); where.value = example; state.set({ where: example }); } }, example)),
-      h("details", { class: "rt-filter-columns" }, h("summary", null, "columns"), h("div", { class: "rt-mono" }, columns().join("  "))));
+    replace(
+      below,
+      h("span", { class: "rt-faint" }, "try "),
+      EXAMPLES.map(example =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "rt-chip rt-mono",
+            onmousedown: event => {
+              event.preventDefault();
+              where.value = example;
+              state.set({ where: example });
+            },
+          },
+          example,
+        ),
+      ),
+      h(
+        "details",
+        { class: "rt-filter-columns" },
+        h("summary", null, "columns"),
+        h("div", { class: "rt-mono" }, columns().join("  ")),
+      ),
+    );
   }
-  where.addEventListener("blur", () => setTimeout(() => { if (!failing && !root.contains(document.activeElement)) replace(below); }, 150));
+  where.addEventListener("blur", () =>
+    setTimeout(() => {
+      if (!failing && !root.contains(document.activeElement)) replace(below);
+    }, 150),
+  );
 
   return {
     root,
@@ -45,7 +92,10 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     error(problem) {
       failing = Boolean(problem);
       where.classList.toggle("rt-bad", failing);
-      if (!problem) { if (document.activeElement !== where) replace(below); return; }
+      if (!problem) {
+        if (document.activeElement !== where) replace(below);
+        return;
+      }
       replace(below, pointed(problem));
     },
   };
@@ -55,8 +105,21 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
 export function pointed(problem) {
   const query = problem.query ?? state.get().where ?? "";
   const { start } = problem;
-  const message = h("div", { class: "rt-filter-message", role: "alert", testid: "filter-error" }, problem.message.split("\n")[0]);
+  const message = h(
+    "div",
+    { class: "rt-filter-message", role: "alert", testid: "filter-error" },
+    problem.message.split("\n")[0],
+  );
   if (start === undefined || start === null) return message;
   const stop = Math.max(problem.stop ?? start + 1, start + 1);
-  return [h("div", { class: "rt-filter-pointed rt-mono" }, query.slice(0, start), h("mark", { testid: "filter-error-token" }, query.slice(start, stop) || "␣"), query.slice(stop)), message];
+  return [
+    h(
+      "div",
+      { class: "rt-filter-pointed rt-mono" },
+      query.slice(0, start),
+      h("mark", { testid: "filter-error-token" }, query.slice(start, stop) || "␣"),
+      query.slice(stop),
+    ),
+    message,
+  ];
 }

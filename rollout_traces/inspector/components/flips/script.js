@@ -33,57 +33,230 @@ function evaluation(now) {
 
 function update(now) {
   const wanted = JSON.stringify([now.project, now.run, evaluation(now), now.other ?? null, now.evals ?? null]);
-  if (wanted !== shownFor) { shownFor = wanted; load(now); }
+  if (wanted !== shownFor) {
+    shownFor = wanted;
+    load(now);
+  }
 }
 
 function load(now) {
   const [first, second] = (now.evals || ":").split(":");
-  const asked = { project: now.project, run: now.run, split: evaluation(now), other: now.other && now.other !== now.run ? now.other : "" };
+  const asked = {
+    project: now.project,
+    run: now.run,
+    split: evaluation(now),
+    other: now.other && now.other !== now.run ? now.other : "",
+  };
   const gridSlot = h("section", { class: "rt-run-block", testid: "flip-grid" }, h("div", { class: "rt-loading" }, "…"));
   setPopulation("flips");
   replace(slot(), h("div", { class: "rt-loading" }, "Matching prompts…"));
-  newest(call("flip_list", { ...asked, first, second }), answer => {
-    setPopulation("flips", h("b", null, `${plural(answer.n_prompts, "prompt")} in both`), ` · solved by ${inert(answer.solved_by)}`, answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "");
-    replace(slot(), pickers(answer, now), summary(answer, { ...asked, first: answer.first, second: answer.second }), changed(answer), gridSlot);
-  }, error => replace(slot(), pickers(null, now), notice("info", "No evaluations to match", error.message), gridSlot));
-  newestGrid(call("grid", asked), answer => replace(gridSlot, grid(answer)), () => replace(gridSlot));
+  newest(
+    call("flip_list", { ...asked, first, second }),
+    answer => {
+      setPopulation(
+        "flips",
+        h("b", null, `${plural(answer.n_prompts, "prompt")} in both`),
+        ` · solved by ${inert(answer.solved_by)}`,
+        answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "",
+      );
+      replace(
+        slot(),
+        pickers(answer, now),
+        summary(answer, { ...asked, first: answer.first, second: answer.second }),
+        changed(answer),
+        gridSlot,
+      );
+    },
+    error => replace(slot(), pickers(null, now), notice("info", "No evaluations to match", error.message), gridSlot),
+  );
+  newestGrid(
+    call("grid", asked),
+    answer => replace(gridSlot, grid(answer)),
+    () => replace(gridSlot),
+  );
 }
 
 function pickers(answer, now) {
-  const pick = (label, value, steps, choose, testid) => h("label", { class: "rt-side-field" }, h("span", { class: "rt-label" }, label), h("select", { class: "rt-select", testid, onchange: event => choose(event.target.value) }, steps.map(step => h("option", { value: step, selected: step === value }, `step ${number(step)}`))));
+  const pick = (label, value, steps, choose, testid) =>
+    h(
+      "label",
+      { class: "rt-side-field" },
+      h("span", { class: "rt-label" }, label),
+      h(
+        "select",
+        { class: "rt-select", testid, onchange: event => choose(event.target.value) },
+        steps.map(step => h("option", { value: step, selected: step === value }, `step ${number(step)}`)),
+      ),
+    );
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
-  return h("div", { class: "rt-flip-pickers" },
-    h("b", null, "A"), h("span", { class: "rt-soft" }, inert(now.run)), answer ? pick("evaluation", answer.first, answer.steps, step => set(step, answer.second), "flips-first") : null,
-    h("b", null, "B"), h("select", { class: "rt-select", "aria-label": "Run of B", testid: "flips-other", onchange: event => state.set({ other: event.target.value === now.run ? null : event.target.value, evals: null }) },
-      catalog.runs.map(run => h("option", { value: run.name, selected: run.name === (now.other || now.run) }, run.name === now.run ? "the same run" : run.label))),
-    answer ? pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second") : null,
-    answer ? button("explain", () => state.set({ page: "explain", split: evaluation(now), step: answer.second, steps: null, where: null, run: answer.other, against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString() }), { title: "What differs between the two evaluations", testid: "flips-explain" }) : null);
+  return h(
+    "div",
+    { class: "rt-flip-pickers" },
+    h("b", null, "A"),
+    h("span", { class: "rt-soft" }, inert(now.run)),
+    answer ? pick("evaluation", answer.first, answer.steps, step => set(step, answer.second), "flips-first") : null,
+    h("b", null, "B"),
+    h(
+      "select",
+      {
+        class: "rt-select",
+        "aria-label": "Run of B",
+        testid: "flips-other",
+        onchange: event =>
+          state.set({ other: event.target.value === now.run ? null : event.target.value, evals: null }),
+      },
+      catalog.runs.map(run =>
+        h(
+          "option",
+          { value: run.name, selected: run.name === (now.other || now.run) },
+          run.name === now.run ? "the same run" : run.label,
+        ),
+      ),
+    ),
+    answer
+      ? pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second")
+      : null,
+    answer
+      ? button(
+          "explain",
+          () =>
+            state.set({
+              page: "explain",
+              split: evaluation(now),
+              step: answer.second,
+              steps: null,
+              where: null,
+              run: answer.other,
+              against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString(),
+            }),
+          { title: "What differs between the two evaluations", testid: "flips-explain" },
+        )
+      : null,
+  );
 }
 
 function summary(answer, asked) {
   const counted = h("div");
   const score = (value, error) => `${percent(value)} ± ${percent(error)}`;
-  return h("div", { class: "rt-run-block", testid: "flip-summary" },
-    h("p", null, h("b", null, `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`), ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`, answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`, " ", queries(counted, () => call("flip_figures", asked))), counted,
-    h("div", { class: "rt-flip-counts" }, Object.entries(OUTCOMES).filter(([name]) => answer.counts[name]).map(([name, title]) => h("button", {
-      type: "button", class: `rt-chip rt-flip-${name}`, "aria-pressed": String(!hidden.has(name)), testid: `count-${name}`, title: "Shows or hides them",
-      onclick: () => { hidden.has(name) ? hidden.delete(name) : hidden.add(name); root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer)); for (const chip of root.querySelectorAll(".rt-flip-counts button")) chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome))); },
-      dataset: { outcome: name } }, `${number(answer.counts[name])} ${title}`))),
-    answer.remarks.map(remark => h("p", { class: "rt-soft" }, inert(remark))));
+  return h(
+    "div",
+    { class: "rt-run-block", testid: "flip-summary" },
+    h(
+      "p",
+      null,
+      h("b", null, `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
+      ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`,
+      answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`,
+      " ",
+      queries(counted, () => call("flip_figures", asked)),
+    ),
+    counted,
+    h(
+      "div",
+      { class: "rt-flip-counts" },
+      Object.entries(OUTCOMES)
+        .filter(([name]) => answer.counts[name])
+        .map(([name, title]) =>
+          h(
+            "button",
+            {
+              type: "button",
+              class: `rt-chip rt-flip-${name}`,
+              "aria-pressed": String(!hidden.has(name)),
+              testid: `count-${name}`,
+              title: "Shows or hides them",
+              onclick: () => {
+                hidden.has(name) ? hidden.delete(name) : hidden.add(name);
+                root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer));
+                for (const chip of root.querySelectorAll(".rt-flip-counts button"))
+                  chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome)));
+              },
+              dataset: { outcome: name },
+            },
+            `${number(answer.counts[name])} ${title}`,
+          ),
+        ),
+    ),
+    answer.remarks.map(remark => h("p", { class: "rt-soft" }, inert(remark))),
+  );
 }
 
 function changed(answer) {
   const rows = answer.prompts.filter(each => !hidden.has(each.outcome));
-  const block = inside => h("section", { class: "rt-run-block", testid: "flips-changed" }, h("h2", null, "Prompts", h("span", { class: "rt-faint" }, ` ${number(rows.length)} shown, lost first`)), inside);
+  const block = inside =>
+    h(
+      "section",
+      { class: "rt-run-block", testid: "flips-changed" },
+      h("h2", null, "Prompts", h("span", { class: "rt-faint" }, ` ${number(rows.length)} shown, lost first`)),
+      inside,
+    );
   if (!rows.length) return block(h("p", { class: "rt-soft" }, "None. The chips above show others."));
-  return block(h("div", { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompts that flipped" }, h("table", { class: "rt-prompts-table" },
-    h("thead", null, h("tr", null, ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", null, name)))),
-    h("tbody", null, rows.map(each => h("tr", { testid: "flip" },
-      h("td", null, h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
-      h("td", { class: "rt-prompt-cell" }, h("button", { type: "button", class: "rt-plain-link rt-ellipsis", title: inert(each.prompt || each.prompt_key), onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }) }, h("b", null, inert(each.prompt_key)), each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 120))}`) : null)),
-      h("td", null, `${each.solved_a} of ${each.trials_a}`), h("td", null, `${each.solved_b} of ${each.trials_b}`),
-      h("td", { class: "rt-flip-differs" }, inert(Object.entries(each.differs).map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`).join("; "))),
-      h("td", null, each.ids_a.length && each.ids_b.length ? button("side by side", () => beside(each.ids_a[0], each.ids_b[0]), { class: "rt-ghost", testid: "flip-open" }) : h("span", { class: "rt-faint" }, ["lost", "won"].includes(each.outcome) ? "not kept" : ""))))))));
+  return block(
+    h(
+      "div",
+      { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompts that flipped" },
+      h(
+        "table",
+        { class: "rt-prompts-table" },
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", null, name)),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          rows.map(each =>
+            h(
+              "tr",
+              { testid: "flip" },
+              h("td", null, h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
+              h(
+                "td",
+                { class: "rt-prompt-cell" },
+                h(
+                  "button",
+                  {
+                    type: "button",
+                    class: "rt-plain-link rt-ellipsis",
+                    title: inert(each.prompt || each.prompt_key),
+                    onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }),
+                  },
+                  h("b", null, inert(each.prompt_key)),
+                  each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 120))}`) : null,
+                ),
+              ),
+              h("td", null, `${each.solved_a} of ${each.trials_a}`),
+              h("td", null, `${each.solved_b} of ${each.trials_b}`),
+              h(
+                "td",
+                { class: "rt-flip-differs" },
+                inert(
+                  Object.entries(each.differs)
+                    .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
+                    .join("; "),
+                ),
+              ),
+              h(
+                "td",
+                null,
+                each.ids_a.length && each.ids_b.length
+                  ? button("side by side", () => beside(each.ids_a[0], each.ids_b[0]), {
+                      class: "rt-ghost",
+                      testid: "flip-open",
+                    })
+                  : h("span", { class: "rt-faint" }, ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function said(value) {
@@ -99,34 +272,132 @@ function beside(a, b) {
 function grid(answer) {
   const several = new Set(answer.evaluations.map(([run]) => run)).size > 1;
   const title = ([run, step]) => (several ? `${run}, step ${number(step)}` : `step ${number(step)}`);
-  return [h("h2", null, "Prompt by evaluation", h("span", { class: "rt-faint" }, ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part`)),
-    h("div", { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" }, h("table", { class: "rt-flip-grid" },
-      h("thead", null, h("tr", null, h("th", null, "prompt"), answer.evaluations.map(each => h("th", { title: inert(title(each)) }, number(each[1]), several ? h("span", { class: "rt-grid-run rt-ellipsis" }, inert(each[0])) : null)), h("th", null, "flips"))),
-      h("tbody", null, answer.rows.map(row => h("tr", null,
-        h("th", null, h("button", { type: "button", class: "rt-plain-link rt-ellipsis", title: inert(row.prompt || row.prompt_key), onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }) }, inert(row.prompt_key))),
-        row.cells.map((cell, at) => h("td", null, cell ? gridCell(row, at, answer, title) : null)), h("td", { class: "rt-num" }, number(row.flips)))))))];
+  return [
+    h(
+      "h2",
+      null,
+      "Prompt by evaluation",
+      h(
+        "span",
+        { class: "rt-faint" },
+        ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part`,
+      ),
+    ),
+    h(
+      "div",
+      { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" },
+      h(
+        "table",
+        { class: "rt-flip-grid" },
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            h("th", null, "prompt"),
+            answer.evaluations.map(each =>
+              h(
+                "th",
+                { title: inert(title(each)) },
+                number(each[1]),
+                several ? h("span", { class: "rt-grid-run rt-ellipsis" }, inert(each[0])) : null,
+              ),
+            ),
+            h("th", null, "flips"),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          answer.rows.map(row =>
+            h(
+              "tr",
+              null,
+              h(
+                "th",
+                null,
+                h(
+                  "button",
+                  {
+                    type: "button",
+                    class: "rt-plain-link rt-ellipsis",
+                    title: inert(row.prompt || row.prompt_key),
+                    onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }),
+                  },
+                  inert(row.prompt_key),
+                ),
+              ),
+              row.cells.map((cell, at) => h("td", null, cell ? gridCell(row, at, answer, title) : null)),
+              h("td", { class: "rt-num" }, number(row.flips)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  ];
 }
 
 function gridCell(row, at, answer, title) {
   const cell = row.cells[at];
   const share = cell.solved / cell.trials;
-  const before = row.cells.slice(0, at).map((each, i) => ({ each, i })).filter(({ each }) => each && (each.solved_id || each.failed_id)).pop();
+  const before = row.cells
+    .slice(0, at)
+    .map((each, i) => ({ each, i }))
+    .filter(({ each }) => each && (each.solved_id || each.failed_id))
+    .pop();
   const pair = before ? opened(before.each, cell) : null;
   const mine = cell.solved_id || cell.failed_id;
   const fell = before && share < before.each.solved / before.each.trials;
   const rose = before && share > before.each.solved / before.each.trials;
-  const why = !mine ? "; none was kept" : pair ? `; opens it beside ${title(answer.evaluations[before.i])}` : "; opens it";
+  const why = !mine
+    ? "; none was kept"
+    : pair
+      ? `; opens it beside ${title(answer.evaluations[before.i])}`
+      : "; opens it";
   const shown = cell.trials > 1 ? `${cell.solved}/${cell.trials}` : cell.solved ? "✓" : "✕";
-  return h("button", { type: "button", class: `rt-grid-cell${fell ? " rt-fell" : rose ? " rt-rose" : ""}`, style: { "--solved": `${Math.round(share * 100)}%` }, disabled: !mine, testid: "grid-cell",
-    title: inert(`${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved${why}`), "aria-label": inert(`${shown} solved, ${row.prompt_key}, ${title(answer.evaluations[at])}`),
-    onclick: () => (pair ? beside(...pair) : state.set({ page: "rollouts", run: answer.evaluations[at][0], split: evaluation(state.get()), id: mine, step: null, group: null, sample: null })) }, shown);
+  return h(
+    "button",
+    {
+      type: "button",
+      class: `rt-grid-cell${fell ? " rt-fell" : rose ? " rt-rose" : ""}`,
+      style: { "--solved": `${Math.round(share * 100)}%` },
+      disabled: !mine,
+      testid: "grid-cell",
+      title: inert(
+        `${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved${why}`,
+      ),
+      "aria-label": inert(`${shown} solved, ${row.prompt_key}, ${title(answer.evaluations[at])}`),
+      onclick: () =>
+        pair
+          ? beside(...pair)
+          : state.set({
+              page: "rollouts",
+              run: answer.evaluations[at][0],
+              split: evaluation(state.get()),
+              id: mine,
+              step: null,
+              group: null,
+              sample: null,
+            }),
+    },
+    shown,
+  );
 }
 
 // One rollout of each evaluation: where the share fell or rose, a solved one against a failed one.
 function opened(before, cell) {
   const fell = cell.solved / cell.trials < before.solved / before.trials;
   const rose = cell.solved / cell.trials > before.solved / before.trials;
-  const a = fell ? before.solved_id || before.failed_id : rose ? before.failed_id || before.solved_id : before.solved_id || before.failed_id;
-  const b = fell ? cell.failed_id || cell.solved_id : rose ? cell.solved_id || cell.failed_id : cell.solved_id || cell.failed_id;
+  const a = fell
+    ? before.solved_id || before.failed_id
+    : rose
+      ? before.failed_id || before.solved_id
+      : before.solved_id || before.failed_id;
+  const b = fell
+    ? cell.failed_id || cell.solved_id
+    : rose
+      ? cell.solved_id || cell.failed_id
+      : cell.solved_id || cell.failed_id;
   return a && b ? [a, b] : null;
 }

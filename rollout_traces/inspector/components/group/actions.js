@@ -6,9 +6,15 @@ const sameKind = (a, b) => a.kind === b.kind && a.name === b.name;
 // One letter for each different action; `A` is the most frequent.
 export function actionLetters(members) {
   const counts = new Map();
-  for (const member of members) for (const action of member.actions) counts.set(keyOf(action), (counts.get(keyOf(action)) || 0) + 1);
+  for (const member of members)
+    for (const action of member.actions) counts.set(keyOf(action), (counts.get(keyOf(action)) || 0) + 1);
   const ranked = [...counts].sort((a, b) => b[1] - a[1]).map(pair => pair[0]);
-  return new Map(ranked.map((key, at) => [key, { at, letter: at < 26 ? String.fromCharCode(65 + at) : String(at + 1), shared: counts.get(key) > 1 }]));
+  return new Map(
+    ranked.map((key, at) => [
+      key,
+      { at, letter: at < 26 ? String.fromCharCode(65 + at) : String(at + 1), shared: counts.get(key) > 1 },
+    ]),
+  );
 }
 
 // The first action in which two samples differ; null where they do not.
@@ -33,7 +39,10 @@ export function aligned(members) {
     let [c, a] = [0, 0];
     for (const [column, action] of [...pairs, [columns.length, actions.length]]) {
       for (; c < column; c++) merged.push({ from: c, actions: columns[c] });
-      for (; a < action; a++) { places[a] = merged.length; merged.push({ from: null, actions: [actions[a]] }); }
+      for (; a < action; a++) {
+        places[a] = merged.length;
+        merged.push({ from: null, actions: [actions[a]] });
+      }
       if (column === columns.length) break;
       places[a] = merged.length;
       merged.push({ from: c, actions: [...columns[c], actions[a]] });
@@ -47,7 +56,9 @@ export function aligned(members) {
   }
   return rows.map(({ actions, places }) => {
     const row = new Array(columns.length).fill(null);
-    places.forEach((place, at) => { row[place] = actions[at]; });
+    places.forEach((place, at) => {
+      row[place] = actions[at];
+    });
     return row;
   });
 }
@@ -55,7 +66,8 @@ export function aligned(members) {
 // Pairs of column and action, in order, with the greatest likeness: 3 for an equal action, 1 for a call of the
 // same tool or another answer.
 function matched(columns, actions) {
-  const likeness = (column, action) => (column.some(each => keyOf(each) === keyOf(action)) ? 3 : sameKind(column[0], action) ? 1 : 0);
+  const likeness = (column, action) =>
+    column.some(each => keyOf(each) === keyOf(action)) ? 3 : sameKind(column[0], action) ? 1 : 0;
   const best = Array.from({ length: columns.length + 1 }, () => new Float64Array(actions.length + 1));
   for (let c = columns.length - 1; c >= 0; c--) {
     for (let a = actions.length - 1; a >= 0; a--) {

@@ -42,16 +42,29 @@ function update(now) {
 }
 
 function asked(now) {
-  return { project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step), group: now.group ?? null };
+  return {
+    project: now.project,
+    run: now.run,
+    split: now.split,
+    step: now.step === undefined ? null : Number(now.step),
+    group: now.group ?? null,
+  };
 }
 
 function load(now, wanted) {
   shownFor = wanted;
   setPopulation("group");
-  newest(call("group", asked(now)), answer => { data = answer; draw(); }, error => {
-    data = null;
-    replace(slot(), notice("info", "This group cannot be shown", error.message));
-  });
+  newest(
+    call("group", asked(now)),
+    answer => {
+      data = answer;
+      draw();
+    },
+    error => {
+      data = null;
+      replace(slot(), notice("info", "This group cannot be shown", error.message));
+    },
+  );
   newestPopulation(call("population", asked(now)));
 }
 
@@ -70,17 +83,52 @@ function draw() {
 
 function head() {
   const at = data.groups.indexOf(data.group);
-  return h("header", { class: "rt-workbench-head" },
+  return h(
+    "header",
+    { class: "rt-workbench-head" },
     h("h1", null, `Step ${number(data.step)} · group ${number(data.group)}`),
-    h("span", null, "mean reward ", h("b", null, number(data.mean)), data.tied ? h("span", { class: "rt-chip rt-chip-warn" }, "tied") : null),
-    h("span", { class: "rt-soft" }, `${number(data.members.filter(member => member.id).length)} of ${plural(data.n_rollouts, "rollout")} kept with their text${data.members.every(member => member.id) ? "" : "; the others are rows of the ledger"}`),
-    h("span", { class: "rt-workbench-tools" }, button("‹", () => move(-1), { title: "Previous group (K)", "aria-label": "Previous group", disabled: at <= 0 }), button("›", () => move(1), { title: "Next group (J)", "aria-label": "Next group", testid: "next-group", disabled: at >= data.groups.length - 1 }),
-      button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" }), shareButton(call, () => ({ ...asked(state.get()), what: "group", step: data.step, group: data.group }))),
-    data.prompt ? h("p", { class: "rt-workbench-prompt", dir: "auto" }, firstWords(data.prompt, 400)) : null);
+    h(
+      "span",
+      null,
+      "mean reward ",
+      h("b", null, number(data.mean)),
+      data.tied ? h("span", { class: "rt-chip rt-chip-warn" }, "tied") : null,
+    ),
+    h(
+      "span",
+      { class: "rt-soft" },
+      `${number(data.members.filter(member => member.id).length)} of ${plural(data.n_rollouts, "rollout")} kept with their text${data.members.every(member => member.id) ? "" : "; the others are rows of the ledger"}`,
+    ),
+    h(
+      "span",
+      { class: "rt-workbench-tools" },
+      button("‹", () => move(-1), { title: "Previous group (K)", "aria-label": "Previous group", disabled: at <= 0 }),
+      button("›", () => move(1), {
+        title: "Next group (J)",
+        "aria-label": "Next group",
+        testid: "next-group",
+        disabled: at >= data.groups.length - 1,
+      }),
+      button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" }),
+      shareButton(call, () => ({ ...asked(state.get()), what: "group", step: data.step, group: data.group })),
+    ),
+    data.prompt ? h("p", { class: "rt-workbench-prompt", dir: "auto" }, firstWords(data.prompt, 400)) : null,
+  );
 }
 
 function open(member, extra = {}) {
-  state.set({ page: "rollouts", step: data.step, group: data.group, sample: member.sample, id: null, where: null, text: null, sort: null, scope: null, ...extra });
+  state.set({
+    page: "rollouts",
+    step: data.step,
+    group: data.group,
+    sample: member.sample,
+    id: null,
+    where: null,
+    text: null,
+    sort: null,
+    scope: null,
+    ...extra,
+  });
 }
 
 function members(letters) {
@@ -88,31 +136,120 @@ function members(letters) {
   const columns = aligned(kept);
   const rowOf = new Map(kept.map((member, at) => [member, columns[at]]));
   const width = Math.max(columns[0]?.length || 0, 1);
-  const heads = ["sample", "reward", ...data.components.map(name => name.slice("component/".length)), "advantage", "sampled", "turns", "stop", "flags"];
+  const heads = [
+    "sample",
+    "reward",
+    ...data.components.map(name => name.slice("component/".length)),
+    "advantage",
+    "sampled",
+    "turns",
+    "stop",
+    "flags",
+  ];
   const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
-  return h("section", { class: "rt-bench" }, h("h2", null, "Samples", h("span", { class: "rt-faint" }, " best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part")),
-    h("div", { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" }, h("table", { testid: "members" }, h("thead", null, h("tr", null, heads.map(name => h("th", null, inert(name))), h("th", null, "its turns"), h("th", { colspan: width }, "what it did"))), h("tbody", null, data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest))))));
+  return h(
+    "section",
+    { class: "rt-bench" },
+    h(
+      "h2",
+      null,
+      "Samples",
+      h(
+        "span",
+        { class: "rt-faint" },
+        " best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part",
+      ),
+    ),
+    h(
+      "div",
+      { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" },
+      h(
+        "table",
+        { testid: "members" },
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            heads.map(name => h("th", null, inert(name))),
+            h("th", null, "its turns"),
+            h("th", { colspan: width }, "what it did"),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest)),
+        ),
+      ),
+    ),
+  );
 }
 
 function memberRow(member, letters, row, width, longest) {
   const v = member.values;
-  const figure = (value, show = number) => h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
+  const figure = (value, show = number) =>
+    h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
   const name = `#${number(member.sample)}`;
-  return h("tr", { class: member.id ? "" : "rt-not-traced", dataset: { sample: String(member.sample) } },
-    h("td", null, member.id ? h("button", { type: "button", class: "rt-ghost", title: "Open under Rollouts", onclick: () => open(member) }, name) : h("span", { class: "rt-bench-lone", title: "Not kept as a trace" }, name)),
-    h("td", { class: "rt-num" }, h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward))),
-    data.components.map(key => figure(v[key])), figure(v.advantage, signed), figure(v.n_sampled), figure(v.n_turns),
+  return h(
+    "tr",
+    { class: member.id ? "" : "rt-not-traced", dataset: { sample: String(member.sample) } },
+    h(
+      "td",
+      null,
+      member.id
+        ? h(
+            "button",
+            { type: "button", class: "rt-ghost", title: "Open under Rollouts", onclick: () => open(member) },
+            name,
+          )
+        : h("span", { class: "rt-bench-lone", title: "Not kept as a trace" }, name),
+    ),
+    h(
+      "td",
+      { class: "rt-num" },
+      h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward)),
+    ),
+    data.components.map(key => figure(v[key])),
+    figure(v.advantage, signed),
+    figure(v.n_sampled),
+    figure(v.n_turns),
     h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
     h("td", null, flagChips(member.flags, data.severities, 2, member.explains)),
-    h("td", null, member.turns.length ? turnStrip(member.turns, longest, index => open(member, { token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0), view: "tokens" })) : null),
-    row ? Array.from({ length: width }, (_, at) => h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null)) : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"));
+    h(
+      "td",
+      null,
+      member.turns.length
+        ? turnStrip(member.turns, longest, index =>
+            open(member, {
+              token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0),
+              view: "tokens",
+            }),
+          )
+        : null,
+    ),
+    row
+      ? Array.from({ length: width }, (_, at) =>
+          h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null),
+        )
+      : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"),
+  );
 }
 
 function actionChip(action, letters) {
   const { at, letter, shared } = letters.get(keyOf(action));
-  return h("span", {
-    class: `rt-action ${shared ? `b${at % 8}` : "rt-action-lone"}${action.failed ? " rt-action-failed" : ""}`, title: `${action.name}: ${inert(action.text)}${action.failed ? " (failed)" : ""}`,
-  }, h("b", null, letter), action.kind === "answer" ? " answer" : ` ${inert(action.name)} `, action.kind === "answer" ? null : h("span", { class: "rt-faint" }, firstWords(action.text, 22)), action.failed ? " ✕" : "");
+  return h(
+    "span",
+    {
+      class: `rt-action ${shared ? `b${at % 8}` : "rt-action-lone"}${action.failed ? " rt-action-failed" : ""}`,
+      title: `${action.name}: ${inert(action.text)}${action.failed ? " (failed)" : ""}`,
+    },
+    h("b", null, letter),
+    action.kind === "answer" ? " answer" : ` ${inert(action.name)} `,
+    action.kind === "answer" ? null : h("span", { class: "rt-faint" }, firstWords(action.text, 22)),
+    action.failed ? " ✕" : "",
+  );
 }
 
 function parting() {
@@ -120,16 +257,44 @@ function parting() {
   if (kept.length < 2) return null;
   const [best, worst] = [kept[0], kept[kept.length - 1]];
   const difference = firstDifference(best, worst);
-  const said = action => (action ? [h("b", null, inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))] : h("span", { class: "rt-faint" }, "no further action"));
-  return h("section", { class: "rt-bench", testid: "first-action" }, h("h2", null, "First action in which best and worst differ"),
-    difference === null ? h("p", { class: "rt-soft" }, "None: both did the same and said the same at the end.") : h("dl", { class: "rt-differ" },
-      h("dt", null, `best, #${number(best.sample)}, action ${difference.at + 1}`), h("dd", null, said(difference.best)), h("dt", null, `worst, #${number(worst.sample)}, action ${difference.at + 1}`), h("dd", null, said(difference.worst))));
+  const said = action =>
+    action
+      ? [h("b", null, inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
+      : h("span", { class: "rt-faint" }, "no further action");
+  return h(
+    "section",
+    { class: "rt-bench", testid: "first-action" },
+    h("h2", null, "First action in which best and worst differ"),
+    difference === null
+      ? h("p", { class: "rt-soft" }, "None: both did the same and said the same at the end.")
+      : h(
+          "dl",
+          { class: "rt-differ" },
+          h("dt", null, `best, #${number(best.sample)}, action ${difference.at + 1}`),
+          h("dd", null, said(difference.best)),
+          h("dt", null, `worst, #${number(worst.sample)}, action ${difference.at + 1}`),
+          h("dd", null, said(difference.worst)),
+        ),
+  );
 }
 
 function tree() {
   if (!data.tree) return null;
-  return h("section", { class: "rt-bench", testid: "prefix-tree" }, h("h2", null, "Where they part", h("span", { class: "rt-faint" }, ` tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`)),
-    h("ul", { class: "rt-branches" }, branch(data.tree.root, true)));
+  return h(
+    "section",
+    { class: "rt-bench", testid: "prefix-tree" },
+    h(
+      "h2",
+      null,
+      "Where they part",
+      h(
+        "span",
+        { class: "rt-faint" },
+        ` tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`,
+      ),
+    ),
+    h("ul", { class: "rt-branches" }, branch(data.tree.root, true)),
+  );
 }
 
 function branch(node, first = false) {
@@ -137,17 +302,91 @@ function branch(node, first = false) {
   const member = data.members[node.members[0]];
   const line = [
     h("span", { class: "rt-branch-mean", style: { "--dot": rewardColour(node.mean, data.range) } }, number(node.mean)),
-    h("span", { class: "rt-branch-count" }, lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`),
-    h("code", { class: "rt-ellipsis", dir: "auto" }, node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they share nothing from here on" : "ends here"),
+    h(
+      "span",
+      { class: "rt-branch-count" },
+      lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`,
+    ),
+    h(
+      "code",
+      { class: "rt-ellipsis", dir: "auto" },
+      node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they share nothing from here on" : "ends here",
+    ),
     h("span", { class: "rt-faint rt-nowrap" }, plural(node.n_tokens, "token")),
   ];
-  const row = lone ? h("button", { type: "button", class: "rt-branch", title: "Open there", onclick: () => open(member, { token: node.start, view: "tokens" }) }, line) : h("div", { class: "rt-branch" }, line);
-  return h("li", null, row, node.children.length ? h("ul", null, node.children.map(child => branch(child))) : null);
+  const row = lone
+    ? h(
+        "button",
+        {
+          type: "button",
+          class: "rt-branch",
+          title: "Open there",
+          onclick: () => open(member, { token: node.start, view: "tokens" }),
+        },
+        line,
+      )
+    : h("div", { class: "rt-branch" }, line);
+  return h(
+    "li",
+    null,
+    row,
+    node.children.length
+      ? h(
+          "ul",
+          null,
+          node.children.map(child => branch(child)),
+        )
+      : null,
+  );
 }
 
 function phrases() {
   const { winners, losers, n_winners, n_losers } = data.phrases;
-  const side = (title, found) => h("div", null, h("h3", null, title), found.length ? h("ul", { class: "rt-phrases" }, found.map(phrase => h("li", null, h("code", { dir: "auto" }, inert(phrase.text)), h("span", { class: "rt-faint" }, `${percent(phrase.winners)} of winners, ${percent(phrase.losers)} of losers`)))) : h("p", { class: "rt-faint" }, "No phrase tells them apart."));
-  return h("section", { class: "rt-bench", testid: "phrases" }, h("h2", null, "What they say", h("span", { class: "rt-faint" }, ` ${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`)),
-    n_winners && n_losers ? h("div", { class: "rt-phrase-sides" }, side("winners say", winners), side("losers say", losers)) : h("p", { class: "rt-faint" }, data.tied ? "All rewards are equal: there are no winners." : "Samples above and below the mean have to be kept for this."));
+  const side = (title, found) =>
+    h(
+      "div",
+      null,
+      h("h3", null, title),
+      found.length
+        ? h(
+            "ul",
+            { class: "rt-phrases" },
+            found.map(phrase =>
+              h(
+                "li",
+                null,
+                h("code", { dir: "auto" }, inert(phrase.text)),
+                h(
+                  "span",
+                  { class: "rt-faint" },
+                  `${percent(phrase.winners)} of winners, ${percent(phrase.losers)} of losers`,
+                ),
+              ),
+            ),
+          )
+        : h("p", { class: "rt-faint" }, "No phrase tells them apart."),
+    );
+  return h(
+    "section",
+    { class: "rt-bench", testid: "phrases" },
+    h(
+      "h2",
+      null,
+      "What they say",
+      h(
+        "span",
+        { class: "rt-faint" },
+        ` ${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`,
+      ),
+    ),
+    n_winners && n_losers
+      ? h("div", { class: "rt-phrase-sides" }, side("winners say", winners), side("losers say", losers))
+      : h(
+          "p",
+          { class: "rt-faint" },
+          data.tied
+            ? "All rewards are equal: there are no winners."
+            : "Samples above and below the mean have to be kept for this.",
+        ),
+  );
 }

@@ -30,13 +30,18 @@ export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
   register("health", { element: root, update, news: load });
-  new ResizeObserver(() => { if (data && Math.abs(part(".rt-health-main").clientWidth - width) > 8) draw(); }).observe(part(".rt-health-main"));
+  new ResizeObserver(() => {
+    if (data && Math.abs(part(".rt-health-main").clientWidth - width) > 8) draw();
+  }).observe(part(".rt-health-main"));
 }
 
 function update(now, changed) {
   const wanted = JSON.stringify([now.project, now.run, now.split]);
-  if (wanted !== shownFor) { shownFor = wanted; data = null; load(now); }
-  else if (["smooth", "step", "log"].some(key => changed.has(key))) draw();
+  if (wanted !== shownFor) {
+    shownFor = wanted;
+    data = null;
+    load(now);
+  } else if (["smooth", "step", "log"].some(key => changed.has(key))) draw();
   if (changed.has("flag") || changed.has("step")) examples(now);
 }
 
@@ -45,11 +50,24 @@ function load(now) {
     setPopulation("health");
     replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
   }
-  newest(call("health", place(now)), answer => {
-    data = answer;
-    setPopulation("health", kept(answer, " over all steps", answer.kept_only ? "figures are over these" : "figures are over all rollouts, from the ledger, unless they say otherwise"));
-    draw();
-  }, error => replace(part(".rt-health-main"), notice("error", "Health could not be read", error.message)));
+  newest(
+    call("health", place(now)),
+    answer => {
+      data = answer;
+      setPopulation(
+        "health",
+        kept(
+          answer,
+          " over all steps",
+          answer.kept_only
+            ? "figures are over these"
+            : "figures are over all rollouts, from the ledger, unless they say otherwise",
+        ),
+      );
+      draw();
+    },
+    error => replace(part(".rt-health-main"), notice("error", "Health could not be read", error.message)),
+  );
 }
 
 // What was clicked stands in the address as `flag=<what>:<name>` beside the step.
@@ -62,21 +80,48 @@ function draw() {
   const main = part(".rt-health-main");
   width = main.clientWidth;
   if (!data.steps.length) {
-    replace(main, notice("info", "No ledger in this split", "Health reads the ledger: one row of every rollout, traced or not.", ["It is logged by default; ", h("code", null, "RolloutLogger(ledger=True)"), " keeps it, also with a cap of 0."]));
+    replace(
+      main,
+      notice("info", "No ledger in this split", "Health reads the ledger: one row of every rollout, traced or not.", [
+        "It is logged by default; ",
+        h("code", null, "RolloutLogger(ledger=True)"),
+        " keeps it, also with a cap of 0.",
+      ]),
+    );
     return;
   }
   const keep = main.scrollTop;
   const columns = Math.max(1, Math.min(5, Math.floor(width / 300)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const step = now.step === undefined ? null : Number(now.step);
-  replace(main,
-    h("div", { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length)))),
-    data.usual.length ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
-    heat("Flags", `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`, "flags", data.flags, step),
-    heat("Discarded, by reason", `share of ${data.kept_only ? "the kept" : "all"} rollouts`, "discards", data.discards, step),
+  replace(
+    main,
+    h(
+      "div",
+      { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length))),
+    ),
+    data.usual.length
+      ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual)))
+      : null,
+    heat(
+      "Flags",
+      `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
+      "flags",
+      data.flags,
+      step,
+    ),
+    heat(
+      "Discarded, by reason",
+      `share of ${data.kept_only ? "the kept" : "all"} rollouts`,
+      "discards",
+      data.discards,
+      step,
+    ),
     heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
     switchedOff(),
-    data.kept_only ? null : counters());
+    data.kept_only ? null : counters(),
+  );
   main.scrollTop = keep;
 }
 
@@ -87,30 +132,88 @@ function show(unit, value) {
 function card(measure, step, chartWidth, weight) {
   const now = state.get();
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
-  return h("figure", { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
-    h("figcaption", null, h("span", null, measure.title), logButton(now, measure.key, measure.values, measure.title), byPicker(measure), h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1]))),
-    apart.has(measure.key) ? parts(measure, step, chartWidth, weight) : lineChart(data.steps, measure.values, { width: chartWidth, height: 84, step, weight, log: isLog(now, measure.key), onStep: picked => ask("measure", measure.key, picked), label: measure.title, show: value => show(measure.unit, value) }));
+  return h(
+    "figure",
+    { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
+    h(
+      "figcaption",
+      null,
+      h("span", null, measure.title),
+      logButton(now, measure.key, measure.values, measure.title),
+      byPicker(measure),
+      h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1])),
+    ),
+    apart.has(measure.key)
+      ? parts(measure, step, chartWidth, weight)
+      : lineChart(data.steps, measure.values, {
+          width: chartWidth,
+          height: 84,
+          step,
+          weight,
+          log: isLog(now, measure.key),
+          onStep: picked => ask("measure", measure.key, picked),
+          label: measure.title,
+          show: value => show(measure.unit, value),
+        }),
+  );
 }
 
 function byPicker(measure) {
   if (!data.by.length) return null;
   const chosen = apart.get(measure.key) || "";
-  return h("select", { class: "rt-by", "aria-label": `${measure.title} by`, testid: "by", onchange: event => {
-    if (event.target.value) apart.set(measure.key, event.target.value); else apart.delete(measure.key);
-    draw();
-  } }, h("option", { value: "" }, "by …"), data.by.map(name => h("option", { value: name, selected: name === chosen }, `by ${name.replaceAll("_", " ")}`)));
+  return h(
+    "select",
+    {
+      class: "rt-by",
+      "aria-label": `${measure.title} by`,
+      testid: "by",
+      onchange: event => {
+        if (event.target.value) apart.set(measure.key, event.target.value);
+        else apart.delete(measure.key);
+        draw();
+      },
+    },
+    h("option", { value: "" }, "by …"),
+    data.by.map(name => h("option", { value: name, selected: name === chosen }, `by ${name.replaceAll("_", " ")}`)),
+  );
 }
 
 // One small line for each of the most frequent values, all on one scale.
 function parts(measure, step, chartWidth, weight) {
   const slot = h("div", { class: "rt-parts", testid: "parts" }, h("span", { class: "rt-faint" }, "…"));
-  call("breakdown", { ...place(state.get()), name: measure.key, by: apart.get(measure.key) }).then(answer => {
-    const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
-    const range = all.length ? [Math.min(...all), Math.max(...all)] : null;
-    replace(slot, answer.series.length ? answer.series.map(([value, values]) => h("div", { class: "rt-part" },
-      h("span", { class: "rt-ellipsis", title: String(value) }, inert(String(value))), lineChart(answer.steps, values, { width: Math.max(chartWidth - 130, 60), height: 26, step, weight, range, bare: true, label: `${measure.title}, ${value}` }),
-      h("b", null, show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)])))) : h("span", { class: "rt-faint" }, "not logged"));
-  }, error => replace(slot, h("span", { class: "rt-faint" }, error.message)));
+  call("breakdown", { ...place(state.get()), name: measure.key, by: apart.get(measure.key) }).then(
+    answer => {
+      const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
+      const range = all.length ? [Math.min(...all), Math.max(...all)] : null;
+      replace(
+        slot,
+        answer.series.length
+          ? answer.series.map(([value, values]) =>
+              h(
+                "div",
+                { class: "rt-part" },
+                h("span", { class: "rt-ellipsis", title: String(value) }, inert(String(value))),
+                lineChart(answer.steps, values, {
+                  width: Math.max(chartWidth - 130, 60),
+                  height: 26,
+                  step,
+                  weight,
+                  range,
+                  bare: true,
+                  label: `${measure.title}, ${value}`,
+                }),
+                h(
+                  "b",
+                  null,
+                  show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)]),
+                ),
+              ),
+            )
+          : h("span", { class: "rt-faint" }, "not logged"),
+      );
+    },
+    error => replace(slot, h("span", { class: "rt-faint" }, error.message)),
+  );
   return slot;
 }
 
@@ -120,8 +223,15 @@ function bins({ values, counts }) {
   const out = [];
   for (let at = 0; at < data.steps.length; at += size) {
     let best = at;
-    for (let i = at; i < Math.min(at + size, data.steps.length); i++) if (values[i] > values[best] || (values[i] === values[best] && counts[i] > counts[best])) best = i;
-    out.push({ step: data.steps[best], value: values[best], count: counts[best], from: data.steps[at], to: data.steps[Math.min(at + size, data.steps.length) - 1] });
+    for (let i = at; i < Math.min(at + size, data.steps.length); i++)
+      if (values[i] > values[best] || (values[i] === values[best] && counts[i] > counts[best])) best = i;
+    out.push({
+      step: data.steps[best],
+      value: values[best],
+      count: counts[best],
+      from: data.steps[at],
+      to: data.steps[Math.min(at + size, data.steps.length) - 1],
+    });
   }
   return out;
 }
@@ -129,51 +239,150 @@ function bins({ values, counts }) {
 function heat(title, meaning, what, rows, step) {
   if (!rows.length) return null;
   const top = Math.max(...rows.flatMap(row => row.values), 1e-9);
-  return h("section", { class: "rt-heat" }, h("h2", null, title, h("span", { class: "rt-faint" }, ` ${meaning}`)),
-    h("div", { class: "rt-heat-rows" }, rows.slice(0, 30).map(row => {
-      const cells = bins(row);
-      return h("div", { class: "rt-heat-row" }, heatName(row, what),
-        h("div", { class: "rt-heat-cells" }, cells.map(cell => h("button", {
-          type: "button", "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`, title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
-          class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "", disabled: !cell.count,
-          style: { "--heat": `${cell.count ? Math.round(10 + 90 * Math.sqrt(cell.value / top)) : 0}%` }, onclick: () => ask(what, row.name, cell.step),
-        }))),
-        h("b", { title: "mean over the steps" }, percent(row.values.reduce((sum, value) => sum + value, 0) / row.values.length)));
-    }), axis(bins(rows[0]).length)));
+  return h(
+    "section",
+    { class: "rt-heat" },
+    h("h2", null, title, h("span", { class: "rt-faint" }, ` ${meaning}`)),
+    h(
+      "div",
+      { class: "rt-heat-rows" },
+      rows.slice(0, 30).map(row => {
+        const cells = bins(row);
+        return h(
+          "div",
+          { class: "rt-heat-row" },
+          heatName(row, what),
+          h(
+            "div",
+            { class: "rt-heat-cells" },
+            cells.map(cell =>
+              h("button", {
+                type: "button",
+                "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`,
+                title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
+                class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "",
+                disabled: !cell.count,
+                style: { "--heat": `${cell.count ? Math.round(10 + 90 * Math.sqrt(cell.value / top)) : 0}%` },
+                onclick: () => ask(what, row.name, cell.step),
+              }),
+            ),
+          ),
+          h(
+            "b",
+            { title: "mean over the steps" },
+            percent(row.values.reduce((sum, value) => sum + value, 0) / row.values.length),
+          ),
+        );
+      }),
+      axis(bins(rows[0]).length),
+    ),
+  );
 }
 
 // The name lists every kept rollout of the run that carries it.
 function heatName(row, what) {
   const severity = data.severities[row.name];
-  const label = [what === "flags" && severity ? h("i", { class: `rt-sev-mark rt-sev-${severity}`, "aria-hidden": "true" }) : null, row.name.replaceAll("_", " "), row.estimated ? " ~" : ""];
-  const title = row.estimated ? `${row.name}: needs text, so its share is estimated from the rollouts kept at random` : row.name;
+  const label = [
+    what === "flags" && severity ? h("i", { class: `rt-sev-mark rt-sev-${severity}`, "aria-hidden": "true" }) : null,
+    row.name.replaceAll("_", " "),
+    row.estimated ? " ~" : "",
+  ];
+  const title = row.estimated
+    ? `${row.name}: needs text, so its share is estimated from the rollouts kept at random`
+    : row.name;
   const where = { flags: `flags has '${row.name}'`, discards: `discard_reason = '${row.name}'` }[what];
   if (!where) return h("span", { class: "rt-heat-name rt-ellipsis", title }, label);
-  return h("button", { type: "button", class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`, title: `${title}. Lists its rollouts of all steps`, testid: "heat-name",
-    onclick: () => state.set({ page: "rollouts", scope: "all", where, sort: null, text: null, flag: null, group: null, sample: null, id: null }) }, label);
+  return h(
+    "button",
+    {
+      type: "button",
+      class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`,
+      title: `${title}. Lists its rollouts of all steps`,
+      testid: "heat-name",
+      onclick: () =>
+        state.set({
+          page: "rollouts",
+          scope: "all",
+          where,
+          sort: null,
+          text: null,
+          flag: null,
+          group: null,
+          sample: null,
+          id: null,
+        }),
+    },
+    label,
+  );
 }
 
 // Under the cells: the steps they begin and end with.
 function axis(cells) {
   const [first, last] = [data.steps[0], data.steps[data.steps.length - 1]];
-  return h("div", { class: "rt-heat-row rt-heat-axis" }, h("span", null, cells < data.steps.length ? `largest of ${number(Math.ceil(data.steps.length / CELLS))} steps a cell` : ""),
-    h("div", { class: "rt-heat-cells" }, h("span", { style: { "max-width": `${cells * 42 - 2}px` } }, h("span", null, `step ${number(first)}`), last > first ? h("span", null, number(last)) : null)), h("span", null, "mean"));
+  return h(
+    "div",
+    { class: "rt-heat-row rt-heat-axis" },
+    h(
+      "span",
+      null,
+      cells < data.steps.length ? `largest of ${number(Math.ceil(data.steps.length / CELLS))} steps a cell` : "",
+    ),
+    h(
+      "div",
+      { class: "rt-heat-cells" },
+      h(
+        "span",
+        { style: { "max-width": `${cells * 42 - 2}px` } },
+        h("span", null, `step ${number(first)}`),
+        last > first ? h("span", null, number(last)) : null,
+      ),
+    ),
+    h("span", null, "mean"),
+  );
 }
 
 // What this split does not compute, and what its batches lack for it.
 function switchedOff() {
   const entries = Object.entries(data.off).filter(([, text]) => text);
   if (!entries.length) return null;
-  return h("section", { class: "rt-heat", testid: "switched-off" }, h("h2", null, "Not computed", h("span", { class: "rt-faint" }, " and what is missing for it")),
-    entries.map(([what, text]) => h("p", { class: "rt-soft" }, h("b", null, `${what}: `), text)));
+  return h(
+    "section",
+    { class: "rt-heat", testid: "switched-off" },
+    h("h2", null, "Not computed", h("span", { class: "rt-faint" }, " and what is missing for it")),
+    entries.map(([what, text]) => h("p", { class: "rt-soft" }, h("b", null, `${what}: `), text)),
+  );
 }
 
 function counters() {
-  const frame = (said, inside) => h("section", { class: "rt-heat", testid: "counters" }, h("h2", null, "The logger’s own counters", h("span", { class: "rt-faint" }, ` ${said}`)), inside);
-  if (data.counters === null) return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
+  const frame = (said, inside) =>
+    h(
+      "section",
+      { class: "rt-heat", testid: "counters" },
+      h("h2", null, "The logger’s own counters", h("span", { class: "rt-faint" }, ` ${said}`)),
+      inside,
+    );
+  if (data.counters === null)
+    return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
   const entries = Object.entries(data.counters);
-  if (!entries.length) return frame("are not on this machine: the run was logged elsewhere, or its spool was removed after everything was stored");
-  return frame("what was handed over, stored and left out, from the spool on this machine", [data.stored && h("p", { class: "rt-soft" }, data.stored), h("div", { class: "rt-facts" }, entries.map(([name, value]) => h("div", { class: "rt-fact" }, h("span", { class: "rt-label" }, name.replaceAll("_", " ")), h("span", { class: "rt-fact-value" }, number(value)))))]);
+  if (!entries.length)
+    return frame(
+      "are not on this machine: the run was logged elsewhere, or its spool was removed after everything was stored",
+    );
+  return frame("what was handed over, stored and left out, from the spool on this machine", [
+    data.stored && h("p", { class: "rt-soft" }, data.stored),
+    h(
+      "div",
+      { class: "rt-facts" },
+      entries.map(([name, value]) =>
+        h(
+          "div",
+          { class: "rt-fact" },
+          h("span", { class: "rt-label" }, name.replaceAll("_", " ")),
+          h("span", { class: "rt-fact-value" }, number(value)),
+        ),
+      ),
+    ),
+  ]);
 }
 
 function examples(now) {
@@ -182,18 +391,87 @@ function examples(now) {
   if (!now.flag || now.step === undefined) return replace(side);
   const [what, ...rest] = now.flag.split(":");
   const name = rest.join(":");
-  return newestExamples(call("examples", { ...place(now), what, name, step: Number(now.step) }), answer => {
-    const title = what === "measure" ? data?.measures.find(measure => measure.key === name)?.title || name : name.replaceAll("_", " ");
-    const open = patch => state.set({ page: "rollouts", flag: null, text: null, ...patch });
-    replace(side,
-      h("div", { class: "rt-side-head-line" }, h("h2", null, `${title} at step ${number(Number(now.step))}`), button("close", () => state.set({ flag: null }), { class: "rt-ghost" })),
-      h("p", { class: "rt-soft" }, answer.n_rows === null ? `${plural(answer.n_matched, "kept rollout")}; those that were not kept were not read for it.` : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, ${number(answer.n_matched)} of them kept as traces.`),
-      answer.n_matched ? h("div", { class: "rt-example-list", testid: "examples" }, answer.samples.map(each => sampleCard(each, { range: answer.range, severities: answer.severities, open: picked => open(picked.group === null ? { id: picked.id } : { step: picked.step, group: picked.group, sample: picked.sample, id: null, where: null, sort: null }) })))
-        : h("p", { class: "rt-empty" }, "None of them was kept as a trace. Explore, all rows, shows their numbers."),
-      h("div", { class: "rt-example-tools" },
-        button("list under Rollouts", () => open({ where: answer.where || null, sort: answer.order || null, group: null, sample: null, id: null }), { testid: "examples-open" }),
-        button(`explain step ${number(Number(now.step))}`, () => state.set({ page: "explain", flag: null, where: null, against: null, steps: null }), { title: "This step against the ten before it", testid: "cell-explain" }),
-        answer.where ? button("explain these", () => state.set({ page: "explain", flag: null, where: answer.where, against: "rest=1", steps: null }), { title: "These rollouts against the others of the step", testid: "cell-explain-these" }) : null,
-        button("all rows under Explore", () => state.set({ page: "explore", flag: null, rows: "all", where: [answer.where, `step = ${now.step}`].filter(Boolean).join(" and "), sort: answer.order || null }))));
-  }, error => replace(side, notice("error", "The examples could not be read", error.message)));
+  return newestExamples(
+    call("examples", { ...place(now), what, name, step: Number(now.step) }),
+    answer => {
+      const title =
+        what === "measure"
+          ? data?.measures.find(measure => measure.key === name)?.title || name
+          : name.replaceAll("_", " ");
+      const open = patch => state.set({ page: "rollouts", flag: null, text: null, ...patch });
+      replace(
+        side,
+        h(
+          "div",
+          { class: "rt-side-head-line" },
+          h("h2", null, `${title} at step ${number(Number(now.step))}`),
+          button("close", () => state.set({ flag: null }), { class: "rt-ghost" }),
+        ),
+        h(
+          "p",
+          { class: "rt-soft" },
+          answer.n_rows === null
+            ? `${plural(answer.n_matched, "kept rollout")}; those that were not kept were not read for it.`
+            : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, ${number(answer.n_matched)} of them kept as traces.`,
+        ),
+        answer.n_matched
+          ? h(
+              "div",
+              { class: "rt-example-list", testid: "examples" },
+              answer.samples.map(each =>
+                sampleCard(each, {
+                  range: answer.range,
+                  severities: answer.severities,
+                  open: picked =>
+                    open(
+                      picked.group === null
+                        ? { id: picked.id }
+                        : {
+                            step: picked.step,
+                            group: picked.group,
+                            sample: picked.sample,
+                            id: null,
+                            where: null,
+                            sort: null,
+                          },
+                    ),
+                }),
+              ),
+            )
+          : h("p", { class: "rt-empty" }, "None of them was kept as a trace. Explore, all rows, shows their numbers."),
+        h(
+          "div",
+          { class: "rt-example-tools" },
+          button(
+            "list under Rollouts",
+            () =>
+              open({ where: answer.where || null, sort: answer.order || null, group: null, sample: null, id: null }),
+            { testid: "examples-open" },
+          ),
+          button(
+            `explain step ${number(Number(now.step))}`,
+            () => state.set({ page: "explain", flag: null, where: null, against: null, steps: null }),
+            { title: "This step against the ten before it", testid: "cell-explain" },
+          ),
+          answer.where
+            ? button(
+                "explain these",
+                () => state.set({ page: "explain", flag: null, where: answer.where, against: "rest=1", steps: null }),
+                { title: "These rollouts against the others of the step", testid: "cell-explain-these" },
+              )
+            : null,
+          button("all rows under Explore", () =>
+            state.set({
+              page: "explore",
+              flag: null,
+              rows: "all",
+              where: [answer.where, `step = ${now.step}`].filter(Boolean).join(" and "),
+              sort: answer.order || null,
+            }),
+          ),
+        ),
+      );
+    },
+    error => replace(side, notice("error", "The examples could not be read", error.message)),
+  );
 }

@@ -4,13 +4,18 @@ import { button, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 
-const placeOf = ({ turn = null, start = null, stop = null }) => (start !== null ? `tokens ${number(start)}–${number(stop - 1)}` : turn !== null ? `turn ${turn}` : "");
+const placeOf = ({ turn = null, start = null, stop = null }) =>
+  start !== null ? `tokens ${number(start)}–${number(stop - 1)}` : turn !== null ? `turn ${turn}` : "";
 
 // The turns or tokens that are selected with the mouse, else those that are named by the address.
 function selectedPlace(view, token) {
   const selection = getSelection();
-  const at = node => Number((node?.nodeType === 1 ? node : node?.parentElement)?.closest?.("[data-i]")?.dataset.i ?? NaN);
-  const ends = selection && !selection.isCollapsed ? [at(selection.anchorNode), at(selection.focusNode)].filter(Number.isInteger) : [];
+  const at = node =>
+    Number((node?.nodeType === 1 ? node : node?.parentElement)?.closest?.("[data-i]")?.dataset.i ?? NaN);
+  const ends =
+    selection && !selection.isCollapsed
+      ? [at(selection.anchorNode), at(selection.focusNode)].filter(Number.isInteger)
+      : [];
   if (ends.length) return { start: Math.min(...ends), stop: Math.max(...ends) + 1 };
   if (token !== undefined && token !== null) return { start: Number(token), stop: Number(token) + 1 };
   return view && view.turn >= 0 ? { turn: view.turn } : {};
@@ -34,20 +39,72 @@ export class Labels {
     const { labels: entries } = this.data;
     const labels = entries.filter(entry => entry.kind === "label");
     const notes = entries.filter(entry => entry.kind === "note");
-    const where = entry => (placeOf(entry) ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry)) : null);
-    const off = entry => (this.open && entry.may_remove ? button("×", () => this.send({ kind: "removed", text: entry.id }), { class: "rt-ghost", title: "Take it back", "aria-label": "Take it back", testid: "label-remove" }) : null);
+    const where = entry =>
+      placeOf(entry)
+        ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry))
+        : null;
+    const off = entry =>
+      this.open && entry.may_remove
+        ? button("×", () => this.send({ kind: "removed", text: entry.id }), {
+            class: "rt-ghost",
+            title: "Take it back",
+            "aria-label": "Take it back",
+            testid: "label-remove",
+          })
+        : null;
     const byWhom = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
-    replace(this.root,
-      labels.map(entry => h("span", { class: "rt-chip rt-label-chip", title: inert(byWhom(entry)), testid: "label", dataset: { label: entry.text } }, inert(entry.text), where(entry), off(entry))),
-      this.open ? [button("label", () => this.ask("label"), { class: "rt-ghost", title: "Label it (q)", testid: "label-button" }), button("note", () => this.ask("note"), { class: "rt-ghost", title: "Write a note (u)", testid: "note-button" })] : null,
-      notes.map(entry => h("p", { class: "rt-label-note", testid: "note" }, h("b", null, inert(entry.author)), where(entry), " ", inert(entry.text), off(entry))));
+    replace(
+      this.root,
+      labels.map(entry =>
+        h(
+          "span",
+          {
+            class: "rt-chip rt-label-chip",
+            title: inert(byWhom(entry)),
+            testid: "label",
+            dataset: { label: entry.text },
+          },
+          inert(entry.text),
+          where(entry),
+          off(entry),
+        ),
+      ),
+      this.open
+        ? [
+            button("label", () => this.ask("label"), {
+              class: "rt-ghost",
+              title: "Label it (q)",
+              testid: "label-button",
+            }),
+            button("note", () => this.ask("note"), {
+              class: "rt-ghost",
+              title: "Write a note (u)",
+              testid: "note-button",
+            }),
+          ]
+        : null,
+      notes.map(entry =>
+        h(
+          "p",
+          { class: "rt-label-note", testid: "note" },
+          h("b", null, inert(entry.author)),
+          where(entry),
+          " ",
+          inert(entry.text),
+          off(entry),
+        ),
+      ),
+    );
     this.root.hidden = !this.open && !entries.length;
   }
 
   goTo(entry) {
     const view = this.doing?.view();
     if (!view) return;
-    if (entry.start !== null) { view.options.onChange({ view: "tokens" }); view.goTo(entry.start); } else if (entry.turn !== null) view.goToTurn(entry.turn);
+    if (entry.start !== null) {
+      view.options.onChange({ view: "tokens" });
+      view.goTo(entry.start);
+    } else if (entry.turn !== null) view.goToTurn(entry.turn);
   }
 
   async send(what) {
@@ -58,7 +115,9 @@ export class Labels {
   // Others may have labelled it meanwhile.
   async again() {
     if (!this.doing) return;
-    this.data = await this.doing.call("labels", { ...this.doing.request(), id: this.rollout.id }).catch(() => this.data);
+    this.data = await this.doing
+      .call("labels", { ...this.doing.request(), id: this.rollout.id })
+      .catch(() => this.data);
     this.draw();
   }
 
@@ -67,25 +126,73 @@ export class Labels {
     document.querySelector(".rt-label-dialog")?.remove();
     const place = selectedPlace(this.doing.view(), this.doing.token());
     const said = h("p", { class: "rt-error-text", role: "alert" });
-    const text = kind === "note" ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" }) : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
-    const who = h("span", { class: "rt-faint", title: "The name that your token has", testid: "label-author" }, `as ${inert(this.data.author)}`);
-    const whole = h("select", { class: "rt-select", "aria-label": "On what", testid: "label-place" }, placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null, h("option", { value: "" }, "the whole rollout"));
+    const text =
+      kind === "note"
+        ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" })
+        : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
+    const who = h(
+      "span",
+      { class: "rt-faint", title: "The name that your token has", testid: "label-author" },
+      `as ${inert(this.data.author)}`,
+    );
+    const whole = h(
+      "select",
+      { class: "rt-select", "aria-label": "On what", testid: "label-place" },
+      placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null,
+      h("option", { value: "" }, "the whole rollout"),
+    );
     const keep = async value => {
       try {
         await this.send({ kind, text: value, ...(whole.value ? place : {}) });
         dialog.close();
-      } catch (error) { replace(said, error.message); }
+      } catch (error) {
+        replace(said, error.message);
+      }
     };
     const offered = kind === "label" ? this.data.names.slice(0, 9) : [];
-    const dialog = h("dialog", { class: "rt-dialog rt-label-dialog", testid: "label-dialog", onclose: () => dialog.remove() },
-      h("form", { method: "dialog", onsubmit: event => { event.preventDefault(); keep(text.value); } },
-        h("h2", null, kind === "label" ? "Label" : "Note"), text,
-        offered.length ? h("div", { class: "rt-label-offered" }, offered.map((name, at) => button([h("kbd", null, String(at + 1)), ` ${inert(name)}`], () => keep(name), { class: "rt-ghost", testid: "label-offered" }))) : null,
-        h("div", { class: "rt-label-line" }, whole, who, h("button", { type: "submit", class: "rt-button", testid: "label-keep" }, "keep")), said));
+    const dialog = h(
+      "dialog",
+      { class: "rt-dialog rt-label-dialog", testid: "label-dialog", onclose: () => dialog.remove() },
+      h(
+        "form",
+        {
+          method: "dialog",
+          onsubmit: event => {
+            event.preventDefault();
+            keep(text.value);
+          },
+        },
+        h("h2", null, kind === "label" ? "Label" : "Note"),
+        text,
+        offered.length
+          ? h(
+              "div",
+              { class: "rt-label-offered" },
+              offered.map((name, at) =>
+                button([h("kbd", null, String(at + 1)), ` ${inert(name)}`], () => keep(name), {
+                  class: "rt-ghost",
+                  testid: "label-offered",
+                }),
+              ),
+            )
+          : null,
+        h(
+          "div",
+          { class: "rt-label-line" },
+          whole,
+          who,
+          h("button", { type: "submit", class: "rt-button", testid: "label-keep" }, "keep"),
+        ),
+        said,
+      ),
+    );
     dialog.addEventListener("keydown", event => {
       if (kind === "note" && event.key === "Enter" && (event.ctrlKey || event.metaKey)) keep(text.value);
       const at = Number(event.key) - 1;
-      if (event.target === text && kind === "label" && !text.value && offered[at] !== undefined) { event.preventDefault(); keep(offered[at]); }
+      if (event.target === text && kind === "label" && !text.value && offered[at] !== undefined) {
+        event.preventDefault();
+        keep(offered[at]);
+      }
     });
     document.body.append(dialog);
     dialog.showModal();

@@ -15,60 +15,111 @@ import { each } from "./values.js";
 const track = name => tokens => each(tokens, [name], v => v);
 const upTo = share => values => [0, Math.max(quantile(values, share) || 0, 1e-6)];
 const around = middle => values => {
-  const size = Math.max(quantile(values.map(v => Math.abs(v - middle)), 0.99) || 0, 1e-6);
+  const size = Math.max(
+    quantile(
+      values.map(v => Math.abs(v - middle)),
+      0.99,
+    ) || 0,
+    1e-6,
+  );
   return [middle - size, middle + size];
 };
 const policy = tokens => (tokens.has("prox_logprobs") ? "prox_logprobs" : "logprobs");
 
 export const OVERLAYS = [
   {
-    key: "loss_mask", label: "Loss mask", kind: "mask", needs: ["loss_mask"],
-    meaning: "Tokens that contribute to the loss.", on: "in the loss", off: "not in the loss",
+    key: "loss_mask",
+    label: "Loss mask",
+    kind: "mask",
+    needs: ["loss_mask"],
+    meaning: "Tokens that contribute to the loss.",
+    on: "in the loss",
+    off: "not in the loss",
     values: tokens => Float32Array.from(tokens.get("loss_mask")),
   },
   {
-    key: "response_mask", label: "Response mask", kind: "mask", needs: ["response_mask"],
-    meaning: "Tokens that the policy sampled.", on: "sampled", off: "not sampled",
+    key: "response_mask",
+    label: "Response mask",
+    kind: "mask",
+    needs: ["response_mask"],
+    meaning: "Tokens that the policy sampled.",
+    on: "sampled",
+    off: "not sampled",
     values: tokens => Float32Array.from(tokens.get("response_mask")),
   },
   {
-    key: "version", label: "Policy version", kind: "bands", needs: ["versions"],
+    key: "version",
+    label: "Policy version",
+    kind: "bands",
+    needs: ["versions"],
     meaning: "The weights that sampled the token.",
     values: tokens => each(tokens, ["versions"], v => (v < 0 ? NaN : v), { sampledOnly: false }),
   },
   {
-    key: "staleness", label: "Staleness", kind: "bands", needs: ["versions", "train_version"], derived: true,
+    key: "staleness",
+    label: "Staleness",
+    kind: "bands",
+    needs: ["versions", "train_version"],
+    derived: true,
     meaning: "The version being trained minus the version that sampled the token.",
     values: tokens => each(tokens, ["versions"], v => (v < 0 ? NaN : tokens.trainVersion - v), { sampledOnly: false }),
   },
   {
-    key: "logprob", label: "Rollout logprob", kind: "sequential", unit: "nats", low: true, needs: ["logprobs"],
+    key: "logprob",
+    label: "Rollout logprob",
+    kind: "sequential",
+    unit: "nats",
+    low: true,
+    needs: ["logprobs"],
     meaning: "What the engine gave the token; the less likely, the stronger.",
-    values: track("logprobs"), domain: values => [Math.min(quantile(values, 0.01) || 0, -1e-6), 0],
+    values: track("logprobs"),
+    domain: values => [Math.min(quantile(values, 0.01) || 0, -1e-6), 0],
   },
   {
-    key: "mismatch", label: "Prox − rollout logprob", kind: "diverging", unit: "nats", needs: ["prox_logprobs", "logprobs"], derived: true,
+    key: "mismatch",
+    label: "Prox − rollout logprob",
+    kind: "diverging",
+    unit: "nats",
+    needs: ["prox_logprobs", "logprobs"],
+    derived: true,
     meaning: "The trainer's logprob less the engine's, same weights: 0 where they agree.",
-    values: tokens => each(tokens, ["prox_logprobs", "logprobs"], (p, l) => p - l), domain: around(0),
+    values: tokens => each(tokens, ["prox_logprobs", "logprobs"], (p, l) => p - l),
+    domain: around(0),
   },
   {
-    key: "ppo_ratio", label: "PPO ratio", kind: "diverging", needs: ["new_logprobs", "prox_logprobs"], middle: 1, derived: true,
+    key: "ppo_ratio",
+    label: "PPO ratio",
+    kind: "diverging",
+    needs: ["new_logprobs", "prox_logprobs"],
+    middle: 1,
+    derived: true,
     meaning: "e^(new − prox): how far the update moved the token.",
-    values: tokens => each(tokens, ["new_logprobs", "prox_logprobs"], (a, b) => Math.exp(a - b)), domain: around(1),
+    values: tokens => each(tokens, ["new_logprobs", "prox_logprobs"], (a, b) => Math.exp(a - b)),
+    domain: around(1),
   },
   {
-    key: "advantage", label: "Advantage", kind: "diverging", needs: ["advantages"],
+    key: "advantage",
+    label: "Advantage",
+    kind: "diverging",
+    needs: ["advantages"],
     meaning: "Pushed up where positive, down where negative.",
-    values: track("advantages"), domain: around(0),
+    values: track("advantages"),
+    domain: around(0),
   },
   {
-    key: "update_share", label: "Share of the update", kind: "sequential", needs: ["advantages", "logprobs"], derived: true,
+    key: "update_share",
+    label: "Share of the update",
+    kind: "sequential",
+    needs: ["advantages", "logprobs"],
+    derived: true,
     meaning: "|A| · weight · (1 − p), as a share of this rollout's sum: where its gradient comes from.",
     values: tokens => {
       const weights = tokens.get("loss_weights");
       const mask = tokens.get("loss_mask");
       let i = -1;
-      const out = each(tokens, ["advantages", "logprobs"], (a, l) => Math.abs(a) * (1 - Math.exp(Math.min(l, 0))), { sampledOnly: false });
+      const out = each(tokens, ["advantages", "logprobs"], (a, l) => Math.abs(a) * (1 - Math.exp(Math.min(l, 0))), {
+        sampledOnly: false,
+      });
       let sum = 0;
       for (i = 0; i < out.length; i++) {
         out[i] = mask[i] ? out[i] * (weights ? weights[i] : 1) : NaN;
@@ -79,27 +130,60 @@ export const OVERLAYS = [
     domain: upTo(0.995),
   },
   {
-    key: "ref_kl", label: "Reference KL", kind: "sequential", unit: "nats", needs: ["ref_logprobs", "logprobs"], derived: true,
+    key: "ref_kl",
+    label: "Reference KL",
+    kind: "sequential",
+    unit: "nats",
+    needs: ["ref_logprobs", "logprobs"],
+    derived: true,
     meaning: "e^d − d − 1 with d = reference minus policy logprob: the k3 estimate, never negative.",
-    values: tokens => each(tokens, ["ref_logprobs", policy(tokens)], (r, p) => { const d = Math.min(Math.max(r - p, -20), 20); return Math.exp(d) - d - 1; }),
+    values: tokens =>
+      each(tokens, ["ref_logprobs", policy(tokens)], (r, p) => {
+        const d = Math.min(Math.max(r - p, -20), 20);
+        return Math.exp(d) - d - 1;
+      }),
     domain: upTo(0.99),
   },
   {
-    key: "entropy", label: "Entropy", kind: "sequential", unit: "nats", needs: ["entropies"],
-    meaning: "How undecided the policy was at this token.", values: track("entropies"), domain: upTo(0.99),
+    key: "entropy",
+    label: "Entropy",
+    kind: "sequential",
+    unit: "nats",
+    needs: ["entropies"],
+    meaning: "How undecided the policy was at this token.",
+    values: track("entropies"),
+    domain: upTo(0.99),
   },
   {
-    key: "value", label: "Value", kind: "diverging", needs: ["values"],
-    meaning: "The critic's estimate; the middle is this rollout's median.", values: track("values"),
-    domain: values => { const m = quantile(values, 0.5) || 0; const [low, high] = around(m)(values); return [low, high]; },
+    key: "value",
+    label: "Value",
+    kind: "diverging",
+    needs: ["values"],
+    meaning: "The critic's estimate; the middle is this rollout's median.",
+    values: track("values"),
+    domain: values => {
+      const m = quantile(values, 0.5) || 0;
+      const [low, high] = around(m)(values);
+      return [low, high];
+    },
   },
   {
-    key: "token_reward", label: "Token reward", kind: "diverging", needs: ["token_rewards"],
-    meaning: "Reward given at the token.", values: track("token_rewards"), domain: around(0),
+    key: "token_reward",
+    label: "Token reward",
+    kind: "diverging",
+    needs: ["token_rewards"],
+    meaning: "Reward given at the token.",
+    values: track("token_rewards"),
+    domain: around(0),
   },
   {
-    key: "loss_weight", label: "Loss weight", kind: "sequential", needs: ["loss_weights"],
-    meaning: "The weight of the token in the loss.", values: track("loss_weights"), domain: upTo(0.99),
+    key: "loss_weight",
+    label: "Loss weight",
+    kind: "sequential",
+    needs: ["loss_weights"],
+    meaning: "The weight of the token in the loss.",
+    values: track("loss_weights"),
+    domain: upTo(0.99),
   },
   ...CREDIT,
 ];
@@ -129,7 +213,9 @@ export const LEVELS = 12;
 export function paint(overlay, tokens, beside = [], around = {}) {
   const values = overlay.values(tokens, around);
   const shared = overlay.needs.some(name => name in HAS && name !== "train_version") ? [] : beside;
-  const all = shared.filter(other => available(other).includes(overlay)).reduce((sum, other) => joined(sum, overlay.values(other)), values);
+  const all = shared
+    .filter(other => available(other).includes(overlay))
+    .reduce((sum, other) => joined(sum, overlay.values(other)), values);
   if (overlay.kind === "mask") {
     return { overlay, values, classOf: i => (values[i] ? "m1" : "m0"), domain: [0, 1] };
   }
@@ -141,9 +227,10 @@ export function paint(overlay, tokens, beside = [], around = {}) {
   }
   const [low, high] = overlay.domain(all);
   const middle = (low + high) / 2;
-  const level = overlay.kind === "diverging"
-    ? v => Math.round(Math.max(-1, Math.min(1, (v - middle) / (high - middle))) * LEVELS)
-    : v => Math.round(Math.max(0, Math.min(1, overlay.low ? v / low : v / high)) * LEVELS);
+  const level =
+    overlay.kind === "diverging"
+      ? v => Math.round(Math.max(-1, Math.min(1, (v - middle) / (high - middle))) * LEVELS)
+      : v => Math.round(Math.max(0, Math.min(1, overlay.low ? v / low : v / high)) * LEVELS);
   const classOf = i => {
     const v = values[i];
     if (Number.isNaN(v)) return "m0";
@@ -172,7 +259,9 @@ export function extremes(painted, most = 40) {
   }
   const middle = overlay.kind === "diverging" ? (painted.domain[0] + painted.domain[1]) / 2 : 0;
   const ranked = [];
-  for (let i = 0; i < n; i++) if (!Number.isNaN(values[i]) && values[i] !== middle) ranked.push([Number.isFinite(values[i]) ? Math.abs(values[i] - middle) : Infinity, i]);
+  for (let i = 0; i < n; i++)
+    if (!Number.isNaN(values[i]) && values[i] !== middle)
+      ranked.push([Number.isFinite(values[i]) ? Math.abs(values[i] - middle) : Infinity, i]);
   ranked.sort((a, b) => (b[0] === a[0] ? a[1] - b[1] : b[0] - a[0]));
   return ranked.slice(0, Math.min(most, Math.max(Math.ceil(ranked.length / 20), 5))).map(pair => pair[1]);
 }

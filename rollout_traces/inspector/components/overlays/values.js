@@ -16,6 +16,10 @@ export function each(tokens, names, value, { sampledOnly = true } = {}) {
 export function meanOf(values, start = 0, stop = values.length) {
   let sum = 0;
   let count = 0;
-  for (let i = start; i < stop; i++) if (Number.isFinite(values[i])) { sum += values[i]; count += 1; }
+  for (let i = start; i < stop; i++)
+    if (Number.isFinite(values[i])) {
+      sum += values[i];
+      count += 1;
+    }
   return count ? sum / count : NaN;
 }

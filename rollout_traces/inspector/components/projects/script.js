@@ -29,52 +29,132 @@ async function update() {
     return;
   }
   if (!found.projects.length) {
-    replace(slot, notice("info", "No project here yet", ["Looked in ", h("code", null, found.where), "."],
-      ["Log to one: ", h("code", null, "RolloutLogger(project=…, tokenizer=…, max_rollout_traces_per_step=32)"), ", or try ", h("code", null, "make demo"), "."]));
+    replace(
+      slot,
+      notice(
+        "info",
+        "No project here yet",
+        ["Looked in ", h("code", null, found.where), "."],
+        [
+          "Log to one: ",
+          h("code", null, "RolloutLogger(project=…, tokenizer=…, max_rollout_traces_per_step=32)"),
+          ", or try ",
+          h("code", null, "make demo"),
+          ".",
+        ],
+      ),
+    );
     return;
   }
-  const cards = found.projects.map(name => h("a", { class: "rt-project", href: state.href({ page: null, project: name }), "data-testid": "project-card", onclick: event => {
-    if (event.metaKey || event.ctrlKey || event.button) return;
-    event.preventDefault();
-    state.set({ project: name, page: "run" });
-  } }, h("h2", null, name), h("div", { class: "rt-soft" }, "…")));
-  replace(slot, catalog.error ? notice("error", "That project cannot be opened", catalog.error) : null, h("div", { class: "rt-projects-in" }, h("h1", null, "Projects"), h("p", { class: "rt-faint" }, found.where), h("div", { class: "rt-project-grid" }, cards)));
+  const cards = found.projects.map(name =>
+    h(
+      "a",
+      {
+        class: "rt-project",
+        href: state.href({ page: null, project: name }),
+        "data-testid": "project-card",
+        onclick: event => {
+          if (event.metaKey || event.ctrlKey || event.button) return;
+          event.preventDefault();
+          state.set({ project: name, page: "run" });
+        },
+      },
+      h("h2", null, name),
+      h("div", { class: "rt-soft" }, "…"),
+    ),
+  );
+  replace(
+    slot,
+    catalog.error ? notice("error", "That project cannot be opened", catalog.error) : null,
+    h(
+      "div",
+      { class: "rt-projects-in" },
+      h("h1", null, "Projects"),
+      h("p", { class: "rt-faint" }, found.where),
+      h("div", { class: "rt-project-grid" }, cards),
+    ),
+  );
   const shown = [];
   for (const [at, name] of found.projects.entries()) {
     const info = await call("project", { project: name }).catch(error => ({ error: error.message }));
     const facts = cards[at].lastChild;
     if (info.error) replace(facts, info.error);
     else if (!info.n_runs) replace(facts, "no runs yet");
-    else { replace(facts, described(info)); shown.push([facts, info]); }
+    else {
+      replace(facts, described(info));
+      shown.push([facts, info]);
+    }
   }
-  for (const [facts, info] of shown) facts.append(...await open(info).catch(() => []));
+  for (const [facts, info] of shown) facts.append(...(await open(info).catch(() => [])));
 }
 
 // What is open in the newest run and not muted; asked for when every card is there, because it takes a look at the whole run.
 async function open({ name, last_run, split }) {
-  const listed = (await call("incident_bar", { project: name, run: last_run, split })).incidents.filter(each => !each.muted);
+  const listed = (await call("incident_bar", { project: name, run: last_run, split })).incidents.filter(
+    each => !each.muted,
+  );
   if (!listed.length) return [];
-  return [h("div", { testid: "project-incidents", title: listed.map(each => inert(each.sentence)).join("\n") }, h("span", { class: `rt-chip rt-chip-${listed[0].severity}` }, `${plural(listed.length, "open incident")}`), h("span", { class: "rt-soft rt-project-incident" }, inert(listed[0].sentence)))];
+  return [
+    h(
+      "div",
+      { testid: "project-incidents", title: listed.map(each => inert(each.sentence)).join("\n") },
+      h("span", { class: `rt-chip rt-chip-${listed[0].severity}` }, `${plural(listed.length, "open incident")}`),
+      h("span", { class: "rt-soft rt-project-incident" }, inert(listed[0].sentence)),
+    ),
+  ];
 }
 
 function described(info) {
   const last = info.last_trace || info.started;
   return [
-    h("div", null, `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`),
-    h("div", null, h("b", null, info.last_run), `, step ${number(info.last_step)}`, info.resumed_at.length ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`) : null, last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null),
-    info.reward ? h("div", { class: "rt-project-reward" }, sparkline(info.reward), h("span", { class: "rt-faint" }, "reward "), h("b", null, number(parted(info.reward)[0].findLast(value => value !== null)))) : h("div", { class: "rt-faint" }, "no reward was logged"),
+    h(
+      "div",
+      null,
+      `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`,
+    ),
+    h(
+      "div",
+      null,
+      h("b", null, info.last_run),
+      `, step ${number(info.last_step)}`,
+      info.resumed_at.length
+        ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`)
+        : null,
+      last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null,
+    ),
+    info.reward
+      ? h(
+          "div",
+          { class: "rt-project-reward" },
+          sparkline(info.reward),
+          h("span", { class: "rt-faint" }, "reward "),
+          h("b", null, number(parted(info.reward)[0].findLast(value => value !== null))),
+        )
+      : h("div", { class: "rt-faint" }, "no reward was logged"),
   ];
 }
 
 // A line without axes; smoothed where it is long, its noise light behind it.
 function sparkline({ steps, values, superseded }) {
-  return lineChart(steps, values, { width: 150, height: 36, weight: steps.length >= 24 ? 0.7 : 0, bare: true, superseded: superseded || [], label: "mean reward over the steps of the newest run" });
+  return lineChart(steps, values, {
+    width: 150,
+    height: 36,
+    weight: steps.length >= 24 ? 0.7 : 0,
+    bare: true,
+    superseded: superseded || [],
+    label: "mean reward over the steps of the newest run",
+  });
 }
 
 // How long ago, in the largest unit that fits.
 export function ago(when, now = Date.now()) {
   const seconds = (now - Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(when) ? when : `${when}Z`)) / 1000;
   if (!Number.isFinite(seconds)) return "";
-  for (const [size, unit] of [[86400, "day"], [3600, "hour"], [60, "minute"]]) if (seconds >= size) return `${plural(Math.floor(seconds / size), unit)} ago`;
+  for (const [size, unit] of [
+    [86400, "day"],
+    [3600, "hour"],
+    [60, "minute"],
+  ])
+    if (seconds >= size) return `${plural(Math.floor(seconds / size), unit)} ago`;
   return "just now";
 }

@@ -14,25 +14,61 @@ const MOST_LISTED = 400;
 export function onePrompt(one, now, width) {
   const places = [...one.places].sort((a, b) => Number(b.run === now.run) - Number(a.run === now.run));
   const several = one.places.length > 1;
-  const name = place => (new Set(one.places.map(each => each.run)).size > 1 ? `${place.run}, ${place.split}` : place.split);
-  const series = value => one.places.map(place => ({ name: name(place), steps: place.visits.map(visit => visit.step), values: place.visits.map(value) }));
+  const name = place =>
+    new Set(one.places.map(each => each.run)).size > 1 ? `${place.run}, ${place.split}` : place.split;
+  const series = value =>
+    one.places.map(place => ({
+      name: name(place),
+      steps: place.visits.map(visit => visit.step),
+      values: place.visits.map(value),
+    }));
   const columns = width > 900 ? 2 : 1;
   const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
   const chart = (key, title, value, show) => {
     const drawn = series(value);
     const values = drawn.flatMap(each => each.values);
     if (!values.some(Number.isFinite)) return null;
-    return h("figure", { class: "rt-run-card", testid: "prompt-chart" }, h("figcaption", null, h("span", null, title), logButton(now, key, values, title)),
-      seriesChart(drawn, { width: wide, height: 120, step: now.step === undefined ? null : Number(now.step), weight: points => weightFor(now.smooth, points), log: isLog(now, key), label: title, show, onStep: step => state.set({ step }) }));
+    return h(
+      "figure",
+      { class: "rt-run-card", testid: "prompt-chart" },
+      h("figcaption", null, h("span", null, title), logButton(now, key, values, title)),
+      seriesChart(drawn, {
+        width: wide,
+        height: 120,
+        step: now.step === undefined ? null : Number(now.step),
+        weight: points => weightFor(now.smooth, points),
+        log: isLog(now, key),
+        label: title,
+        show,
+        onStep: step => state.set({ step }),
+      }),
+    );
   };
   const share = visit => (visit.solved === null ? NaN : visit.solved / visit.tried);
   return [
-    h("div", { class: "rt-prompt-head" }, button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }), h("h1", { class: "rt-prompts-title", testid: "prompt-key" }, inert(one.prompt_key)),
-      h("span", { class: "rt-soft" }, `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`), explain(one.prompt_key, now)),
-    one.prompt ? h("p", { class: "rt-prompt-text", dir: "auto" }, inert(one.prompt)) : h("p", { class: "rt-faint" }, "No rollout of it was kept, so its text is not known."),
+    h(
+      "div",
+      { class: "rt-prompt-head" },
+      button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }),
+      h("h1", { class: "rt-prompts-title", testid: "prompt-key" }, inert(one.prompt_key)),
+      h(
+        "span",
+        { class: "rt-soft" },
+        `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`,
+      ),
+      explain(one.prompt_key, now),
+    ),
+    one.prompt
+      ? h("p", { class: "rt-prompt-text", dir: "auto" }, inert(one.prompt))
+      : h("p", { class: "rt-faint" }, "No rollout of it was kept, so its text is not known."),
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
-    h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
-      chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN), chart("prompt solved", "Solved", share, percent), chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN)),
+    h(
+      "div",
+      { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN),
+      chart("prompt solved", "Solved", share, percent),
+      chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN),
+    ),
     places.map(place => visits(place, one, now)),
   ];
 }
@@ -45,33 +81,127 @@ function firstSolved(one) {
 // Its rollouts in the run and split that are looked at, against those of the other prompts.
 function explain(key, now) {
   const where = `prompt_key = '${key.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
-  return button("explain", () => state.set({ page: "explain", where, against: "rest=1", step: null, steps: null, prompt: null }), { title: `What its rollouts in ${now.split} have that those of other prompts do not`, testid: "prompt-explain" });
+  return button(
+    "explain",
+    () => state.set({ page: "explain", where, against: "rest=1", step: null, steps: null, prompt: null }),
+    { title: `What its rollouts in ${now.split} have that those of other prompts do not`, testid: "prompt-explain" },
+  );
 }
 
 function visits(place, one, now) {
   const listed = place.visits.slice(-MOST_LISTED);
-  return h("section", { class: "rt-run-block", testid: "visits" }, h("h2", null, inert(`${place.run}, ${place.split}`), h("span", { class: "rt-faint" }, ` ${plural(place.visits.length, "visit")}`)),
-    h("div", { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` }, h("table", { class: "rt-prompts-table" },
-      h("thead", null, h("tr", null, ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", null, name)))),
-      h("tbody", null, listed.map(visit => h("tr", { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
-        h("td", null, number(visit.step)),
-        h("td", null, h("span", { class: "rt-visit-dots" }, visit.rewards.map(reward => h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }))), ` ${number(visit.mean_reward)}`),
-        h("td", null, visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
-        h("td", null, number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
-        h("td", null, inert(Object.entries(visit.stop_reasons).map(([reason, n]) => `${reason} ${n}`).join(", ")) || "–"),
-        h("td", null, visit.ids.slice(0, 4).map((id, i) => button(String(i + 1), () => open(place, id), { class: "rt-ghost", "aria-label": `Open rollout ${i + 1} of step ${visit.step}`, testid: "visit-open" }))),
-        h("td", null, visit.ids.length > 1 ? button("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), { class: "rt-ghost", testid: "visit-compare" }) : null, earlier(place, visit, listed))))))));
+  return h(
+    "section",
+    { class: "rt-run-block", testid: "visits" },
+    h(
+      "h2",
+      null,
+      inert(`${place.run}, ${place.split}`),
+      h("span", { class: "rt-faint" }, ` ${plural(place.visits.length, "visit")}`),
+    ),
+    h(
+      "div",
+      { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` },
+      h(
+        "table",
+        { class: "rt-prompts-table" },
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", null, name)),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          listed.map(visit =>
+            h(
+              "tr",
+              { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
+              h("td", null, number(visit.step)),
+              h(
+                "td",
+                null,
+                h(
+                  "span",
+                  { class: "rt-visit-dots" },
+                  visit.rewards.map(reward =>
+                    h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
+                  ),
+                ),
+                ` ${number(visit.mean_reward)}`,
+              ),
+              h("td", null, visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
+              h("td", null, number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
+              h(
+                "td",
+                null,
+                inert(
+                  Object.entries(visit.stop_reasons)
+                    .map(([reason, n]) => `${reason} ${n}`)
+                    .join(", "),
+                ) || "–",
+              ),
+              h(
+                "td",
+                null,
+                visit.ids
+                  .slice(0, 4)
+                  .map((id, i) =>
+                    button(String(i + 1), () => open(place, id), {
+                      class: "rt-ghost",
+                      "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
+                      testid: "visit-open",
+                    }),
+                  ),
+              ),
+              h(
+                "td",
+                null,
+                visit.ids.length > 1
+                  ? button("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
+                      class: "rt-ghost",
+                      testid: "visit-compare",
+                    })
+                  : null,
+                earlier(place, visit, listed),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 // Against the visit before it that kept a rollout.
 function earlier(place, visit, listed) {
   const before = listed.filter(each => each.step < visit.step && each.ids.length).pop();
   if (!before || !visit.ids.length) return null;
-  return button(`with step ${number(before.step)}`, () => compare(place, before.ids[0], visit.ids[0]), { class: "rt-ghost", title: "Side by side with the visit before, at the first turn that differs", testid: "visit-before" });
+  return button(`with step ${number(before.step)}`, () => compare(place, before.ids[0], visit.ids[0]), {
+    class: "rt-ghost",
+    title: "Side by side with the visit before, at the first turn that differs",
+    testid: "visit-before",
+  });
 }
 
 function open(place, id) {
-  state.set({ page: "rollouts", run: place.run, split: place.split, id, step: null, group: null, sample: null, where: null, text: null, sort: null, scope: null });
+  state.set({
+    page: "rollouts",
+    run: place.run,
+    split: place.split,
+    id,
+    step: null,
+    group: null,
+    sample: null,
+    where: null,
+    text: null,
+    sort: null,
+    scope: null,
+  });
 }
 
 function compare(place, a, b) {

@@ -10,8 +10,12 @@ import { onePrompt } from "./one_prompt.js";
 
 const ASKED = ["project", "run", "split", "where", "order"];
 const COLUMNS = [
-  ["solve_rate", "solved", "solved"], ["trend", "trend", "trend"], ["spread", "spread", "variance"], ["visits", "visits", "visits"],
-  ["tokens", "tokens", "tokens"], ["wasted", "in tied groups", "waste"],
+  ["solve_rate", "solved", "solved"],
+  ["trend", "trend", "trend"],
+  ["spread", "spread", "variance"],
+  ["visits", "visits", "visits"],
+  ["tokens", "tokens", "tokens"],
+  ["wasted", "in tied groups", "waste"],
 ];
 
 let call;
@@ -27,45 +31,174 @@ export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
   register("prompts", { element: root, update, news() {} });
-  new ResizeObserver(() => { if (one && Math.abs(slot().clientWidth - width) > 8) drawOne(); }).observe(slot());
+  new ResizeObserver(() => {
+    if (one && Math.abs(slot().clientWidth - width) > 8) drawOne();
+  }).observe(slot());
 }
 
 function update(now, changed) {
   const wanted = JSON.stringify(now.prompt ? [now.project, now.prompt] : ASKED.map(key => now[key] ?? null));
-  if (wanted !== shownFor) { shownFor = wanted; now.prompt ? loadOne(now) : loadList(now); }
-  else if (one && ["smooth", "log", "step"].some(key => changed.has(key))) drawOne();
+  if (wanted !== shownFor) {
+    shownFor = wanted;
+    now.prompt ? loadOne(now) : loadList(now);
+  } else if (one && ["smooth", "log", "step"].some(key => changed.has(key))) drawOne();
 }
 
-const asked = now => ({ project: now.project, run: now.run, split: now.split, where: now.where || "", order: now.order || "" });
-const fail = error => replace(slot(), notice("info", "No prompts to show", error.message, "A prompt is recognised by its key: log `prompt_keys` with each batch."));
+const asked = now => ({
+  project: now.project,
+  run: now.run,
+  split: now.split,
+  where: now.where || "",
+  order: now.order || "",
+});
+const fail = error =>
+  replace(
+    slot(),
+    notice(
+      "info",
+      "No prompts to show",
+      error.message,
+      "A prompt is recognised by its key: log `prompt_keys` with each batch.",
+    ),
+  );
 
 function loadList(now) {
   one = null;
   setPopulation("prompts");
   replace(slot(), h("div", { class: "rt-loading" }, "Looking at every prompt…"));
-  newest(call("prompt_list", asked(now)), answer => { list = answer; drawList(now); }, fail);
+  newest(
+    call("prompt_list", asked(now)),
+    answer => {
+      list = answer;
+      drawList(now);
+    },
+    fail,
+  );
 }
 
 function drawList(now) {
-  setPopulation("prompts", h("b", null, plural(list.total, "prompt")), ` in ${inert(now.run)}, ${inert(now.split)}`, list.keyless ? ` · ${number(list.keyless)} rollouts have no prompt key` : "", " · figures are over all rollouts, from the ledger");
-  if (!list.total) return replace(slot(), notice("info", "No prompts here", list.keyless ? `${number(list.keyless)} rollouts have no prompt key. Log prompt_keys with each batch.` : "No rollouts in this place."));
+  setPopulation(
+    "prompts",
+    h("b", null, plural(list.total, "prompt")),
+    ` in ${inert(now.run)}, ${inert(now.split)}`,
+    list.keyless ? ` · ${number(list.keyless)} rollouts have no prompt key` : "",
+    " · figures are over all rollouts, from the ledger",
+  );
+  if (!list.total)
+    return replace(
+      slot(),
+      notice(
+        "info",
+        "No prompts here",
+        list.keyless
+          ? `${number(list.keyless)} rollouts have no prompt key. Log prompt_keys with each batch.`
+          : "No rollouts in this place.",
+      ),
+    );
   const sourced = list.prompts.some(each => each.source);
-  const head = ([name, title, order]) => h("th", { class: "rt-num", "aria-sort": order === list.order ? "other" : null }, h("button", { type: "button", class: "rt-th", "aria-pressed": String(order === list.order), testid: `order-${order}`, onclick: () => state.set({ order }) }, title));
-  return replace(slot(),
-    h("h1", { class: "rt-prompts-title" }, `${plural(list.total, "prompt")} of ${inert(now.split)}`, now.where ? h("span", { class: "rt-faint" }, ` where ${inert(now.where)} `, button("all", () => state.set({ where: null }), { class: "rt-ghost" })) : null),
-    h("div", { class: "rt-table-scroll rt-prompts-scroll", tabindex: "0", role: "region", "aria-label": "Prompts" }, h("table", { class: "rt-prompts-table", testid: "prompts-table" },
-      h("thead", null, h("tr", null, h("th", null, "prompt"), sourced ? h("th", null, "source") : null, COLUMNS.map(head), h("th", { class: "rt-num" }, "first solved"), h("th", { class: "rt-num" }, "steps"))),
-      h("tbody", null, list.prompts.map(each => row(each, sourced))))),
-    list.prompts.length < list.total ? button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }) : null);
+  const head = ([name, title, order]) =>
+    h(
+      "th",
+      { class: "rt-num", "aria-sort": order === list.order ? "other" : null },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "rt-th",
+          "aria-pressed": String(order === list.order),
+          testid: `order-${order}`,
+          onclick: () => state.set({ order }),
+        },
+        title,
+      ),
+    );
+  return replace(
+    slot(),
+    h(
+      "h1",
+      { class: "rt-prompts-title" },
+      `${plural(list.total, "prompt")} of ${inert(now.split)}`,
+      now.where
+        ? h(
+            "span",
+            { class: "rt-faint" },
+            ` where ${inert(now.where)} `,
+            button("all", () => state.set({ where: null }), { class: "rt-ghost" }),
+          )
+        : null,
+    ),
+    h(
+      "div",
+      { class: "rt-table-scroll rt-prompts-scroll", tabindex: "0", role: "region", "aria-label": "Prompts" },
+      h(
+        "table",
+        { class: "rt-prompts-table", testid: "prompts-table" },
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            h("th", null, "prompt"),
+            sourced ? h("th", null, "source") : null,
+            COLUMNS.map(head),
+            h("th", { class: "rt-num" }, "first solved"),
+            h("th", { class: "rt-num" }, "steps"),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          list.prompts.map(each => row(each, sourced)),
+        ),
+      ),
+    ),
+    list.prompts.length < list.total ? button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }) : null,
+  );
 }
 
 function row(each, sourced) {
-  const solved = each.solve_rate === null ? h("span", { class: "rt-faint" }, "not known") : [h("span", { class: "rt-bar rt-solved" }, h("i", { style: { width: `${each.solve_rate * 100}%` } })), ` ${percent(each.solve_rate)} of ${number(each.tried)}`];
-  return h("tr", { testid: "prompt-row" },
-    h("td", { class: "rt-prompt-cell" }, h("button", { type: "button", class: "rt-plain-link rt-ellipsis", title: inert(each.prompt || each.prompt_key), onclick: () => state.set({ prompt: each.prompt_key }) }, h("b", null, inert(each.prompt_key)), each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 160))}`) : null)),
-    sourced ? h("td", { class: "rt-ellipsis rt-prompt-source" }, inert(each.source || "")) : null, h("td", { class: "rt-num" }, solved), h("td", { class: "rt-num", title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)), h("td", { class: "rt-num", title: "standard deviation of the reward" }, number(each.spread)),
-    h("td", { class: "rt-num" }, number(each.visits)), h("td", { class: "rt-num" }, number(each.tokens)), h("td", { class: "rt-num" }, each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
-    h("td", { class: "rt-num" }, each.first_solved === null ? "never" : number(each.first_solved)), h("td", { class: "rt-num rt-nowrap" }, each.first_step === each.last_step ? number(each.first_step) : `${number(each.first_step)} to ${number(each.last_step)}`));
+  const solved =
+    each.solve_rate === null
+      ? h("span", { class: "rt-faint" }, "not known")
+      : [
+          h("span", { class: "rt-bar rt-solved" }, h("i", { style: { width: `${each.solve_rate * 100}%` } })),
+          ` ${percent(each.solve_rate)} of ${number(each.tried)}`,
+        ];
+  return h(
+    "tr",
+    { testid: "prompt-row" },
+    h(
+      "td",
+      { class: "rt-prompt-cell" },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "rt-plain-link rt-ellipsis",
+          title: inert(each.prompt || each.prompt_key),
+          onclick: () => state.set({ prompt: each.prompt_key }),
+        },
+        h("b", null, inert(each.prompt_key)),
+        each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 160))}`) : null,
+      ),
+    ),
+    sourced ? h("td", { class: "rt-ellipsis rt-prompt-source" }, inert(each.source || "")) : null,
+    h("td", { class: "rt-num" }, solved),
+    h("td", { class: "rt-num", title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)),
+    h("td", { class: "rt-num", title: "standard deviation of the reward" }, number(each.spread)),
+    h("td", { class: "rt-num" }, number(each.visits)),
+    h("td", { class: "rt-num" }, number(each.tokens)),
+    h("td", { class: "rt-num" }, each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
+    h("td", { class: "rt-num" }, each.first_solved === null ? "never" : number(each.first_solved)),
+    h(
+      "td",
+      { class: "rt-num rt-nowrap" },
+      each.first_step === each.last_step
+        ? number(each.first_step)
+        : `${number(each.first_step)} to ${number(each.last_step)}`,
+    ),
+  );
 }
 
 async function more() {
@@ -78,12 +211,27 @@ async function more() {
 function loadOne(now) {
   setPopulation("prompts");
   replace(slot(), h("div", { class: "rt-loading" }, "Looking for it in every run…"));
-  newest(call("prompt", { project: now.project, run: now.run, split: now.split, prompt: now.prompt }), answer => { one = answer; drawOne(); }, error => { one = null; fail(error); });
+  newest(
+    call("prompt", { project: now.project, run: now.run, split: now.split, prompt: now.prompt }),
+    answer => {
+      one = answer;
+      drawOne();
+    },
+    error => {
+      one = null;
+      fail(error);
+    },
+  );
 }
 
 function drawOne() {
   const node = slot();
   width = node.clientWidth;
-  setPopulation("prompts", h("b", null, plural(one.tried, "rollout")), ` of this prompt in ${plural(one.n_visits, "visit")}`, one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "");
+  setPopulation(
+    "prompts",
+    h("b", null, plural(one.tried, "rollout")),
+    ` of this prompt in ${plural(one.n_visits, "visit")}`,
+    one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "",
+  );
   replace(node, onePrompt(one, state.get(), width));
 }

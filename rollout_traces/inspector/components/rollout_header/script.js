@@ -8,7 +8,12 @@ import { inert } from "../../lib/text.js";
 
 function fact(label, value, title) {
   if (value === null || value === undefined || value === "") return null;
-  return h("div", { class: "rt-fact", title }, h("span", { class: "rt-label" }, label), h("span", { class: "rt-fact-value" }, value));
+  return h(
+    "div",
+    { class: "rt-fact", title },
+    h("span", { class: "rt-label" }, label),
+    h("span", { class: "rt-fact-value" }, value),
+  );
 }
 
 function versions(m) {
@@ -19,26 +24,84 @@ function versions(m) {
 function components(m, ranges) {
   const names = Object.keys(m).filter(key => key.startsWith("component/"));
   if (!names.length) return null;
-  return h("div", { class: "rt-components" }, names.map(key => {
-    const name = key.slice("component/".length);
-    const [low, high] = ranges[key] || [Math.min(0, m[key]), Math.max(1, m[key])];
-    const share = high > low ? Math.min(Math.max((m[key] - low) / (high - low), 0), 1) : 1;
-    return h("div", { class: "rt-component", title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
-      h("span", { class: "rt-label rt-ellipsis" }, inert(name)), h("span", { class: "rt-bar" }, h("i", { style: { width: `${share * 100}%`, background: rewardColour(m[key], [low, high]) } })), h("b", null, number(m[key])));
-  }));
+  return h(
+    "div",
+    { class: "rt-components" },
+    names.map(key => {
+      const name = key.slice("component/".length);
+      const [low, high] = ranges[key] || [Math.min(0, m[key]), Math.max(1, m[key])];
+      const share = high > low ? Math.min(Math.max((m[key] - low) / (high - low), 0), 1) : 1;
+      return h(
+        "div",
+        { class: "rt-component", title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
+        h("span", { class: "rt-label rt-ellipsis" }, inert(name)),
+        h(
+          "span",
+          { class: "rt-bar" },
+          h("i", { style: { width: `${share * 100}%`, background: rewardColour(m[key], [low, high]) } }),
+        ),
+        h("b", null, number(m[key])),
+      );
+    }),
+  );
 }
 
-const SHOWN = new Set(["status", "schema", "kind", "uid", "split", "step", "group", "sample", "flags", "reward", "advantage", "n_tokens", "n_prompt", "n_sampled", "n_environment", "n_thinking", "n_turns", "n_tool_calls", "n_tool_errors", "stop_reason", "version_min", "version_max", "train_version", "staleness_max", "mean_logprob", "mismatch_k3", "update_share", "selected_by", "selected_probability", "population", "parsed_answer", "ground_truth", "discard_reason", "source", "raw_reward", "success"]);
+const SHOWN = new Set([
+  "status",
+  "schema",
+  "kind",
+  "uid",
+  "split",
+  "step",
+  "group",
+  "sample",
+  "flags",
+  "reward",
+  "advantage",
+  "n_tokens",
+  "n_prompt",
+  "n_sampled",
+  "n_environment",
+  "n_thinking",
+  "n_turns",
+  "n_tool_calls",
+  "n_tool_errors",
+  "stop_reason",
+  "version_min",
+  "version_max",
+  "train_version",
+  "staleness_max",
+  "mean_logprob",
+  "mismatch_k3",
+  "update_share",
+  "selected_by",
+  "selected_probability",
+  "population",
+  "parsed_answer",
+  "ground_truth",
+  "discard_reason",
+  "source",
+  "raw_reward",
+  "success",
+]);
 
 function answer(label, value) {
   if (value === undefined || value === null) return null;
   const text = typeof value === "string" ? value : JSON.stringify(value);
-  return h("span", { class: "rt-answer", title: inert(text.slice(0, 2000)) }, h("span", { class: "rt-label" }, label), h("code", { dir: "auto" }, inert(text.slice(0, 400))));
+  return h(
+    "span",
+    { class: "rt-answer", title: inert(text.slice(0, 2000)) },
+    h("span", { class: "rt-label" }, label),
+    h("code", { dir: "auto" }, inert(text.slice(0, 400))),
+  );
 }
 
 export function selectedSentence(m, group) {
   if (!m.selected_by) return "";
-  const chance = m.selected_probability === undefined || m.selected_probability >= 1 ? "" : `, a chance of ${percent(m.selected_probability)}`;
+  const chance =
+    m.selected_probability === undefined || m.selected_probability >= 1
+      ? ""
+      : `, a chance of ${percent(m.selected_probability)}`;
   const of = m.population === undefined ? "" : `, out of ${number(m.population)} rollouts of the step`;
   return `Kept as “${inert(String(m.selected_by)).replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
 }
@@ -50,51 +113,129 @@ const SHOWN_FLAGS = 3;
 // actions: {showFlag(flag), labels: a node}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
-  const title = [m.step === undefined ? null : `Step ${number(m.step)}`, m.group === undefined ? null : `group ${number(m.group)}`, m.sample === undefined ? null : `sample ${number(m.sample)}`].filter(Boolean).join(" · ");
+  const title = [
+    m.step === undefined ? null : `Step ${number(m.step)}`,
+    m.group === undefined ? null : `group ${number(m.group)}`,
+    m.sample === undefined ? null : `sample ${number(m.sample)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
   const range = rollout.ranges.reward;
-  return h("section", { class: "rt-rollout-head", testid: "rollout-header" },
-    h("div", { class: "rt-headline" },
-      h("div", { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" }, h("span", { class: "rt-label" }, "reward"), h("b", { testid: "reward" }, number(m.reward))),
-      h("div", { class: "rt-advantage", title: "mean advantage over the loss tokens" }, h("span", { class: "rt-label" }, "advantage"), h("b", null, signed(m.advantage))),
+  return h(
+    "section",
+    { class: "rt-rollout-head", testid: "rollout-header" },
+    h(
+      "div",
+      { class: "rt-headline" },
+      h(
+        "div",
+        { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" },
+        h("span", { class: "rt-label" }, "reward"),
+        h("b", { testid: "reward" }, number(m.reward)),
+      ),
+      h(
+        "div",
+        { class: "rt-advantage", title: "mean advantage over the loss tokens" },
+        h("span", { class: "rt-label" }, "advantage"),
+        h("b", null, signed(m.advantage)),
+      ),
       h("h1", { class: "rt-headline-title" }, title || "A trace of another tool"),
-      h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null)),
+      h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null),
+    ),
     details(rollout),
     flagLines(rollout.flags, actions.showFlag),
     actions.labels,
-    rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))));
+    rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
+  );
 }
 
 function tools(rollout, { compare, pin, pinned, share, episode }) {
   const named = rollout.metadata.episode;
-  return [named === undefined || !episode ? null : button("episode", episode, { class: "rt-ghost", title: `The rows of episode ${inert(String(named)).slice(0, 80)} as a tree`, testid: "open-episode" }),
-    button(pinned && pinned !== rollout.id ? "compare with pinned" : "compare", compare, { title: pinned ? "The pinned rollout and this one side by side (c)" : "Best and worst of this group side by side (c)", testid: "open-compare" }),
-    button(pinned === rollout.id ? "pinned" : "pin", pin, { class: "rt-ghost", "aria-pressed": String(pinned === rollout.id), title: "Pin it, to compare with another one of any step (x)", testid: "pin" }),
-    copyButton(() => location.href, "copy link"), share];
+  return [
+    named === undefined || !episode
+      ? null
+      : button("episode", episode, {
+          class: "rt-ghost",
+          title: `The rows of episode ${inert(String(named)).slice(0, 80)} as a tree`,
+          testid: "open-episode",
+        }),
+    button(pinned && pinned !== rollout.id ? "compare with pinned" : "compare", compare, {
+      title: pinned
+        ? "The pinned rollout and this one side by side (c)"
+        : "Best and worst of this group side by side (c)",
+      testid: "open-compare",
+    }),
+    button(pinned === rollout.id ? "pinned" : "pin", pin, {
+      class: "rt-ghost",
+      "aria-pressed": String(pinned === rollout.id),
+      title: "Pin it, to compare with another one of any step (x)",
+      testid: "pin",
+    }),
+    copyButton(() => location.href, "copy link"),
+    share,
+  ];
 }
 
 function details(rollout) {
   const m = rollout.metadata;
-  const node = h("details", { class: "rt-head-more", open: opened(), testid: "header-more" },
-    h("summary", { title: "All that is known of this rollout" }, h("span", { class: "rt-head-line" }, line(m, rollout.superseded), answers(m))),
+  const node = h(
+    "details",
+    { class: "rt-head-more", open: opened(), testid: "header-more" },
+    h(
+      "summary",
+      { title: "All that is known of this rollout" },
+      h("span", { class: "rt-head-line" }, line(m, rollout.superseded), answers(m)),
+    ),
     h("div", { class: "rt-faint rt-selected-by" }, selectedSentence(m)),
-    facts(rollout), components(m, rollout.ranges), more(m));
+    facts(rollout),
+    components(m, rollout.ranges),
+    more(m),
+  );
   node.addEventListener("toggle", () => remember(node.open));
   return node;
 }
 
 function opened() {
-  try { return localStorage.getItem(OPENED) === "1"; } catch { return false; }
+  try {
+    return localStorage.getItem(OPENED) === "1";
+  } catch {
+    return false;
+  }
 }
 
 function remember(open) {
-  try { localStorage.setItem(OPENED, open ? "1" : "0"); } catch { /* a private window keeps it for this page alone */ }
+  try {
+    localStorage.setItem(OPENED, open ? "1" : "0");
+  } catch {
+    /* a private window keeps it for this page alone */
+  }
 }
 
 // That a rollout came after its step was closed, and that its attempt was given up behind the step.
 export function lateChips(late, superseded) {
   return [
-    late ? h("span", { class: "rt-chip rt-chip-warn", testid: "late", title: "It came after its step was closed; the step's metrics leave it out" }, "late") : null,
-    superseded ? h("span", { class: "rt-chip rt-chip-warn", testid: "superseded", title: "A later attempt of the run went on from before this step" }, "superseded") : null,
+    late
+      ? h(
+          "span",
+          {
+            class: "rt-chip rt-chip-warn",
+            testid: "late",
+            title: "It came after its step was closed; the step's metrics leave it out",
+          },
+          "late",
+        )
+      : null,
+    superseded
+      ? h(
+          "span",
+          {
+            class: "rt-chip rt-chip-warn",
+            testid: "superseded",
+            title: "A later attempt of the run went on from before this step",
+          },
+          "superseded",
+        )
+      : null,
   ];
 }
 
@@ -105,16 +246,26 @@ function line(m, superseded) {
     m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
     m.n_tool_calls ? plural(m.n_tool_calls, "tool call") : null,
     m.stop_reason ? `stop: ${inert(String(m.stop_reason))}` : null,
-    versions(m), m.staleness_max ? `stale ${number(m.staleness_max)}` : null,
+    versions(m),
+    m.staleness_max ? `stale ${number(m.staleness_max)}` : null,
     m.source === undefined ? null : inert(String(m.source)),
     m.written_by === undefined ? null : `logged by ${inert(String(m.written_by))}`,
   ].filter(Boolean);
   return [
-    m.discard_reason ? h("span", { class: "rt-chip rt-chip-warn" }, `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`) : null,
+    m.discard_reason
+      ? h(
+          "span",
+          { class: "rt-chip rt-chip-warn" },
+          `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`,
+        )
+      : null,
     lateChips(m.late, superseded),
     m.n_tool_errors ? h("span", { class: "rt-chip rt-chip-error" }, `${plural(m.n_tool_errors, "tool error")}`) : null,
     parts.map(each => h("span", null, each)),
-    Object.keys(m).filter(key => key.startsWith("component/")).slice(0, 4).map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),
+    Object.keys(m)
+      .filter(key => key.startsWith("component/"))
+      .slice(0, 4)
+      .map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),
   ];
 }
 
@@ -124,35 +275,91 @@ function answers(m) {
 
 function facts(rollout) {
   const m = rollout.metadata;
-  return h("div", { class: "rt-facts" },
+  return h(
+    "div",
+    { class: "rt-facts" },
     fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
     fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
     fact("sampled", m.n_sampled === undefined ? null : number(m.n_sampled), "tokens the policy sampled"),
-    fact("environment", m.n_environment ? number(m.n_environment) : null, "unsampled tokens after the first sampled one"),
+    fact(
+      "environment",
+      m.n_environment ? number(m.n_environment) : null,
+      "unsampled tokens after the first sampled one",
+    ),
     fact("thinking", m.n_thinking ? number(m.n_thinking) : null, "sampled tokens inside thinking"),
-    fact("turns", m.n_turns), fact("tool calls", m.n_tool_calls ? [number(m.n_tool_calls), m.n_tool_errors ? h("span", { class: "rt-error-text" }, ` ${number(m.n_tool_errors)} failed`) : null] : null),
-    fact("stop", m.stop_reason), fact("version", versions(m), "policy versions that sampled it"), fact("trained at", m.train_version === undefined ? null : `v${m.train_version}`),
-    fact("staleness", m.staleness_max), fact("mean logprob", m.mean_logprob === undefined ? null : number(m.mean_logprob), "nats a sampled token"),
-    fact("mismatch k3", m.mismatch_k3 === undefined ? null : number(m.mismatch_k3), "train against rollout"), fact("update share", m.update_share === undefined ? null : percent(m.update_share), "share of the step's update"),
-    fact("raw reward", m.raw_reward !== undefined && m.raw_reward !== m.reward ? number(m.raw_reward) : null), fact("success", m.success === undefined ? null : m.success ? "yes" : "no"), fact("source", m.source === undefined ? null : inert(String(m.source))),
+    fact("turns", m.n_turns),
+    fact(
+      "tool calls",
+      m.n_tool_calls
+        ? [
+            number(m.n_tool_calls),
+            m.n_tool_errors ? h("span", { class: "rt-error-text" }, ` ${number(m.n_tool_errors)} failed`) : null,
+          ]
+        : null,
+    ),
+    fact("stop", m.stop_reason),
+    fact("version", versions(m), "policy versions that sampled it"),
+    fact("trained at", m.train_version === undefined ? null : `v${m.train_version}`),
+    fact("staleness", m.staleness_max),
+    fact("mean logprob", m.mean_logprob === undefined ? null : number(m.mean_logprob), "nats a sampled token"),
+    fact("mismatch k3", m.mismatch_k3 === undefined ? null : number(m.mismatch_k3), "train against rollout"),
+    fact("update share", m.update_share === undefined ? null : percent(m.update_share), "share of the step's update"),
+    fact("raw reward", m.raw_reward !== undefined && m.raw_reward !== m.reward ? number(m.raw_reward) : null),
+    fact("success", m.success === undefined ? null : m.success ? "yes" : "no"),
+    fact("source", m.source === undefined ? null : inert(String(m.source))),
     fact("engine", m.engine === undefined ? null : inert(String(m.engine))),
-    fact("roles from", m.decoded_from, "where roles came from: messages, template or mask"), timings(rollout.timings));
+    fact("roles from", m.decoded_from, "where roles came from: messages, template or mask"),
+    timings(rollout.timings),
+  );
 }
 
 function more(m) {
-  const rest = Object.keys(m).filter(key => !SHOWN.has(key) && !key.startsWith("component/")).sort();
+  const rest = Object.keys(m)
+    .filter(key => !SHOWN.has(key) && !key.startsWith("component/"))
+    .sort();
   if (!rest.length) return null;
-  return h("details", { class: "rt-more-facts" }, h("summary", null, plural(rest.length, "more field")), h("dl", null, rest.map(key => [h("dt", { class: "rt-mono" }, inert(key)), h("dd", null, typeof m[key] === "number" ? number(m[key]) : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])))])));
+  return h(
+    "details",
+    { class: "rt-more-facts" },
+    h("summary", null, plural(rest.length, "more field")),
+    h(
+      "dl",
+      null,
+      rest.map(key => [
+        h("dt", { class: "rt-mono" }, inert(key)),
+        h(
+          "dd",
+          null,
+          typeof m[key] === "number"
+            ? number(m[key])
+            : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
+        ),
+      ]),
+    ),
+  );
 }
 
 // One line a flag, the worst first; a click goes through the places where it was seen.
 function flagLines(flags, show) {
   const all = grouped(flags);
   if (!all.length) return null;
-  const list = h("div", { class: "rt-flags" }, all.slice(0, SHOWN_FLAGS).map(entry => flagLine(entry, show)));
+  const list = h(
+    "div",
+    { class: "rt-flags" },
+    all.slice(0, SHOWN_FLAGS).map(entry => flagLine(entry, show)),
+  );
   const rest = all.slice(SHOWN_FLAGS);
   if (rest.length) {
-    const open = h("button", { type: "button", class: "rt-ghost", testid: "more-flags", onclick: () => open.replaceWith(...rest.map(entry => flagLine(entry, show))) }, `${plural(rest.length, "more flag")}: ${rest.map(entry => entry.name.replaceAll("_", " ")).join(", ")}`);
+    const open = h(
+      "button",
+      {
+        type: "button",
+        class: "rt-ghost",
+        testid: "more-flags",
+        onclick: () => open.replaceWith(...rest.map(entry => flagLine(entry, show))),
+      },
+      `${plural(rest.length, "more flag")}: ${rest.map(entry => entry.name.replaceAll("_", " ")).join(", ")}`,
+    );
     list.append(open);
   }
   return list;
@@ -163,17 +370,39 @@ function flagLine(entry, show) {
   const count = entry.flags.length;
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
-  return h("button", {
-    type: "button", class: `rt-strip rt-strip-${entry.usual ? "usual" : entry.severity}${entry.cause ? " rt-strip-child" : ""}`, testid: "flag", dataset: { flag: entry.name, cause: entry.cause },
-    title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
-    onclick: () => { show(entry.flags[next % count]); next += 1; },
-  }, h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""), h("span", { class: "rt-ellipsis" }, inert(entry.message)),
-  entry.usual ? h("span", { class: "rt-strip-where rt-nowrap" }, "usual in this run") : null,
-  turns.length ? h("span", { class: "rt-strip-where rt-nowrap" }, turns.length === 1 ? `turn ${turns[0]}` : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`) : null);
+  return h(
+    "button",
+    {
+      type: "button",
+      class: `rt-strip rt-strip-${entry.usual ? "usual" : entry.severity}${entry.cause ? " rt-strip-child" : ""}`,
+      testid: "flag",
+      dataset: { flag: entry.name, cause: entry.cause },
+      title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
+      onclick: () => {
+        show(entry.flags[next % count]);
+        next += 1;
+      },
+    },
+    h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""),
+    h("span", { class: "rt-ellipsis" }, inert(entry.message)),
+    entry.usual ? h("span", { class: "rt-strip-where rt-nowrap" }, "usual in this run") : null,
+    turns.length
+      ? h(
+          "span",
+          { class: "rt-strip-where rt-nowrap" },
+          turns.length === 1
+            ? `turn ${turns[0]}`
+            : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`,
+        )
+      : null,
+  );
 }
 
 function timings(values) {
   const entries = Object.entries(values || {}).filter(([name]) => !/^(turn|tool)\/\d+$/.test(name));
   if (!entries.length) return null;
-  return fact("time", entries.map(([name, value], i) => [i ? ", " : "", `${inert(name)} ${seconds(Number(value))}`]));
+  return fact(
+    "time",
+    entries.map(([name, value], i) => [i ? ", " : "", `${inert(name)} ${seconds(Number(value))}`]),
+  );
 }

@@ -47,9 +47,19 @@ const newestRollout = latest();
 const newestCharts = latest();
 
 const part = selector => root.querySelector(selector);
-const look = now => ({ overlay: now.overlay || null, view: now.view || "read", rendered: !now.plain, whitespace: Boolean(now.ws) });
+const look = now => ({
+  overlay: now.overlay || null,
+  view: now.view || "read",
+  rendered: !now.plain,
+  whitespace: Boolean(now.ws),
+});
 const keyOf = (now, keys) => JSON.stringify(keys.map(key => now[key] ?? null));
-const request = now => ({ project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step) });
+const request = now => ({
+  project: now.project,
+  run: now.run,
+  split: now.split,
+  step: now.step === undefined ? null : Number(now.step),
+});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -57,7 +67,9 @@ export function mount(element, server) {
   filterBar = buildFilterBar({ columns: () => list?.columns || [] });
   part(".rt-filter-slot").append(filterBar.root);
   charts = new Charts(part(".rt-right"));
-  part(".rt-list-toggle").addEventListener("click", () => showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")));
+  part(".rt-list-toggle").addEventListener("click", () =>
+    showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")),
+  );
   keys();
   register("rollouts", { element: root, update, news, askAhead });
 }
@@ -68,11 +80,16 @@ function update(now, changed) {
   drawSort(now);
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return nothingYet(now);
-  if (now.step === undefined || Number.isNaN(Number(now.step))) return state.set({ step: steps[steps.length - 1] }, { fill: true });
+  if (now.step === undefined || Number.isNaN(Number(now.step)))
+    return state.set({ step: steps[steps.length - 1] }, { fill: true });
   const place = keyOf(now, ["project", "run", "split"]);
   wish = wish || (shownPlace !== "" && shownPlace !== place);
   shownPlace = place;
-  if (wish && !steps.includes(Number(now.step))) return state.set({ step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null }, { fill: true });
+  if (wish && !steps.includes(Number(now.step)))
+    return state.set(
+      { step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null },
+      { fill: true },
+    );
   const wanted = keyOf(now, LIST_KEYS);
   if (wanted !== listFor) {
     if (now.id !== undefined || now.sample !== undefined) openNamed(now);
@@ -105,40 +122,86 @@ function nothingYet(now) {
   replace(part(".rt-left-list"));
   setPopulation("rollouts", "No rollouts kept yet.");
   const split = splitOf(now);
-  replace(part(".rt-middle"), notice("info", catalog.runs.length ? "No rollouts in this run yet" : "Nothing was logged to this project yet",
-    split || catalog.runs.length ? "They appear here by themselves once the run logs its first step." : "Start a run that logs to it; the page fills by itself.",
-    ["In the trainer’s config: ", h("code", null, "stats_logger.trackio.max_rollout_traces_per_step: 32"), ", or in Python: ", h("code", null, "RolloutLogger(project=…, tokenizer=…).log_rollouts(batch, step=…)"), ". A cap of 0 keeps no rollouts."]));
+  replace(
+    part(".rt-middle"),
+    notice(
+      "info",
+      catalog.runs.length ? "No rollouts in this run yet" : "Nothing was logged to this project yet",
+      split || catalog.runs.length
+        ? "They appear here by themselves once the run logs its first step."
+        : "Start a run that logs to it; the page fills by itself.",
+      [
+        "In the trainer’s config: ",
+        h("code", null, "stats_logger.trackio.max_rollout_traces_per_step: 32"),
+        ", or in Python: ",
+        h("code", null, "RolloutLogger(project=…, tokenizer=…).log_rollouts(batch, step=…)"),
+        ". A cap of 0 keeps no rollouts.",
+      ],
+    ),
+  );
   loadCharts(now);
 }
 
 function loadList(now, wanted, { quiet = false } = {}) {
   listFor = wanted;
-  const asked = { ...request(now), where: now.where || "", text: now.text || "", sort: now.sort || "", scope: now.scope || "step" };
+  const asked = {
+    ...request(now),
+    where: now.where || "",
+    text: now.text || "",
+    sort: now.sort || "",
+    scope: now.scope || "step",
+  };
   if (!list && !quiet) replace(part(".rt-left-list"), h("div", { class: "rt-loading" }, "Loading…"));
-  newestList(afterNamed(() => call("samples", asked)), data => {
-    filterBar.error(null);
-    list = data;
-    drawList();
-    population(data);
-    openWanted(state.get());
-  }, error => {
-    setPopulation("rollouts");
-    if (error.kind === "QueryError") {
-      filterBar.error(error);
-      if (!list) replace(part(".rt-left-list"), h("div", { class: "rt-empty" }, h("b", null, "The filter cannot be read."), h("p", null, "Mend the marked place, or clear it.")));
-      if (!rollout) replace(part(".rt-middle"), notice("info", "The filter cannot be read", error.message.split("\n")[0]));
-    } else replace(part(".rt-left-list"), notice("error", "The list could not be read", error.message));
-  });
+  newestList(
+    afterNamed(() => call("samples", asked)),
+    data => {
+      filterBar.error(null);
+      list = data;
+      drawList();
+      population(data);
+      openWanted(state.get());
+    },
+    error => {
+      setPopulation("rollouts");
+      if (error.kind === "QueryError") {
+        filterBar.error(error);
+        if (!list)
+          replace(
+            part(".rt-left-list"),
+            h(
+              "div",
+              { class: "rt-empty" },
+              h("b", null, "The filter cannot be read."),
+              h("p", null, "Mend the marked place, or clear it."),
+            ),
+          );
+        if (!rollout)
+          replace(part(".rt-middle"), notice("info", "The filter cannot be read", error.message.split("\n")[0]));
+      } else replace(part(".rt-left-list"), notice("error", "The list could not be read", error.message));
+    },
+  );
 }
 
 function drawList() {
   const now = state.get();
   drawSamples(part(".rt-left-list"), list, {
-    selectedId: rollout?.id, text: now.text || "", open, showStep: now.scope === "all", scope: now.scope,
+    selectedId: rollout?.id,
+    text: now.text || "",
+    open,
+    showStep: now.scope === "all",
+    scope: now.scope,
     openGroup: group => state.set({ page: "group", group, sample: null, id: null }),
-    filtered: Boolean(now.where || now.text), widen: () => state.set({ scope: "all" }),
+    filtered: Boolean(now.where || now.text),
+    widen: () => state.set({ scope: "all" }),
     more: async after => {
-      const next = await call("samples", { ...request(now), where: now.where || "", text: now.text || "", sort: now.sort || "", scope: now.scope || "step", after });
+      const next = await call("samples", {
+        ...request(now),
+        where: now.where || "",
+        text: now.text || "",
+        sort: now.sort || "",
+        scope: now.scope || "step",
+        after,
+      });
       list = { ...next, samples: [...list.samples, ...next.samples] };
       drawList();
     },
@@ -146,17 +209,53 @@ function drawList() {
 }
 
 function population(data) {
-  setPopulation("rollouts", kept(data, data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`, data.note, usualLine(data.usual), state.get().where || state.get().text ? `${number(data.n_matched)} match` : null));
+  setPopulation(
+    "rollouts",
+    kept(
+      data,
+      data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`,
+      data.note,
+      usualLine(data.usual),
+      state.get().where || state.get().text ? `${number(data.n_matched)} match` : null,
+    ),
+  );
 }
 
 function drawSort(now) {
   const slot = part(".rt-left-sort");
   if (slot.contains(document.activeElement)) return;
-  replace(slot,
-    h("select", { class: "rt-select", "aria-label": "Order", testid: "sort-select", onchange: event => state.set({ sort: event.target.value || null }) },
-      SORTS.map(([value, label]) => h("option", { value, selected: value === (now.sort || "") }, label))),
-    h("div", { class: "rt-segmented", role: "group", "aria-label": "Which steps" },
-      [["step", "this step"], ["all", "all steps"]].map(([value, label]) => h("button", { type: "button", testid: `scope-${value}`, "aria-pressed": String((now.scope || "step") === value), onclick: () => state.set({ scope: value === "all" ? "all" : null }) }, label))));
+  replace(
+    slot,
+    h(
+      "select",
+      {
+        class: "rt-select",
+        "aria-label": "Order",
+        testid: "sort-select",
+        onchange: event => state.set({ sort: event.target.value || null }),
+      },
+      SORTS.map(([value, label]) => h("option", { value, selected: value === (now.sort || "") }, label)),
+    ),
+    h(
+      "div",
+      { class: "rt-segmented", role: "group", "aria-label": "Which steps" },
+      [
+        ["step", "this step"],
+        ["all", "all steps"],
+      ].map(([value, label]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            testid: `scope-${value}`,
+            "aria-pressed": String((now.scope || "step") === value),
+            onclick: () => state.set({ scope: value === "all" ? "all" : null }),
+          },
+          label,
+        ),
+      ),
+    ),
+  );
 }
 
 function cards() {
@@ -186,7 +285,8 @@ function openWanted(now) {
     wish = false;
     const inGroup = cards().filter(card => String(card.group) === now.group);
     const same = inGroup.find(card => String(card.sample) === now.sample) || inGroup[0] || cards()[0];
-    if (same && (String(same.group) !== now.group || String(same.sample) !== now.sample)) return state.set(address(same), { fill: true });
+    if (same && (String(same.group) !== now.group || String(same.sample) !== now.sample))
+      return state.set(address(same), { fill: true });
   }
   if (now.id === undefined && now.sample === undefined) {
     const inGroup = cards().filter(card => now.group === undefined || String(card.group) === now.group);
@@ -194,20 +294,39 @@ function openWanted(now) {
     if (first) return state.set(address(first), { fill: true });
     rolloutFor = "";
     rollout = null;
-    return replace(part(".rt-middle"), list && !list.n_traced ? notice("info", "No rollout of this step was kept", "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.") : notice("info", "Nothing matches", "Change the filter, or search all steps."));
+    return replace(
+      part(".rt-middle"),
+      list && !list.n_traced
+        ? notice(
+            "info",
+            "No rollout of this step was kept",
+            "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.",
+          )
+        : notice("info", "Nothing matches", "Change the filter, or search all steps."),
+    );
   }
   return openNamed(now);
 }
 
 function askRollout(now, id) {
-  return call("rollout", { ...request(now), id: id || now.id || null, group: now.group ?? null, sample: now.sample ?? null });
+  return call("rollout", {
+    ...request(now),
+    id: id || now.id || null,
+    group: now.group ?? null,
+    sample: now.sample ?? null,
+  });
 }
 
 // The address names a rollout of a project that is only being opened: its answer is on the way meanwhile.
 function askAhead(now) {
-  if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined)) return null;
+  if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined))
+    return null;
   ahead = { wanted: keyOf(now, OPEN_KEYS), answer: askRollout(now) };
-  named = soon(ahead.answer).then(() => new Promise(resolve => setTimeout(resolve))).then(() => { named = null; });
+  named = soon(ahead.answer)
+    .then(() => new Promise(resolve => setTimeout(resolve)))
+    .then(() => {
+      named = null;
+    });
   return ahead.answer;
 }
 
@@ -223,11 +342,20 @@ function openNamed(now) {
   rolloutFor = wanted;
   const early = ahead?.wanted === wanted ? ahead.answer : null;
   ahead = null;
-  const card = !wish && cards().find(each => (now.id !== undefined ? each.id === now.id : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step));
+  const card =
+    !wish &&
+    cards().find(each =>
+      now.id !== undefined
+        ? each.id === now.id
+        : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step,
+    );
   const ask = () => askRollout(now, card?.id);
   return newestRollout(early ? early.catch(ask) : ask(), show, error => {
     rollout = null;
-    if (wish) { rolloutFor = ""; return; }
+    if (wish) {
+      rolloutFor = "";
+      return;
+    }
     replace(part(".rt-middle"), notice("error", "This rollout could not be opened", error.message));
   });
 }
@@ -238,8 +366,22 @@ function show(data) {
   rollout = data;
   shownRolloutFor = rolloutFor;
   const middle = part(".rt-middle");
-  view = new TranscriptView(data, { scroller: middle, onChange: lookChanged, around: what => around(what, data), image: number => call("image", { project: state.get().project, id: data.id, number }) }, look(now));
-  labels = new Labels(data, { call, request: () => request(state.get()), view: () => view, token: () => state.get().token });
+  view = new TranscriptView(
+    data,
+    {
+      scroller: middle,
+      onChange: lookChanged,
+      around: what => around(what, data),
+      image: number => call("image", { project: state.get().project, id: data.id, number }),
+    },
+    look(now),
+  );
+  labels = new Labels(data, {
+    call,
+    request: () => request(state.get()),
+    view: () => view,
+    token: () => state.get().token,
+  });
   replace(middle, header(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
@@ -254,14 +396,32 @@ function show(data) {
 // What an overlay needs of the rollout's group or step.
 async function around(what, data) {
   const { step = null, group = null } = data.metadata;
-  if (what === "group" && group === null) throw new Error("This rollout belongs to no group, so nothing can cancel in it.");
+  if (what === "group" && group === null)
+    throw new Error("This rollout belongs to no group, so nothing can cancel in it.");
   return call(what === "group" ? "group_pushes" : "step_means", { ...request(state.get()), step, group });
 }
 
 function header() {
   const { mark: phrase, a } = state.get();
-  const head = rolloutHeader(rollout, { labels: labels.root, compare, pin, share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })), pinned: a || null, showFlag: flag => view.showFlag(flag), episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }) });
-  if (phrase) head.append(h("div", { class: "rt-marked", testid: "marked" }, h("mark", { class: "rt-phrase" }, inert(phrase)), h("span", { class: "rt-soft" }, "marked below, n goes on "), button("unmark", () => state.set({ mark: null }), { class: "rt-ghost" })));
+  const head = rolloutHeader(rollout, {
+    labels: labels.root,
+    compare,
+    pin,
+    share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })),
+    pinned: a || null,
+    showFlag: flag => view.showFlag(flag),
+    episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }),
+  });
+  if (phrase)
+    head.append(
+      h(
+        "div",
+        { class: "rt-marked", testid: "marked" },
+        h("mark", { class: "rt-phrase" }, inert(phrase)),
+        h("span", { class: "rt-soft" }, "marked below, n goes on "),
+        button("unmark", () => state.set({ mark: null }), { class: "rt-ghost" }),
+      ),
+    );
   return head;
 }
 
@@ -277,13 +437,19 @@ function lookChanged(patch) {
 function loadCharts(now) {
   chartsFor = keyOf(now, CHART_KEYS);
   const names = chartsOf(now.charts || rememberedCharts(now.project).join(",")).flat();
-  newestCharts(afterNamed(() => call("metrics", { ...request(now), names })), data => charts.setData(data), error => charts.fail(error));
+  newestCharts(
+    afterNamed(() => call("metrics", { ...request(now), names })),
+    data => charts.setData(data),
+    error => charts.fail(error),
+  );
 }
 
 function compare() {
   if (!rollout) return;
   const pinned = state.get().a;
-  state.set(pinned && pinned !== rollout.id ? { page: "compare", b: rollout.id } : { page: "compare", a: null, b: null });
+  state.set(
+    pinned && pinned !== rollout.id ? { page: "compare", b: rollout.id } : { page: "compare", a: null, b: null },
+  );
 }
 
 function step(by) {
@@ -302,7 +468,12 @@ function stepGroup(by) {
 
 function keys() {
   const here = { page: "rollouts" };
-  readingKeys("rollouts", () => part(".rt-middle"), () => view, lookChanged);
+  readingKeys(
+    "rollouts",
+    () => part(".rt-middle"),
+    () => view,
+    lookChanged,
+  );
   const steps = { ...here, section: "Steps" };
   const samples = { ...here, section: "Rollouts" };
   shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), steps);

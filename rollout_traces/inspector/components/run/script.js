@@ -34,14 +34,25 @@ const place = now => ({ project: now.project, run: now.run, split: now.split });
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
-  register("run", { element: root, update, news: now => { if (Date.now() - read > AGAIN_AFTER) load(now); } });
-  new ResizeObserver(() => { if (data && Math.abs(part(".rt-run-main").clientWidth - width) > 8) draw(); }).observe(part(".rt-run-main"));
+  register("run", {
+    element: root,
+    update,
+    news: now => {
+      if (Date.now() - read > AGAIN_AFTER) load(now);
+    },
+  });
+  new ResizeObserver(() => {
+    if (data && Math.abs(part(".rt-run-main").clientWidth - width) > 8) draw();
+  }).observe(part(".rt-run-main"));
 }
 
 function update(now, changed) {
   const wanted = JSON.stringify(place(now));
-  if (wanted !== shownFor) { shownFor = wanted; data = null; load(now); }
-  else if (data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) draw();
+  if (wanted !== shownFor) {
+    shownFor = wanted;
+    data = null;
+    load(now);
+  } else if (data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) draw();
   if (changed.has("explain") || changed.has("step")) explain(now);
 }
 
@@ -51,12 +62,25 @@ function load(now) {
   if (data) return report();
   setPopulation("run");
   replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
-  return newest(call("run_curves", place(now)), answer => { if (answer.n_rows) show(answer); return report(); }, failed);
+  return newest(
+    call("run_curves", place(now)),
+    answer => {
+      if (answer.n_rows) show(answer);
+      return report();
+    },
+    failed,
+  );
 }
 
 function show(answer) {
   data = answer;
-  setPopulation("run", h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`), answer.kept_only ? " · figures are over these" : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random");
+  setPopulation(
+    "run",
+    h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`),
+    answer.kept_only
+      ? " · figures are over these"
+      : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random",
+  );
   draw();
 }
 
@@ -76,23 +100,54 @@ const ask = step => state.set({ explain: 1, step });
 // Leads to the rows of a filter; a shared file has none.
 function rolloutsButton(where, testid) {
   if (!where || inFile()) return null;
-  return button("rollouts", () => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null }), { class: "rt-ghost", title: where, testid });
+  return button(
+    "rollouts",
+    () => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null }),
+    { class: "rt-ghost", title: where, testid },
+  );
 }
 
 function draw() {
   const now = state.get();
   const main = part(".rt-run-main");
   width = main.clientWidth;
-  if (!data.n_rows) { replace(main, notice("info", "No ledger in this split", ...data.remarks), button("the kept rollouts", () => state.set({ page: "rollouts" }))); return; }
+  if (!data.n_rows) {
+    replace(
+      main,
+      notice("info", "No ledger in this split", ...data.remarks),
+      button("the kept rollouts", () => state.set({ page: "rollouts" })),
+    );
+    return;
+  }
   const keep = main.scrollTop;
   const step = now.step === undefined ? null : Number(now.step);
   const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
   const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
   const known = Boolean(data.verdict);
-  replace(main, known ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), strip(width - 66, step)] : h("div", { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" }, h("i"), data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…"),
-    h("div", { class: "rt-run-metrics" }, h("h2", null, "Metrics that matter"), axisPicker(now, data.progress), inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step")),
-    h("div", { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } }, data.metrics.map(metric => card(metric, step, chartWidth))),
-    known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null);
+  replace(
+    main,
+    known
+      ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), strip(width - 66, step)]
+      : h(
+          "div",
+          { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" },
+          h("i"),
+          data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
+        ),
+    h(
+      "div",
+      { class: "rt-run-metrics" },
+      h("h2", null, "Metrics that matter"),
+      axisPicker(now, data.progress),
+      inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step"),
+    ),
+    h(
+      "div",
+      { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      data.metrics.map(metric => card(metric, step, chartWidth)),
+    ),
+    known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null,
+  );
   main.scrollTop = keep;
 }
 
@@ -103,27 +158,93 @@ function shared() {
 
 function verdict() {
   const { severity, text, since } = data.verdict;
-  return h("div", { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}`, testid: "run-verdict" }, h("i"), text, since === null ? null : ` since step ${number(since)}`,
-    h("span", null, `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`), shareButton(call, shared), data.remarks.map(remark => h("span", null, remark)), (data.problems || []).map(problem => h("span", { testid: "run-problem" }, inert(`left out, because it raised: ${problem}`))),
-    data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null);
+  return h(
+    "div",
+    { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}`, testid: "run-verdict" },
+    h("i"),
+    text,
+    since === null ? null : ` since step ${number(since)}`,
+    h(
+      "span",
+      null,
+      `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
+    ),
+    shareButton(call, shared),
+    data.remarks.map(remark => h("span", null, remark)),
+    (data.problems || []).map(problem =>
+      h("span", { testid: "run-problem" }, inert(`left out, because it raised: ${problem}`)),
+    ),
+    data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
+  );
 }
 
 function diagnoses() {
   if (!data.diagnoses.length) return null;
-  return h("section", { class: "rt-run-block", testid: "diagnoses" }, data.diagnoses.slice(0, SHOWN).map(diagnosis),
-    data.diagnoses.length > SHOWN ? h("details", null, h("summary", null, `${number(data.diagnoses.length - SHOWN)} more`), data.diagnoses.slice(SHOWN).map((each, at) => diagnosis(each, at + SHOWN))) : null);
+  return h(
+    "section",
+    { class: "rt-run-block", testid: "diagnoses" },
+    data.diagnoses.slice(0, SHOWN).map(diagnosis),
+    data.diagnoses.length > SHOWN
+      ? h(
+          "details",
+          null,
+          h("summary", null, `${number(data.diagnoses.length - SHOWN)} more`),
+          data.diagnoses.slice(SHOWN).map((each, at) => diagnosis(each, at + SHOWN)),
+        )
+      : null,
+  );
 }
 
 function diagnosis(each, at) {
   const slot = h("div", { class: "rt-run-query" });
-  return h("div", { class: "rt-diagnosis", testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
-    h("b", { class: `rt-sev-${each.severity}` }, each.severity), h("p", null, inert(each.sentence)), h("span", { class: "rt-run-tier" }, each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null, each.tier),
-    h("div", { class: "rt-run-more" }, each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
-      each.step === null ? null : button(`explain step ${number(each.step)}`, () => ask(each.step), { class: "rt-ghost", testid: "diagnosis-explain" }),
-      each.flips && !inFile() ? button("which prompts were lost", () => state.set({ page: "flips", split: each.flips[0], evals: `${each.flips[1]}:${each.flips[2]}`, other: null, step: null }), { class: "rt-ghost", testid: "diagnosis-flips" }) : null,
+  return h(
+    "div",
+    { class: "rt-diagnosis", testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
+    h("b", { class: `rt-sev-${each.severity}` }, each.severity),
+    h("p", null, inert(each.sentence)),
+    h(
+      "span",
+      { class: "rt-run-tier" },
+      each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null,
+      each.tier,
+    ),
+    h(
+      "div",
+      { class: "rt-run-more" },
+      each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
+      each.step === null
+        ? null
+        : button(`explain step ${number(each.step)}`, () => ask(each.step), {
+            class: "rt-ghost",
+            testid: "diagnosis-explain",
+          }),
+      each.flips && !inFile()
+        ? button(
+            "which prompts were lost",
+            () =>
+              state.set({
+                page: "flips",
+                split: each.flips[0],
+                evals: `${each.flips[1]}:${each.flips[2]}`,
+                other: null,
+                step: null,
+              }),
+            { class: "rt-ghost", testid: "diagnosis-flips" },
+          )
+        : null,
       rolloutsButton(each.where, "diagnosis-rollouts"),
-      queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at }))), slot,
-    each.consequences.length ? h("ul", null, each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))), each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null) : null);
+      queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at })),
+    ),
+    slot,
+    each.consequences.length
+      ? h(
+          "ul",
+          null,
+          each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))),
+          each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null,
+        )
+      : null,
+  );
 }
 
 // Diagnoses as bars over the steps, first seen and change points as marks under them.
@@ -133,23 +254,64 @@ function strip(wide, step) {
   if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
-  const picture = svg("svg", { class: "rt-run-strip", width: wide, height, viewBox: `0 0 ${wide} ${height}`, role: "group", "aria-label": "The run as a timeline" });
+  const picture = svg("svg", {
+    class: "rt-run-strip",
+    width: wide,
+    height,
+    viewBox: `0 0 ${wide} ${height}`,
+    role: "group",
+    "aria-label": "The run as a timeline",
+  });
   heads.forEach((each, i) => {
     const start = x(each.step);
-    const bar = svg("rect", { class: `rt-mark rt-bar-${each.severity}`, x: start, y: i * STRIP.row + 13, width: Math.max(x(each.last ?? last) - start, 3), height: 4, rx: 2 }, svg("title", null, inert(each.sentence)));
+    const bar = svg(
+      "rect",
+      {
+        class: `rt-mark rt-bar-${each.severity}`,
+        x: start,
+        y: i * STRIP.row + 13,
+        width: Math.max(x(each.last ?? last) - start, 3),
+        height: 4,
+        rx: 2,
+      },
+      svg("title", null, inert(each.sentence)),
+    );
     leadsTo(bar, each.step);
     const left = start > wide / 2;
-    picture.append(bar, svg("text", { x: left ? Math.max(x(each.last ?? last), start + 3) : start, y: i * STRIP.row + 10, "text-anchor": left ? "end" : "start" }, inert(`${(each.series || [])[0] || each.name}, step ${each.step}`)));
+    picture.append(
+      bar,
+      svg(
+        "text",
+        {
+          x: left ? Math.max(x(each.last ?? last), start + 3) : start,
+          y: i * STRIP.row + 10,
+          "text-anchor": left ? "end" : "start",
+        },
+        inert(`${(each.series || [])[0] || each.name}, step ${each.step}`),
+      ),
+    );
   });
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
   for (const event of data.events) {
-    const mark = svg("circle", { class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`, cx: x(event.step), cy: base, r: event.kind === "change" ? 4 : 3 }, svg("title", null, inert(event.sentence)));
+    const mark = svg(
+      "circle",
+      {
+        class: `rt-mark ${event.kind === "change" || event.kind === "attempt" ? "" : "rt-mark-quiet"}`,
+        cx: x(event.step),
+        cy: base,
+        r: event.kind === "change" ? 4 : 3,
+      },
+      svg("title", null, inert(event.sentence)),
+    );
     leadsTo(mark, event.step);
     picture.append(mark);
   }
   if (step !== null) picture.append(svg("line", { class: "rt-now", x1: x(step), x2: x(step), y1: 0, y2: base + 6 }));
-  picture.append(svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`), svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)));
+  picture.append(
+    svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`),
+    svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)),
+  );
   return h("section", { class: "rt-run-block", testid: "timeline" }, h("h2", null, "Timeline"), picture);
 }
 
@@ -157,7 +319,9 @@ function leadsTo(mark, step) {
   mark.setAttribute("tabindex", "0");
   mark.setAttribute("role", "button");
   mark.addEventListener("click", () => ask(step));
-  mark.addEventListener("keydown", event => { if (event.key === "Enter") ask(step); });
+  mark.addEventListener("keydown", event => {
+    if (event.key === "Enter") ask(step);
+  });
 }
 
 function inUnit(unit, value) {
@@ -168,36 +332,102 @@ function card(metric, step, chartWidth) {
   const now = state.get();
   const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
-  return h("figure", { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
-    h("figcaption", null, h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)), logButton(now, metric.key, metric.values, metric.title), h("b", null, inUnit(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1]))),
-    lineChart(metric.steps, metric.values, { width: chartWidth, height: 84, step, weight: weightFor(now.smooth, metric.steps.length), log: isLog(now, metric.key), x: along(axis, data.progress, metric.steps), xName: axis === "step" ? null : AXES[axis], onStep: ask, label: metric.title, show: value => inUnit(metric.unit, value) }));
+  return h(
+    "figure",
+    { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
+    h(
+      "figcaption",
+      null,
+      h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)),
+      logButton(now, metric.key, metric.values, metric.title),
+      h("b", null, inUnit(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1])),
+    ),
+    lineChart(metric.steps, metric.values, {
+      width: chartWidth,
+      height: 84,
+      step,
+      weight: weightFor(now.smooth, metric.steps.length),
+      log: isLog(now, metric.key),
+      x: along(axis, data.progress, metric.steps),
+      xName: axis === "step" ? null : AXES[axis],
+      onStep: ask,
+      label: metric.title,
+      show: value => inUnit(metric.unit, value),
+    }),
+  );
 }
 
 function events() {
   if (!data.events.length) return null;
-  return h("section", { class: "rt-run-block", testid: "events" }, h("h2", null, "What happened"), h("div", { class: "rt-run-events" },
-    data.events.map(eventLine)),
-    data.n_events > data.events.length ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`) : null);
+  return h(
+    "section",
+    { class: "rt-run-block", testid: "events" },
+    h("h2", null, "What happened"),
+    h("div", { class: "rt-run-events" }, data.events.map(eventLine)),
+    data.n_events > data.events.length
+      ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`)
+      : null,
+  );
 }
 
 function eventLine(event, at) {
   const slot = h("div", { class: "rt-run-query" });
-  return h("div", { testid: "event" }, h("div", { class: "rt-event" }, h("button", { type: "button", class: "rt-event-step", onclick: () => ask(event.step) }, h("b", null, `step ${number(event.step)} `), inert(event.sentence)),
-    event.kind === "config" ? null : queries(slot, () => call("diagnosis_figures", { ...place(state.get()), event: at }))), slot);
+  return h(
+    "div",
+    { testid: "event" },
+    h(
+      "div",
+      { class: "rt-event" },
+      h(
+        "button",
+        { type: "button", class: "rt-event-step", onclick: () => ask(event.step) },
+        h("b", null, `step ${number(event.step)} `),
+        inert(event.sentence),
+      ),
+      event.kind === "config"
+        ? null
+        : queries(slot, () => call("diagnosis_figures", { ...place(state.get()), event: at })),
+    ),
+    slot,
+  );
 }
 
 function settings() {
   if (!data.settings) return null;
   const { run, changes } = data.settings;
-  return h("section", { class: "rt-run-block", testid: "settings" }, h("h2", null, "Settings", h("span", { class: "rt-faint" }, ` against ${inert(run)}, the run before`), " ",
-    button("both runs", () => state.set({ page: "runs", other: run, explain: null }), { class: "rt-ghost", testid: "to-runs" })),
-  changes.length ? differences(changes, run, data.run) : h("p", { class: "rt-soft" }, "The same."));
+  return h(
+    "section",
+    { class: "rt-run-block", testid: "settings" },
+    h(
+      "h2",
+      null,
+      "Settings",
+      h("span", { class: "rt-faint" }, ` against ${inert(run)}, the run before`),
+      " ",
+      button("both runs", () => state.set({ page: "runs", other: run, explain: null }), {
+        class: "rt-ghost",
+        testid: "to-runs",
+      }),
+    ),
+    changes.length ? differences(changes, run, data.run) : h("p", { class: "rt-soft" }, "The same."),
+  );
 }
 
 function unobserved() {
   if (!data.unobserved.length) return null;
-  return h("section", { class: "rt-run-block", testid: "unobserved" }, h("h2", null, "Unobserved", h("span", { class: "rt-faint" }, " not logged, so not known to be fine")),
-    data.unobserved.map(each => h("p", { class: "rt-soft" }, h("b", null, `${each.what}: `), `without it nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`)));
+  return h(
+    "section",
+    { class: "rt-run-block", testid: "unobserved" },
+    h("h2", null, "Unobserved", h("span", { class: "rt-faint" }, " not logged, so not known to be fine")),
+    data.unobserved.map(each =>
+      h(
+        "p",
+        { class: "rt-soft" },
+        h("b", null, `${each.what}: `),
+        `without it nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`,
+      ),
+    ),
+  );
 }
 
 function explain(now) {
@@ -207,15 +437,51 @@ function explain(now) {
   if (!open) return replace(side);
   const request = { ...place(now), step: Number(now.step) };
   replace(side, h("div", { class: "rt-loading" }, "Comparing…"));
-  return newestExplanation(call("explain", request), answer => {
-    const { head, findings, beside } = explanation(answer, actions(request, call));
-    replace(side, h("div", { class: "rt-side-head-line" }, h("h2", null, `What changed at step ${number(Number(now.step))}`),
-      h("span", null, button("widen", () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }), { class: "rt-ghost", title: "On a page of its own: other steps, filters, against …", testid: "explain-widen" }), button("close", () => state.set({ explain: null }), { class: "rt-ghost" }))),
-    head, inForce(Number(now.step)), findings, beside);
-  }, error => replace(side, notice("error", "The step could not be explained", error.message)));
+  return newestExplanation(
+    call("explain", request),
+    answer => {
+      const { head, findings, beside } = explanation(answer, actions(request, call));
+      replace(
+        side,
+        h(
+          "div",
+          { class: "rt-side-head-line" },
+          h("h2", null, `What changed at step ${number(Number(now.step))}`),
+          h(
+            "span",
+            null,
+            button(
+              "widen",
+              () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }),
+              {
+                class: "rt-ghost",
+                title: "On a page of its own: other steps, filters, against …",
+                testid: "explain-widen",
+              },
+            ),
+            button("close", () => state.set({ explain: null }), { class: "rt-ghost" }),
+          ),
+        ),
+        head,
+        inForce(Number(now.step)),
+        findings,
+        beside,
+      );
+    },
+    error => replace(side, notice("error", "The step could not be explained", error.message)),
+  );
 }
 
 function inForce(step) {
-  const found = (data?.diagnoses || []).filter(each => each.step !== null && each.step <= step && (each.last === null || each.last >= step));
-  return found.length ? h("section", { testid: "in-force" }, h("h3", null, "Diagnosed at this step"), found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence)))) : null;
+  const found = (data?.diagnoses || []).filter(
+    each => each.step !== null && each.step <= step && (each.last === null || each.last >= step),
+  );
+  return found.length
+    ? h(
+        "section",
+        { testid: "in-force" },
+        h("h3", null, "Diagnosed at this step"),
+        found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
+      )
+    : null;
 }

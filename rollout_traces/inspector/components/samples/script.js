@@ -28,22 +28,49 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
   const said = flag => [flag, ...(explains[flag] || []).map(child => `\u2514 ${child}`)].join("\n");
   const ranked = [...flags].sort((a, b) => RANK.indexOf(severities[a]) - RANK.indexOf(severities[b]));
   return [
-    ranked.slice(0, limit).map(flag => h("span", { class: `rt-chip rt-flag-chip rt-chip-${severities[flag] || "info"}`, title: flags.map(said).join("\n") }, flag.replaceAll("_", " "), explains[flag]?.length ? ` +${explains[flag].length}` : "")),
-    flags.length > limit ? h("span", { class: "rt-chip rt-more-flags", title: ranked.slice(limit).map(said).join("\n") }, `+${flags.length - limit}`) : null,
+    ranked
+      .slice(0, limit)
+      .map(flag =>
+        h(
+          "span",
+          { class: `rt-chip rt-flag-chip rt-chip-${severities[flag] || "info"}`, title: flags.map(said).join("\n") },
+          flag.replaceAll("_", " "),
+          explains[flag]?.length ? ` +${explains[flag].length}` : "",
+        ),
+      ),
+    flags.length > limit
+      ? h(
+          "span",
+          { class: "rt-chip rt-more-flags", title: ranked.slice(limit).map(said).join("\n") },
+          `+${flags.length - limit}`,
+        )
+      : null,
   ];
 }
 
 // Flags that are a property of the run, without a colour.
 function usualChip(flags) {
   if (!flags.length) return null;
-  return h("span", { class: "rt-chip rt-flag-chip", testid: "usual-chip", title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` }, flags[0].replaceAll("_", " "), flags.length > 1 ? ` +${flags.length - 1}` : "");
+  return h(
+    "span",
+    {
+      class: "rt-chip rt-flag-chip",
+      testid: "usual-chip",
+      title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}`,
+    },
+    flags[0].replaceAll("_", " "),
+    flags.length > 1 ? ` +${flags.length - 1}` : "",
+  );
 }
 
 export function dots(rewards, range) {
   const shown = rewards.slice(0, 64);
-  return h("div", { class: "rt-dots", title: rewards.map(r => number(r.reward)).join("  ") },
+  return h(
+    "div",
+    { class: "rt-dots", title: rewards.map(r => number(r.reward)).join("  ") },
     shown.map(r => h("i", { class: r.traced ? "" : "rt-untraced", style: { "--dot": rewardColour(r.reward, range) } })),
-    rewards.length > shown.length ? h("span", { class: "rt-faint" }, ` +${rewards.length - shown.length}`) : null);
+    rewards.length > shown.length ? h("span", { class: "rt-faint" }, ` +${rewards.length - shown.length}`) : null,
+  );
 }
 
 // Where what was searched for was found, and the words around it.
@@ -54,45 +81,138 @@ function snippet(words, text) {
 }
 
 export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup }) {
-  const where = [showStep ? `step ${number(card.step)}` : null, inGroup || card.group === null ? null : `g${number(card.group)}`, card.sample === null ? null : `#${number(card.sample)}`].filter(Boolean).join(" · ");
-  return h("button", {
-    type: "button", class: "rt-sample" + (selected ? " rt-selected" : "") + (card.discard_reason ? " rt-discarded" : ""),
-    testid: "sample-card", dataset: { id: card.id }, "aria-current": selected ? "true" : null, onclick: () => open(card),
-  },
-  h("span", { class: "rt-sample-reward", style: { "--dot": rewardColour(card.reward, range) } }, number(card.reward, 3)),
-  h("span", { class: "rt-sample-body" },
-    h("span", { class: "rt-sample-words rt-ellipsis" }, firstWords(card.words || "") || h("em", { class: "rt-faint" }, "no text")),
-    card.snippet ? snippet(firstWords(card.snippet, 240), text) : null,
-    h("span", { class: "rt-sample-facts" },
-      where ? h("span", null, where) : null,
-      card.advantage === null ? null : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
-      card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
-      card.staleness_max ? h("span", { title: "staleness: version being trained minus the oldest version" }, "stale ", number(card.staleness_max)) : null,
-      card.discard_reason && !inGroup ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")) : null,
-      lateChips(card.late, card.superseded),
-      (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
-      flagChips(card.flags, severities, 1, card.explains))));
+  const where = [
+    showStep ? `step ${number(card.step)}` : null,
+    inGroup || card.group === null ? null : `g${number(card.group)}`,
+    card.sample === null ? null : `#${number(card.sample)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "rt-sample" + (selected ? " rt-selected" : "") + (card.discard_reason ? " rt-discarded" : ""),
+      testid: "sample-card",
+      dataset: { id: card.id },
+      "aria-current": selected ? "true" : null,
+      onclick: () => open(card),
+    },
+    h(
+      "span",
+      { class: "rt-sample-reward", style: { "--dot": rewardColour(card.reward, range) } },
+      number(card.reward, 3),
+    ),
+    h(
+      "span",
+      { class: "rt-sample-body" },
+      h(
+        "span",
+        { class: "rt-sample-words rt-ellipsis" },
+        firstWords(card.words || "") || h("em", { class: "rt-faint" }, "no text"),
+      ),
+      card.snippet ? snippet(firstWords(card.snippet, 240), text) : null,
+      h(
+        "span",
+        { class: "rt-sample-facts" },
+        where ? h("span", null, where) : null,
+        card.advantage === null
+          ? null
+          : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
+        card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
+        card.staleness_max
+          ? h(
+              "span",
+              { title: "staleness: version being trained minus the oldest version" },
+              "stale ",
+              number(card.staleness_max),
+            )
+          : null,
+        card.discard_reason && !inGroup
+          ? h(
+              "span",
+              { class: "rt-chip", title: "not trained on" },
+              inert(String(card.discard_reason)).replaceAll("_", " "),
+            )
+          : null,
+        lateChips(card.late, card.superseded),
+        (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
+        flagChips(card.flags, severities, 1, card.explains),
+      ),
+    ),
+  );
 }
 
 function groupCard(group, options) {
   const { range } = options;
   const lone = group.group === null;
   const usual = group.usual_flags || [];
-  const tied = group.tied && !lone ? h("span", { class: usual.includes("tied_group") ? "rt-chip" : "rt-chip rt-chip-warn", title: "All rewards are equal: this group teaches nothing" }, group.tied_why ? `tied, ${group.tied_why}` : "tied") : null;
+  const tied =
+    group.tied && !lone
+      ? h(
+          "span",
+          {
+            class: usual.includes("tied_group") ? "rt-chip" : "rt-chip rt-chip-warn",
+            title: "All rewards are equal: this group teaches nothing",
+          },
+          group.tied_why ? `tied, ${group.tied_why}` : "tied",
+        )
+      : null;
   const reasons = new Set(group.samples.map(card => card.discard_reason));
-  const discarded = reasons.size === 1 && [...reasons][0] ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " ")) : null;
-  const zero = group.zero_advantage && !group.tied && !lone ? h("span", { class: "rt-chip rt-chip-warn", title: "Every advantage is zero" }, "zero advantage") : null;
-  return h("section", { class: "rt-group", testid: "group-card", dataset: { group: String(group.group) } },
-    h("header", { class: "rt-group-head", title: firstWords(group.prompt || "", 600) },
-      h("div", { class: "rt-group-line" },
-        group.group === null || !options.openGroup ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
-          : h("button", { type: "button", class: "rt-group-open", title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) }, `Group ${number(group.group)}`),
-        group.mean === null || lone ? null : h("span", { class: "rt-soft", title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
-        tied, zero, discarded, flagChips(group.flags || [], options.severities), usualChip(usual.filter(flag => flag !== "tied_group")),
-        h("span", { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" }, `${group.samples.length}/${group.n}`)),
+  const discarded =
+    reasons.size === 1 && [...reasons][0]
+      ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " "))
+      : null;
+  const zero =
+    group.zero_advantage && !group.tied && !lone
+      ? h("span", { class: "rt-chip rt-chip-warn", title: "Every advantage is zero" }, "zero advantage")
+      : null;
+  return h(
+    "section",
+    { class: "rt-group", testid: "group-card", dataset: { group: String(group.group) } },
+    h(
+      "header",
+      { class: "rt-group-head", title: firstWords(group.prompt || "", 600) },
+      h(
+        "div",
+        { class: "rt-group-line" },
+        group.group === null || !options.openGroup
+          ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
+          : h(
+              "button",
+              {
+                type: "button",
+                class: "rt-group-open",
+                title: "The whole group at a glance (5)",
+                onclick: () => options.openGroup(group.group),
+              },
+              `Group ${number(group.group)}`,
+            ),
+        group.mean === null || lone
+          ? null
+          : h(
+              "span",
+              { class: "rt-soft", title: "mean reward of all rollouts of the group" },
+              `mean ${number(group.mean, 3)}`,
+            ),
+        tied,
+        zero,
+        discarded,
+        flagChips(group.flags || [], options.severities),
+        usualChip(usual.filter(flag => flag !== "tied_group")),
+        h(
+          "span",
+          { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" },
+          `${group.samples.length}/${group.n}`,
+        ),
+      ),
       group.prompt && !lone ? h("div", { class: "rt-group-prompt rt-ellipsis" }, firstWords(group.prompt)) : null,
-      group.rewards.length && !lone ? dots(group.rewards, range) : null),
-    group.samples.map(card => sampleCard(card, { ...options, inGroup: true, selected: card.id === options.selectedId })));
+      group.rewards.length && !lone ? dots(group.rewards, range) : null,
+    ),
+    group.samples.map(card =>
+      sampleCard(card, { ...options, inGroup: true, selected: card.id === options.selectedId }),
+    ),
+  );
 }
 
 export function drawSamples(root, data, options) {
@@ -102,22 +222,57 @@ export function drawSamples(root, data, options) {
     replace(root, emptyList(data, options));
     return;
   }
-  if (data.groups) replace(root, data.groups.map(group => groupCard(group, all)));
+  if (data.groups)
+    replace(
+      root,
+      data.groups.map(group => groupCard(group, all)),
+    );
   else {
-    replace(root, data.samples.map(card => sampleCard(card, { ...all, selected: card.id === options.selectedId })),
-      data.next ? h("button", { type: "button", class: "rt-button rt-more", onclick: () => options.more(data.next) }, `more of ${plural(data.n_matched, "rollout")}`) : null);
+    replace(
+      root,
+      data.samples.map(card => sampleCard(card, { ...all, selected: card.id === options.selectedId })),
+      data.next
+        ? h(
+            "button",
+            { type: "button", class: "rt-button rt-more", onclick: () => options.more(data.next) },
+            `more of ${plural(data.n_matched, "rollout")}`,
+          )
+        : null,
+    );
   }
   root.scrollTop = keep;
 }
 
 function emptyList(data, options) {
   if (options.filtered) {
-    return h("div", { class: "rt-empty" }, h("b", null, "Nothing matches."),
-      h("p", null, data.n_traced ? `${plural(data.n_traced, "rollout")} of this step are kept; the filter leaves none of them.` : "No rollout of this step was kept as a trace."),
-      options.scope === "all" ? null : h("button", { type: "button", class: "rt-button", onclick: options.widen }, "search all steps"));
+    return h(
+      "div",
+      { class: "rt-empty" },
+      h("b", null, "Nothing matches."),
+      h(
+        "p",
+        null,
+        data.n_traced
+          ? `${plural(data.n_traced, "rollout")} of this step are kept; the filter leaves none of them.`
+          : "No rollout of this step was kept as a trace.",
+      ),
+      options.scope === "all"
+        ? null
+        : h("button", { type: "button", class: "rt-button", onclick: options.widen }, "search all steps"),
+    );
   }
-  return h("div", { class: "rt-empty" }, h("b", null, "No rollout kept at this step."),
-    h("p", null, data.n_rows ? `${plural(data.n_rows, "rollout")} were logged to the ledger; the cap left none of them as a trace. Explore lists them all.` : "Nothing was logged here. Pick another step."));
+  return h(
+    "div",
+    { class: "rt-empty" },
+    h("b", null, "No rollout kept at this step."),
+    h(
+      "p",
+      null,
+      data.n_rows
+        ? `${plural(data.n_rows, "rollout")} were logged to the ledger; the cap left none of them as a trace. Explore lists them all.`
+        : "Nothing was logged here. Pick another step.",
+    ),
+  );
 }
 
 export function mark(root, id) {

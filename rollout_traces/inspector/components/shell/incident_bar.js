@@ -20,11 +20,31 @@ const isQuiet = each => each.muted || each.acknowledged !== null;
 export function updateIncidents(root, call, now, again = false) {
   const node = root.querySelector(".rt-incidents");
   const wanted = JSON.stringify(place(now));
-  if (!now.project || !now.run || now.page === "projects") { asked = ""; listed = []; draw(node, call); return; }
+  if (!now.project || !now.run || now.page === "projects") {
+    asked = "";
+    listed = [];
+    draw(node, call);
+    return;
+  }
   if (wanted === asked && !again) return;
-  if (wanted !== asked) { at = 0; all = false; setUsual({}); }
+  if (wanted !== asked) {
+    at = 0;
+    all = false;
+    setUsual({});
+  }
   asked = wanted;
-  newest(call("incident_bar", place(now)), answer => { listed = answer.incidents; setUsual(answer.usual); draw(node, call); }, () => { listed = []; draw(node, call); });
+  newest(
+    call("incident_bar", place(now)),
+    answer => {
+      listed = answer.incidents;
+      setUsual(answer.usual);
+      draw(node, call);
+    },
+    () => {
+      listed = [];
+      draw(node, call);
+    },
+  );
 }
 
 function draw(node, call) {
@@ -33,23 +53,94 @@ function draw(node, call) {
   node.hidden = !shown.length;
   document.documentElement.style.setProperty("--rt-bar", node.hidden ? "0px" : "30px");
   const aside = node.parentElement.querySelector(".rt-top .rt-aside");
-  replace(aside, quiet && node.hidden ? button(`${plural(quiet, "incident")} put aside`, () => { all = true; draw(node, call); }, { class: "rt-ghost", title: "Muted or acknowledged", testid: "incidents-aside" }) : "");
-  if (node.hidden) { replace(node); return; }
+  replace(
+    aside,
+    quiet && node.hidden
+      ? button(
+          `${plural(quiet, "incident")} put aside`,
+          () => {
+            all = true;
+            draw(node, call);
+          },
+          { class: "rt-ghost", title: "Muted or acknowledged", testid: "incidents-aside" },
+        )
+      : "",
+  );
+  if (node.hidden) {
+    replace(node);
+    return;
+  }
   at = Math.min(at, Math.max(shown.length - 1, 0));
   const one = shown[at];
-  const say = what => newest(call("mark_incident", { ...place(state.get()), incident: one.name, what }), answer => { listed = answer.incidents; draw(node, call); }, error => { node.title = error.message; });
-  const walk = by => { at = (at + by + shown.length) % shown.length; draw(node, call); };
-  replace(node,
+  const say = what =>
+    newest(
+      call("mark_incident", { ...place(state.get()), incident: one.name, what }),
+      answer => {
+        listed = answer.incidents;
+        draw(node, call);
+      },
+      error => {
+        node.title = error.message;
+      },
+    );
+  const walk = by => {
+    at = (at + by + shown.length) % shown.length;
+    draw(node, call);
+  };
+  replace(
+    node,
     h("b", { class: `rt-chip rt-chip-${one.severity}`, testid: "bar-signal" }, one.signal.replaceAll("_", " ")),
-    one.children.length ? h("span", { class: "rt-nowrap rt-soft", title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" }, `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`) : null,
+    one.children.length
+      ? h(
+          "span",
+          { class: "rt-nowrap rt-soft", title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" },
+          `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`,
+        )
+      : null,
     h("span", { class: "rt-nowrap" }, `since step ${number(one.opened)}`),
     one.part ? h("span", { class: "rt-ellipsis" }, inert(one.part)) : null,
     h("span", { class: "rt-ellipsis rt-soft rt-bar-sentence", title: inert(one.sentence) }, inert(one.sentence)),
-    shown.length > 1 ? h("span", { class: "rt-nowrap" }, button("‹", () => walk(-1), { class: "rt-ghost", "aria-label": "Incident before" }), `${at + 1} of ${shown.length}`, button("›", () => walk(1), { class: "rt-ghost", "aria-label": "Next incident", testid: "bar-next" })) : null,
-    button("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), { class: "rt-ghost", title: one.where, testid: "bar-rollouts" }),
-    one.acknowledged === null ? button("acknowledge", () => say("acknowledge"), { class: "rt-ghost", title: "Seen: not shown again unless another one of it begins", testid: "bar-acknowledge" })
-      : button("recall", () => say("recall"), { class: "rt-ghost", title: `acknowledged ${one.acknowledged}`, testid: "bar-recall" }),
-    one.muted ? button("unmute", () => say("unmute"), { class: "rt-ghost", testid: "bar-unmute" })
-      : button("mute", () => say("mute"), { class: "rt-ghost", title: "Never shown here for this series and part, also when it comes again", testid: "bar-mute" }),
-    quiet ? button(all ? "hide them" : `${quiet} put aside`, () => { all = !all; draw(node, call); }, { class: "rt-ghost", testid: "bar-all" }) : null);
+    shown.length > 1
+      ? h(
+          "span",
+          { class: "rt-nowrap" },
+          button("‹", () => walk(-1), { class: "rt-ghost", "aria-label": "Incident before" }),
+          `${at + 1} of ${shown.length}`,
+          button("›", () => walk(1), { class: "rt-ghost", "aria-label": "Next incident", testid: "bar-next" }),
+        )
+      : null,
+    button("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), {
+      class: "rt-ghost",
+      title: one.where,
+      testid: "bar-rollouts",
+    }),
+    one.acknowledged === null
+      ? button("acknowledge", () => say("acknowledge"), {
+          class: "rt-ghost",
+          title: "Seen: not shown again unless another one of it begins",
+          testid: "bar-acknowledge",
+        })
+      : button("recall", () => say("recall"), {
+          class: "rt-ghost",
+          title: `acknowledged ${one.acknowledged}`,
+          testid: "bar-recall",
+        }),
+    one.muted
+      ? button("unmute", () => say("unmute"), { class: "rt-ghost", testid: "bar-unmute" })
+      : button("mute", () => say("mute"), {
+          class: "rt-ghost",
+          title: "Never shown here for this series and part, also when it comes again",
+          testid: "bar-mute",
+        }),
+    quiet
+      ? button(
+          all ? "hide them" : `${quiet} put aside`,
+          () => {
+            all = !all;
+            draw(node, call);
+          },
+          { class: "rt-ghost", testid: "bar-all" },
+        )
+      : null,
+  );
 }

@@ -54,7 +54,9 @@ async function refresh(changed) {
   const now = state.get();
   if (loadedProject === undefined || loadedProject !== (now.project || null)) {
     let ahead;
-    onceReady(now.page || opens(now), page => { ahead = page.askAhead?.(now); });
+    onceReady(now.page || opens(now), page => {
+      ahead = page.askAhead?.(now);
+    });
     if (!(await loadCatalog(now.project))) return;
     drawTools();
     root.querySelector(".rt-live").dataset.state = "idle";
@@ -100,7 +102,12 @@ function drawIndexing(project, [done, total]) {
     node = h("div", { class: "rt-indexing", role: "status", testid: "indexing" });
     root.append(node);
   }
-  replace(node, h("b", null, `Indexing ${project}`), h("progress", { max: Math.max(total, 1), value: done }), h("span", { class: "rt-faint" }, total ? `${number(done)} of ${plural(total, "trace")}, once` : "…"));
+  replace(
+    node,
+    h("b", null, `Indexing ${project}`),
+    h("progress", { max: Math.max(total, 1), value: done }),
+    h("span", { class: "rt-faint" }, total ? `${number(done)} of ${plural(total, "trace")}, once` : "…"),
+  );
 }
 
 // Fills in what the address leaves open; true when that changed it.
@@ -108,7 +115,8 @@ function fillDefaults() {
   const now = state.get();
   const patch = {};
   if (catalog.error) Object.assign(patch, { project: null, page: "projects" });
-  else if (!now.project && catalog.projects.length === 1 && now.page !== "projects") patch.project = catalog.projects[0].name;
+  else if (!now.project && catalog.projects.length === 1 && now.page !== "projects")
+    patch.project = catalog.projects[0].name;
   else if (!now.project) patch.page = "projects";
   else {
     const run = catalog.runs.find(each => each.name === now.run) || (!now.run && catalog.runs[0]);
@@ -124,7 +132,9 @@ function fillDefaults() {
 
 // A run opened without a place in it opens on its overview.
 function opens(now) {
-  return ["step", "group", "id", "where", "text", "sort", "follow"].some(key => now[key] !== undefined) ? "rollouts" : "run";
+  return ["step", "group", "id", "where", "text", "sort", "follow"].some(key => now[key] !== undefined)
+    ? "rollouts"
+    : "run";
 }
 
 async function showPage() {
@@ -146,8 +156,17 @@ async function showPage() {
 }
 
 function picker(label, value, options, choose, testid) {
-  return h("select", { class: "rt-select", "aria-label": label, title: `${label}: ${value || ""}`, "data-testid": testid, onchange: event => choose(event.target.value) },
-    options.map(option => h("option", { value: option.value, selected: option.value === value }, option.label)));
+  return h(
+    "select",
+    {
+      class: "rt-select",
+      "aria-label": label,
+      title: `${label}: ${value || ""}`,
+      "data-testid": testid,
+      onchange: event => choose(event.target.value),
+    },
+    options.map(option => h("option", { value: option.value, selected: option.value === value }, option.label)),
+  );
 }
 
 function drawPickers() {
@@ -158,10 +177,40 @@ function drawPickers() {
   drawNote(run);
   if (!inProject) return replace(slot);
   const slash = () => h("span", { class: "rt-slash" }, "/");
-  return replace(slot,
-    picker("Project", now.project, catalog.projects.map(p => ({ value: p.name, label: p.name })), value => state.set({ project: value }), "project-select"),
-    catalog.runs.length ? [slash(), picker("Run", now.run, catalog.runs.map(r => ({ value: r.name, label: r.label })), value => state.set({ run: value }), "run-select")] : null,
-    run && run.splits.length ? [slash(), picker("Split", now.split, run.splits.map(s => ({ value: s.name, label: s.name })), value => state.set({ split: value }), "split-select")] : null);
+  return replace(
+    slot,
+    picker(
+      "Project",
+      now.project,
+      catalog.projects.map(p => ({ value: p.name, label: p.name })),
+      value => state.set({ project: value }),
+      "project-select",
+    ),
+    catalog.runs.length
+      ? [
+          slash(),
+          picker(
+            "Run",
+            now.run,
+            catalog.runs.map(r => ({ value: r.name, label: r.label })),
+            value => state.set({ run: value }),
+            "run-select",
+          ),
+        ]
+      : null,
+    run && run.splits.length
+      ? [
+          slash(),
+          picker(
+            "Split",
+            now.split,
+            run.splits.map(s => ({ value: s.name, label: s.name })),
+            value => state.set({ split: value }),
+            "split-select",
+          ),
+        ]
+      : null,
+  );
 }
 
 // What holds for every page of a run: its ids were encoded again, its population is unknown.
@@ -174,10 +223,23 @@ function drawNote(run) {
 function drawTabs() {
   const now = state.get();
   const without = [...(runOf(now)?.without || []), "projects"].filter(name => name !== now.page);
-  const tabs = !now.project ? [] : settings.pages.filter(page => !without.includes(page.name)).map(page => h("a", {
-    href: state.href({ page: page.name }), title: `${page.title} (${page.key})`, "data-testid": `tab-${page.name}`,
-    "aria-current": page.name === now.page ? "page" : null, onclick: follow,
-  }, page.title));
+  const tabs = !now.project
+    ? []
+    : settings.pages
+        .filter(page => !without.includes(page.name))
+        .map(page =>
+          h(
+            "a",
+            {
+              href: state.href({ page: page.name }),
+              title: `${page.title} (${page.key})`,
+              "data-testid": `tab-${page.name}`,
+              "aria-current": page.name === now.page ? "page" : null,
+              onclick: follow,
+            },
+            page.title,
+          ),
+        );
   const bar = root.querySelector(".rt-tabs");
   replace(bar, tabs);
   requestAnimationFrame(() => showCurrent(bar));
@@ -190,11 +252,47 @@ function showCurrent(bar) {
 }
 
 function drawTools() {
-  replace(root.querySelector(".rt-top-tools"),
-    session.dashboard && h("a", { class: "rt-ghost rt-wide-only", href: trackioAddress(), target: "_blank", rel: "noopener", title: "Trackio's own dashboard, on this project", testid: "trackio-link" }, "Trackio"),
-    button("agent", () => { mayMove = !mayMove; drawTools(); }, { class: "rt-ghost rt-wide-only", "aria-pressed": String(mayMove), title: "An agent may move this page (rollout-traces mcp --inspector)", testid: "may-move" }),
-    button("◐", toggleTheme, { class: "rt-ghost", title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
-    button("?", showHelp, { class: "rt-ghost", title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }));
+  replace(
+    root.querySelector(".rt-top-tools"),
+    session.dashboard &&
+      h(
+        "a",
+        {
+          class: "rt-ghost rt-wide-only",
+          href: trackioAddress(),
+          target: "_blank",
+          rel: "noopener",
+          title: "Trackio's own dashboard, on this project",
+          testid: "trackio-link",
+        },
+        "Trackio",
+      ),
+    button(
+      "agent",
+      () => {
+        mayMove = !mayMove;
+        drawTools();
+      },
+      {
+        class: "rt-ghost rt-wide-only",
+        "aria-pressed": String(mayMove),
+        title: "An agent may move this page (rollout-traces mcp --inspector)",
+        testid: "may-move",
+      },
+    ),
+    button("◐", toggleTheme, {
+      class: "rt-ghost",
+      title: "Light or dark (t)",
+      "aria-label": "Light or dark",
+      testid: "theme",
+    }),
+    button("?", showHelp, {
+      class: "rt-ghost",
+      title: "Keyboard (?)",
+      "aria-label": "Keyboard help",
+      testid: "help-button",
+    }),
+  );
 }
 
 function trackioAddress() {
@@ -204,7 +302,8 @@ function trackioAddress() {
 
 function shortcuts() {
   for (const page of settings.pages) {
-    if (page.key) shortcut(page.key, page.title, () => state.get().project && state.set({ page: page.name }), { section: "Pages" });
+    if (page.key)
+      shortcut(page.key, page.title, () => state.get().project && state.set({ page: page.name }), { section: "Pages" });
   }
 }
 
@@ -234,7 +333,8 @@ async function pulse() {
       }
       live.dataset.state = "live";
       live.dataset.since = Date.now();
-    } else if (live.dataset.state === "offline" || Date.now() - Number(live.dataset.since || 0) > 15000) live.dataset.state = "idle";
+    } else if (live.dataset.state === "offline" || Date.now() - Number(live.dataset.since || 0) > 15000)
+      live.dataset.state = "idle";
     drawLive();
   } catch (error) {
     offline(error);
@@ -247,7 +347,12 @@ function drawLive() {
   if (live.dataset.state === "offline") return;
   if (!now.project) return replace(live);
   const split = splitOf(now);
-  return replace(live, h("i"), live.dataset.state === "live" ? "live" : "up to date", split ? ` · ${plural(split.steps.length, "step")}, ${plural(split.n_traced, "rollout")} kept in this split` : "");
+  return replace(
+    live,
+    h("i"),
+    live.dataset.state === "live" ? "live" : "up to date",
+    split ? ` · ${plural(split.steps.length, "step")}, ${plural(split.n_traced, "rollout")} kept in this split` : "",
+  );
 }
 
 function offline(error) {

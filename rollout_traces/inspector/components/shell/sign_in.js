@@ -13,18 +13,44 @@ const SEEN = {
 export function signedIn(root, why) {
   return new Promise(resolve => {
     const said = h("p", { role: "status" }, SEEN[why]);
-    const token = h("input", { class: "rt-input", type: "password", autocomplete: "off", "aria-label": "Token", required: true });
+    const token = h("input", {
+      class: "rt-input",
+      type: "password",
+      autocomplete: "off",
+      "aria-label": "Token",
+      required: true,
+    });
     const ask = async event => {
       event.preventDefault();
       if (!(await signIn(token.value))) return replace(said, SEEN.wrong.replace("in this address", "given"));
       panel.remove();
       return resolve();
     };
-    const panel = h("div", { class: "rt-sign-in", testid: "sign-in" },
-      h("h1", null, "This inspector asks for its token"), said,
-      h("p", null, "Open the address that ", h("code", null, "rollout-traces show"), " printed when it started: it ends in ", h("code", null, "#access_token=…"), ". Or put the token in here:"),
+    const panel = h(
+      "div",
+      { class: "rt-sign-in", testid: "sign-in" },
+      h("h1", null, "This inspector asks for its token"),
+      said,
+      h(
+        "p",
+        null,
+        "Open the address that ",
+        h("code", null, "rollout-traces show"),
+        " printed when it started: it ends in ",
+        h("code", null, "#access_token=…"),
+        ". Or put the token in here:",
+      ),
       h("form", { onsubmit: ask }, token, " ", h("button", { type: "submit", class: "rt-button" }, "Open")),
-      h("p", null, "On a server that was started for you, it is your token of ", h("code", null, "ROLLOUT_TRACES_TOKENS"), ", or ", h("code", null, "ROLLOUT_TRACES_TOKEN"), "; ask whoever started it."));
+      h(
+        "p",
+        null,
+        "On a server that was started for you, it is your token of ",
+        h("code", null, "ROLLOUT_TRACES_TOKENS"),
+        ", or ",
+        h("code", null, "ROLLOUT_TRACES_TOKEN"),
+        "; ask whoever started it.",
+      ),
+    );
     root.append(panel);
     token.focus();
   });

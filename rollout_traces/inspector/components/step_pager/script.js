@@ -30,25 +30,47 @@ export function toggleFollow() {
 export function drawStepPager(root, now) {
   const steps = splitOf(now)?.steps || [];
   const at = steps.indexOf(Number(now.step));
-  const arrow = (label, by, title, testid) => button(label, () => move(by), {
-    title, "aria-label": title, testid, disabled: !steps.length || (by < 0 ? at <= 0 : at >= steps.length - 1),
-  });
+  const arrow = (label, by, title, testid) =>
+    button(label, () => move(by), {
+      title,
+      "aria-label": title,
+      testid,
+      disabled: !steps.length || (by < 0 ? at <= 0 : at >= steps.length - 1),
+    });
   const input = h("input", {
-    class: "rt-input rt-step-number", inputmode: "numeric", "aria-label": "Step", value: now.step ?? "", testid: "step-input",
+    class: "rt-input rt-step-number",
+    inputmode: "numeric",
+    "aria-label": "Step",
+    value: now.step ?? "",
+    testid: "step-input",
     onfocus: event => event.target.select(),
     onkeydown: event => {
       if (event.key !== "Enter") return;
       const wanted = parseInt(event.target.value, 10);
-      if (Number.isFinite(wanted)) { event.target.blur(); goTo(wanted); }
-      else event.target.value = state.get().step ?? "";
+      if (Number.isFinite(wanted)) {
+        event.target.blur();
+        goTo(wanted);
+      } else event.target.value = state.get().step ?? "";
     },
-    onblur: event => { event.target.value = state.get().step ?? ""; },
+    onblur: event => {
+      event.target.value = state.get().step ?? "";
+    },
   });
   if (root.contains(document.activeElement) && document.activeElement.matches(".rt-step-number")) return;
-  replace(root,
+  replace(
+    root,
     h("span", { class: "rt-step-word" }, "Step"),
-    arrow("«", -1e9, "First step ({)", "step-first"), arrow("‹", -1, "Previous step ([)", "step-previous"), input,
-    arrow("›", 1, "Next step (])", "step-next"), arrow("»", 1e9, "Last step (})", "step-last"),
+    arrow("«", -1e9, "First step ({)", "step-first"),
+    arrow("‹", -1, "Previous step ([)", "step-previous"),
+    input,
+    arrow("›", 1, "Next step (])", "step-next"),
+    arrow("»", 1e9, "Last step (})", "step-last"),
     h("span", { class: "rt-faint rt-nowrap" }, steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
-    button("follow", toggleFollow, { class: "rt-ghost rt-follow", "aria-pressed": String(Boolean(now.follow)), title: "Follow the latest step of a live run (l)", testid: "follow" }));
+    button("follow", toggleFollow, {
+      class: "rt-ghost rt-follow",
+      "aria-pressed": String(Boolean(now.follow)),
+      title: "Follow the latest step of a live run (l)",
+      testid: "follow",
+    }),
+  );
 }

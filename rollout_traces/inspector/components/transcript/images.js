@@ -19,7 +19,10 @@ export function figure(rollout, number, fetched) {
   new IntersectionObserver((entries, observer) => {
     if (!entries.some(entry => entry.isIntersecting)) return;
     observer.disconnect();
-    fetched(number).then(image => node.prepend(picture(image, number)), error => replace(caption, `image ${number + 1}: ${inert(error.message)}`));
+    fetched(number).then(
+      image => node.prepend(picture(image, number)),
+      error => replace(caption, `image ${number + 1}: ${inert(error.message)}`),
+    );
   }).observe(node);
   return node;
 }
@@ -28,10 +31,19 @@ function picture(image, number) {
   const source = `data:${image.type};base64,${image.data}`;
   const drawn = alt => h("img", { src: source, alt, decoding: "async" });
   const enlarge = () => {
-    const dialog = h("dialog", { class: "rt-dialog rt-image-large" }, h("button", { type: "button", class: "rt-ghost", onclick: () => dialog.close() }, "close"), drawn(`image ${number + 1}`));
+    const dialog = h(
+      "dialog",
+      { class: "rt-dialog rt-image-large" },
+      h("button", { type: "button", class: "rt-ghost", onclick: () => dialog.close() }, "close"),
+      drawn(`image ${number + 1}`),
+    );
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
     dialog.showModal();
   };
-  return h("button", { type: "button", class: "rt-image-open", title: "Enlarge", onclick: enlarge }, drawn(`image ${number + 1} of the rollout`));
+  return h(
+    "button",
+    { type: "button", class: "rt-image-open", title: "Enlarge", onclick: enlarge },
+    drawn(`image ${number + 1} of the rollout`),
+  );
 }

@@ -14,8 +14,18 @@ export function readingKeys(page, scroller, view, change) {
   shortcut("A", "Previous turn of the assistant", () => view()?.stepTurn("assistant", -1), turns);
   shortcut("b", "Next turn with an error or a warning", () => view()?.stepTurn("odd", 1), turns);
   shortcut("B", "Previous turn with an error or a warning", () => view()?.stepTurn("odd", -1), turns);
-  shortcut("v", "Read or tokens", () => view() && change(view().mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }), tokens);
-  shortcut("m", "Markdown and formulas, or plain text", () => view() && change({ rendered: !view().look.rendered }), tokens);
+  shortcut(
+    "v",
+    "Read or tokens",
+    () => view() && change(view().mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }),
+    tokens,
+  );
+  shortcut(
+    "m",
+    "Markdown and formulas, or plain text",
+    () => view() && change({ rendered: !view().look.rendered }),
+    tokens,
+  );
   shortcut("o", "Next overlay", () => cycle(view(), 1, change), tokens);
   shortcut("O", "Previous overlay", () => cycle(view(), -1, change), tokens);
   shortcut("e", "Next extreme of the overlay, or flagged token", () => view()?.jump(1), tokens);

@@ -11,14 +11,20 @@ const MOST = 400;
 export function marksOf(rollout) {
   return rollout.turns.map((turn, index) => {
     const flags = rollout.flags.filter(flag => flag.turn === index);
-    return { severity: worst(flags), calls: turn.tool_calls.length, failed: flags.some(flag => flag.severity === "error" || flag.name.startsWith("tool_")) || turn.tool_calls.some(call => !call.parsed) };
+    return {
+      severity: worst(flags),
+      calls: turn.tool_calls.length,
+      failed:
+        flags.some(flag => flag.severity === "error" || flag.name.startsWith("tool_")) ||
+        turn.tool_calls.some(call => !call.parsed),
+    };
   });
 }
 
 // The next turn of a kind in a direction, around the end; -1 where there is none. kind(turn, mark) says which.
 export function nextTurn(turns, marks, from, by, kind) {
   for (let count = 1; count <= turns.length; count++) {
-    const at = ((from + by * count) % turns.length + turns.length) % turns.length;
+    const at = (((from + by * count) % turns.length) + turns.length) % turns.length;
     if (kind(turns[at], marks[at])) return at;
   }
   return -1;
@@ -31,12 +37,28 @@ export class Outline {
     const length = turn => Math.sqrt(1 + (turn.n_tokens ?? turn.content.length / 4));
     this.parts = rollout.turns.slice(0, MOST).map((turn, index) => {
       const mark = this.marks[index];
-      const said = [turn.role, turn.name, turn.n_tokens === null ? null : plural(turn.n_tokens, "token"), mark.calls ? plural(mark.calls, "tool call") : null, ...rollout.flags.filter(flag => flag.turn === index).map(flag => flag.name.replaceAll("_", " "))].filter(Boolean);
+      const said = [
+        turn.role,
+        turn.name,
+        turn.n_tokens === null ? null : plural(turn.n_tokens, "token"),
+        mark.calls ? plural(mark.calls, "tool call") : null,
+        ...rollout.flags.filter(flag => flag.turn === index).map(flag => flag.name.replaceAll("_", " ")),
+      ].filter(Boolean);
       const words = `turn ${index}: ${inert(said.join(", "))}`;
-      return h("button", {
-        type: "button", class: `rt-role-${turn.role}${mark.severity ? ` rt-marked-${mark.severity}` : ""}`, title: words, "aria-label": words, testid: "outline-turn",
-        dataset: { severity: mark.severity || "" }, style: { "--share": String(length(turn)) }, onclick: () => goTo(index),
-      }, mark.calls ? "\u2692" : "");
+      return h(
+        "button",
+        {
+          type: "button",
+          class: `rt-role-${turn.role}${mark.severity ? ` rt-marked-${mark.severity}` : ""}`,
+          title: words,
+          "aria-label": words,
+          testid: "outline-turn",
+          dataset: { severity: mark.severity || "" },
+          style: { "--share": String(length(turn)) },
+          onclick: () => goTo(index),
+        },
+        mark.calls ? "\u2692" : "",
+      );
     });
     this.root = h("nav", { class: "rt-outline", "aria-label": "Turns", testid: "outline" });
     replace(this.root, this.parts);

@@ -35,12 +35,38 @@ export class TranscriptView {
     this.legendSlot = h("div", { class: "rt-legend-slot" });
     this.turnCards = rollout.turns.map((turn, index) => {
       const raw = () => this.rollout.raw.slice(turn.char_start, turn.char_stop);
-      return new TurnCard({ ...turn, raw }, { rollout, image: options.image, index, tokenText: this.tokenText, mode: () => this.mode(), rendered: () => this.look.rendered, openFlag: flag => this.showFlag(flag) });
+      return new TurnCard(
+        { ...turn, raw },
+        {
+          rollout,
+          image: options.image,
+          index,
+          tokenText: this.tokenText,
+          mode: () => this.mode(),
+          rendered: () => this.look.rendered,
+          openFlag: flag => this.showFlag(flag),
+        },
+      );
     });
-    this.turnsRoot = h("div", { class: "rt-turns" }, this.turnCards.map(card => card.root));
+    this.turnsRoot = h(
+      "div",
+      { class: "rt-turns" },
+      this.turnCards.map(card => card.root),
+    );
     this.outline = new Outline(rollout, index => this.goToTurn(index));
     this.turn = -1;
-    this.root = h("div", { class: "rt-transcript", testid: "transcript" }, h("div", { class: "rt-transcript-bar" }, this.toolbar, rollout.turns.length > 1 ? this.outline.root : null, this.legendSlot), this.turnsRoot);
+    this.root = h(
+      "div",
+      { class: "rt-transcript", testid: "transcript" },
+      h(
+        "div",
+        { class: "rt-transcript-bar" },
+        this.toolbar,
+        rollout.turns.length > 1 ? this.outline.root : null,
+        this.legendSlot,
+      ),
+      this.turnsRoot,
+    );
     this.listen();
     this.drawTools();
   }
@@ -104,23 +130,89 @@ export class TranscriptView {
     const { look } = this;
     const change = patch => this.options.onChange(patch);
     const mode = this.mode();
-    const segment = (key, label, title) => h("button", { type: "button", "aria-pressed": String(mode === key), title, testid: `view-${key}`, onclick: () => change({ view: key === "tokens" ? "tokens" : null, overlay: key === "tokens" ? look.overlay : null }) }, label);
-    const overlaySelect = h("select", { class: "rt-select", "aria-label": "Token overlay", testid: "overlay-select", onchange: event => change({ overlay: event.target.value || null, view: event.target.value ? null : "tokens" }) },
-      h("option", { value: "" }, "no overlay"), this.overlays.map(overlay => h("option", { value: overlay.key, selected: overlay.key === look.overlay }, overlay.label)));
-    replace(this.toolbar,
-      this.tokens ? h("div", { class: "rt-segmented", role: "group", "aria-label": "View" }, segment("read", "Read", "As a person reads it"), segment("tokens", "Tokens", "Token for token, markers included")) : h("span", { class: "rt-faint" }, "no token data in this trace"),
+    const segment = (key, label, title) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(mode === key),
+          title,
+          testid: `view-${key}`,
+          onclick: () =>
+            change({ view: key === "tokens" ? "tokens" : null, overlay: key === "tokens" ? look.overlay : null }),
+        },
+        label,
+      );
+    const overlaySelect = h(
+      "select",
+      {
+        class: "rt-select",
+        "aria-label": "Token overlay",
+        testid: "overlay-select",
+        onchange: event => change({ overlay: event.target.value || null, view: event.target.value ? null : "tokens" }),
+      },
+      h("option", { value: "" }, "no overlay"),
+      this.overlays.map(overlay =>
+        h("option", { value: overlay.key, selected: overlay.key === look.overlay }, overlay.label),
+      ),
+    );
+    replace(
+      this.toolbar,
+      this.tokens
+        ? h(
+            "div",
+            { class: "rt-segmented", role: "group", "aria-label": "View" },
+            segment("read", "Read", "As a person reads it"),
+            segment("tokens", "Tokens", "Token for token, markers included"),
+          )
+        : h("span", { class: "rt-faint" }, "no token data in this trace"),
       this.tokens ? overlaySelect : null,
       mode === "tokens"
-        ? [button("‹", () => this.jump(-1), { title: "Previous extreme or flagged token (E)", "aria-label": "Previous extreme token" }), button("›", () => this.jump(1), { title: "Next extreme or flagged token (e)", "aria-label": "Next extreme token", testid: "next-extreme" }),
-          button("␣↵", () => change({ whitespace: !look.whitespace }), { title: "Show whitespace (w)", "aria-pressed": String(look.whitespace), testid: "whitespace" })]
-        : button("rendered", () => change({ rendered: !look.rendered }), { title: "Markdown and formulas drawn, or as plain text (m)", "aria-pressed": String(look.rendered), testid: "rendered" }),
-      h("span", { class: "rt-transcript-end" },
-        this.tokens && this.options.around ? button("turn table", () => this.toggleTable(), { class: "rt-ghost", "aria-pressed": String(Boolean(this.table)), title: "Each turn in figures (y)", testid: "turn-table-button" }) : null,
-        button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }), button("expand all", () => this.collapseAll(false), { class: "rt-ghost" })));
+        ? [
+            button("‹", () => this.jump(-1), {
+              title: "Previous extreme or flagged token (E)",
+              "aria-label": "Previous extreme token",
+            }),
+            button("›", () => this.jump(1), {
+              title: "Next extreme or flagged token (e)",
+              "aria-label": "Next extreme token",
+              testid: "next-extreme",
+            }),
+            button("␣↵", () => change({ whitespace: !look.whitespace }), {
+              title: "Show whitespace (w)",
+              "aria-pressed": String(look.whitespace),
+              testid: "whitespace",
+            }),
+          ]
+        : button("rendered", () => change({ rendered: !look.rendered }), {
+            title: "Markdown and formulas drawn, or as plain text (m)",
+            "aria-pressed": String(look.rendered),
+            testid: "rendered",
+          }),
+      h(
+        "span",
+        { class: "rt-transcript-end" },
+        this.tokens && this.options.around
+          ? button("turn table", () => this.toggleTable(), {
+              class: "rt-ghost",
+              "aria-pressed": String(Boolean(this.table)),
+              title: "Each turn in figures (y)",
+              testid: "turn-table-button",
+            })
+          : null,
+        button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }),
+        button("expand all", () => this.collapseAll(false), { class: "rt-ghost" }),
+      ),
+    );
     const known = OVERLAYS.find(each => each.key === look.overlay);
-    const why = known ? `This rollout carries nothing for “${known.label}”: its trainer did not hand it over per token.` : `There is no overlay “${look.overlay}”. There are: ${OVERLAYS.map(each => each.key).join(", ")}.`;
+    const why = known
+      ? `This rollout carries nothing for “${known.label}”: its trainer did not hand it over per token.`
+      : `There is no overlay “${look.overlay}”. There are: ${OVERLAYS.map(each => each.key).join(", ")}.`;
     const waits = known && this.overlays.includes(known);
-    const absent = look.overlay && !this.painted ? h("div", { class: "rt-legend" }, waits ? this.failed || "Reading what is around the rollout…" : why) : null;
+    const absent =
+      look.overlay && !this.painted
+        ? h("div", { class: "rt-legend" }, waits ? this.failed || "Reading what is around the rollout…" : why)
+        : null;
     replace(this.legendSlot, mode === "tokens" && this.painted ? legend(this.painted) : absent);
   }
 
@@ -133,7 +225,10 @@ export class TranscriptView {
   }
 
   collapseAll(collapsed) {
-    for (const card of this.turnCards) { card.collapsed = collapsed; card.draw(); }
+    for (const card of this.turnCards) {
+      card.collapsed = collapsed;
+      card.draw();
+    }
   }
 
   listen() {
@@ -144,7 +239,10 @@ export class TranscriptView {
       if (token) timer = setTimeout(() => this.showCard(Number(token.dataset.i), token), 60);
       else hideTokenCard();
     });
-    this.turnsRoot.addEventListener("mouseleave", () => { clearTimeout(timer); hideTokenCard(); });
+    this.turnsRoot.addEventListener("mouseleave", () => {
+      clearTimeout(timer);
+      hideTokenCard();
+    });
     this.turnsRoot.addEventListener("click", event => {
       const token = event.target.closest?.("[data-i]");
       if (token && !String(getSelection())) this.options.onChange({ token: token.dataset.i });
@@ -164,7 +262,11 @@ export class TranscriptView {
   showCard(i, anchor) {
     const turn = this.turnOf(i);
     const flags = this.rollout.flags.filter(flag => flag.start !== null && flag.start <= i && i < flag.stop);
-    showTokenCard(this.tokens, i, anchor, { turn: turn < 0 ? null : `${turn}, ${this.rollout.turns[turn].role}`, flags, values: overlay => this.valuesOf(overlay) });
+    showTokenCard(this.tokens, i, anchor, {
+      turn: turn < 0 ? null : `${turn}, ${this.rollout.turns[turn].role}`,
+      flags,
+      values: overlay => this.valuesOf(overlay),
+    });
   }
 
   // Scrolls to a token and shows its card.
@@ -172,7 +274,10 @@ export class TranscriptView {
     const turn = this.turnOf(i);
     if (turn < 0 || !this.tokenText) return;
     this.turnCards[turn].expand();
-    if (!this.turnCards[turn].asTokens()) { this.turnCards[turn].raw = true; this.turnCards[turn].draw(); }
+    if (!this.turnCards[turn].asTokens()) {
+      this.turnCards[turn].raw = true;
+      this.turnCards[turn].draw();
+    }
     const node = this.tokenText.find(i);
     if (!node) return;
     this.at = i;
@@ -185,12 +290,17 @@ export class TranscriptView {
   // Under an overlay to its extremes, the greatest first and then on from there; without one to flagged tokens.
   jump(direction) {
     if (!this.tokens) return;
-    const ranked = this.painted ? extremes(this.painted) : this.rollout.flags.filter(flag => flag.start !== null).map(flag => flag.start);
+    const ranked = this.painted
+      ? extremes(this.painted)
+      : this.rollout.flags.filter(flag => flag.start !== null).map(flag => flag.start);
     const places = [...new Set(ranked)].sort((a, b) => a - b);
     if (!places.length) return;
     const start = this.jumped === this.painted ? this.at : -1;
     this.jumped = this.painted;
-    const onward = direction > 0 ? places.find(i => i > start) ?? places[0] : places.findLast(i => i < start) ?? places[places.length - 1];
+    const onward =
+      direction > 0
+        ? (places.find(i => i > start) ?? places[0])
+        : (places.findLast(i => i < start) ?? places[places.length - 1]);
     this.goTo(start < 0 ? ranked[0] : onward);
   }
 
@@ -206,7 +316,10 @@ export class TranscriptView {
 
   // To the next turn of a kind ("assistant", "odd"), from the one gone to last, else from the top of the view.
   stepTurn(kind, by) {
-    const wanted = kind === "assistant" ? turn => turn.role === "assistant" : (_, mark) => mark.severity === "error" || mark.severity === "warn" || mark.failed;
+    const wanted =
+      kind === "assistant"
+        ? turn => turn.role === "assistant"
+        : (_, mark) => mark.severity === "error" || mark.severity === "warn" || mark.failed;
     const next = nextTurn(this.rollout.turns, this.outline.marks, this.turn < 0 && by < 0 ? 0 : this.turn, by, wanted);
     if (next >= 0) this.goToTurn(next);
   }

@@ -5,7 +5,19 @@ import { number } from "../../lib/format.js";
 import { showWhitespace } from "../../lib/text.js";
 import { available } from "../overlays/registry.js";
 
-const NAMES = { versions: "version", turn_ids: "sampled turn", logprobs: "rollout logprob", prox_logprobs: "prox logprob", new_logprobs: "new logprob", ref_logprobs: "reference logprob", advantages: "advantage", values: "value", entropies: "entropy", token_rewards: "token reward", loss_weights: "loss weight" };
+const NAMES = {
+  versions: "version",
+  turn_ids: "sampled turn",
+  logprobs: "rollout logprob",
+  prox_logprobs: "prox logprob",
+  new_logprobs: "new logprob",
+  ref_logprobs: "reference logprob",
+  advantages: "advantage",
+  values: "value",
+  entropies: "entropy",
+  token_rewards: "token reward",
+  loss_weights: "loss weight",
+};
 
 let card = null;
 
@@ -42,12 +54,26 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
   for (const overlay of available(tokens)) {
     if (!overlay.derived) continue;
     const value = values(overlay)?.[i];
-    if (value !== undefined && !Number.isNaN(value)) row(overlay.label.toLowerCase(), overlay.names?.[value] ?? number(value));
+    if (value !== undefined && !Number.isNaN(value))
+      row(overlay.label.toLowerCase(), overlay.names?.[value] ?? number(value));
   }
-  replace(node,
-    h("div", { class: "rt-token-text rt-mono" }, text ? showWhitespace(text).replace(/↵\n/g, "↵") : "completes no character", tokens.get("special")[i] ? h("span", { class: "rt-chip" }, "special") : null),
+  replace(
+    node,
+    h(
+      "div",
+      { class: "rt-token-text rt-mono" },
+      text ? showWhitespace(text).replace(/↵\n/g, "↵") : "completes no character",
+      tokens.get("special")[i] ? h("span", { class: "rt-chip" }, "special") : null,
+    ),
     h("dl", null, rows),
-    flags.length ? h("div", { class: "rt-token-flags" }, flags.map(flag => h("p", { class: `rt-${flag.severity}` }, flag.message))) : null);
+    flags.length
+      ? h(
+          "div",
+          { class: "rt-token-flags" },
+          flags.map(flag => h("p", { class: `rt-${flag.severity}` }, flag.message)),
+        )
+      : null,
+  );
   node.hidden = false;
   place(node, anchor.getClientRects()[0] || anchor.getBoundingClientRect());
 }

@@ -21,9 +21,12 @@ export class TokenText {
     this.look = { painted: null, flagged: null, whitespace: false };
     this.startOver();
     this.observer = new IntersectionObserver(entries => this.arrived(entries), { root: scroller, rootMargin: NEAR });
-    this.nearObserver = new IntersectionObserver(entries => {
-      for (const entry of entries) entry.target.classList.toggle("rt-near", entry.isIntersecting);
-    }, { root: scroller, rootMargin: NEAR });
+    this.nearObserver = new IntersectionObserver(
+      entries => {
+        for (const entry of entries) entry.target.classList.toggle("rt-near", entry.isIntersecting);
+      },
+      { root: scroller, rootMargin: NEAR },
+    );
   }
 
   // Chunks that came near the view: those in sight now, the others once the page has been painted.
@@ -99,7 +102,13 @@ export class TokenText {
       else if (!whitespace && text.charCodeAt(0) === 10) cls += " nl";
       if (divergence !== undefined && i <= divergence) cls += i < divergence ? " sh" : " dv";
       if (flagged && flagged[i]) cls += " fl f" + flagged[i];
-      parts.push('<i data-testid="token" data-i="', i, cls ? `" class="${cls}">` : '">', escapeHtml(this.glyphs(text)), "</i>");
+      parts.push(
+        '<i data-testid="token" data-i="',
+        i,
+        cls ? `" class="${cls}">` : '">',
+        escapeHtml(this.glyphs(text)),
+        "</i>",
+      );
     }
     chunk.innerHTML = parts.join("");
   }

@@ -20,28 +20,106 @@ export class TurnCard {
     this.raw = null;
     this.collapsed = turn.role === "system" && turn.content.length > 160;
     this.body = h("div", { class: "rt-turn-body" });
-    this.root = h("article", { class: `rt-turn rt-role-${turn.role}`, testid: "turn", dataset: { turn: String(options.index), role: turn.role } }, this.head(), this.strips(), this.body);
+    this.root = h(
+      "article",
+      {
+        class: `rt-turn rt-role-${turn.role}`,
+        testid: "turn",
+        dataset: { turn: String(options.index), role: turn.role },
+      },
+      this.head(),
+      this.strips(),
+      this.body,
+    );
     this.draw();
   }
 
   head() {
     const { turn } = this;
-    const sampled = turn.n_sampled && turn.n_tokens ? h("span", { title: "tokens the policy sampled" }, `${number(turn.n_sampled)} sampled`) : null;
-    const versions = turn.versions.length ? h("span", { class: "rt-turn-versions", title: "policy version by run of tokens" }, turn.versions.map(([version, count]) => h("span", null, `v${version}`, turn.versions.length > 1 ? h("small", null, ` ×${number(count)}`) : null))) : null;
-    this.toggle = h("button", { type: "button", class: "rt-turn-toggle", "aria-expanded": "true", onclick: () => { this.collapsed = !this.collapsed; this.draw(); } },
-      h("span", { class: "rt-turn-caret", "aria-hidden": "true" }), h("span", { class: "rt-turn-role" }, turn.role), turn.name ? h("span", { class: "rt-turn-name rt-mono" }, inert(turn.name)) : null);
-    this.rawButton = this.options.tokenText ? button("tokens", () => { this.raw = !this.asTokens(); this.draw(); }, { class: "rt-ghost", title: "This turn token for token, markers included, or as a person reads it" }) : null;
-    return h("header", { class: "rt-turn-head" }, this.toggle,
-      h("span", { class: "rt-turn-facts" }, turn.n_tokens === null ? null : h("span", null, plural(turn.n_tokens, "token")), sampled, versions,
-        turn.answers !== null && turn.answers !== undefined ? h("span", { class: "rt-faint" }, `answers turn ${turn.answers}`) : null),
-      h("span", { class: "rt-turn-tools" }, this.rawButton, copyButton(() => (this.asTokens() || !this.options.tokenText ? this.turn.raw() : this.turn.content))));
+    const sampled =
+      turn.n_sampled && turn.n_tokens
+        ? h("span", { title: "tokens the policy sampled" }, `${number(turn.n_sampled)} sampled`)
+        : null;
+    const versions = turn.versions.length
+      ? h(
+          "span",
+          { class: "rt-turn-versions", title: "policy version by run of tokens" },
+          turn.versions.map(([version, count]) =>
+            h("span", null, `v${version}`, turn.versions.length > 1 ? h("small", null, ` ×${number(count)}`) : null),
+          ),
+        )
+      : null;
+    this.toggle = h(
+      "button",
+      {
+        type: "button",
+        class: "rt-turn-toggle",
+        "aria-expanded": "true",
+        onclick: () => {
+          this.collapsed = !this.collapsed;
+          this.draw();
+        },
+      },
+      h("span", { class: "rt-turn-caret", "aria-hidden": "true" }),
+      h("span", { class: "rt-turn-role" }, turn.role),
+      turn.name ? h("span", { class: "rt-turn-name rt-mono" }, inert(turn.name)) : null,
+    );
+    this.rawButton = this.options.tokenText
+      ? button(
+          "tokens",
+          () => {
+            this.raw = !this.asTokens();
+            this.draw();
+          },
+          { class: "rt-ghost", title: "This turn token for token, markers included, or as a person reads it" },
+        )
+      : null;
+    return h(
+      "header",
+      { class: "rt-turn-head" },
+      this.toggle,
+      h(
+        "span",
+        { class: "rt-turn-facts" },
+        turn.n_tokens === null ? null : h("span", null, plural(turn.n_tokens, "token")),
+        sampled,
+        versions,
+        turn.answers !== null && turn.answers !== undefined
+          ? h("span", { class: "rt-faint" }, `answers turn ${turn.answers}`)
+          : null,
+      ),
+      h(
+        "span",
+        { class: "rt-turn-tools" },
+        this.rawButton,
+        copyButton(() => (this.asTokens() || !this.options.tokenText ? this.turn.raw() : this.turn.content)),
+      ),
+    );
   }
 
   strips() {
     const strips = [
-      ...grouped(this.flags).map(entry => h("button", { type: "button", class: `rt-strip rt-strip-${entry.severity}`, onclick: () => this.options.openFlag(entry.flags[0]), title: "Show the tokens" },
-        h("b", { class: "rt-nowrap" }, entry.name.replaceAll("_", " "), entry.flags.length > 1 ? ` \u00d7${number(entry.flags.length)}` : ""), h("span", null, inert(entry.message)))),
-      ...this.turn.warnings.filter(warning => !this.flags.some(flag => warning.startsWith(`${flag.name}:`))).map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
+      ...grouped(this.flags).map(entry =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: `rt-strip rt-strip-${entry.severity}`,
+            onclick: () => this.options.openFlag(entry.flags[0]),
+            title: "Show the tokens",
+          },
+          h(
+            "b",
+            { class: "rt-nowrap" },
+            entry.name.replaceAll("_", " "),
+            entry.flags.length > 1 ? ` \u00d7${number(entry.flags.length)}` : "",
+          ),
+          h("span", null, inert(entry.message)),
+        ),
+      ),
+      ...this.turn.warnings
+        .filter(warning => !this.flags.some(flag => warning.startsWith(`${flag.name}:`)))
+        .map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
     ];
     return strips.length ? h("div", { class: "rt-strips" }, strips) : null;
   }
@@ -67,9 +145,16 @@ export class TurnCard {
     this.toggle.setAttribute("aria-expanded", String(!this.collapsed));
     if (this.rawButton) this.rawButton.setAttribute("aria-pressed", String(this.asTokens()));
     if (this.collapsed) {
-      replace(this.body, h("div", { class: "rt-turn-preview rt-ellipsis" }, inert(turn.content.slice(0, 300)).replace(/\s+/g, " ")));
+      replace(
+        this.body,
+        h("div", { class: "rt-turn-preview rt-ellipsis" }, inert(turn.content.slice(0, 300)).replace(/\s+/g, " ")),
+      );
     } else if (this.asTokens()) {
-      replace(this.body, this.options.tokenText.range(turn.start, turn.stop), (turn.images || []).map(number => this.figure(number)));
+      replace(
+        this.body,
+        this.options.tokenText.range(turn.start, turn.stop),
+        (turn.images || []).map(number => this.figure(number)),
+      );
     } else replace(this.body, this.reading());
   }
 
@@ -77,8 +162,19 @@ export class TurnCard {
     const { turn } = this;
     const parts = [];
     if (turn.thinking !== null) {
-      parts.push(h("details", { class: "rt-thinking", open: turn.thinking.length < 4000 },
-        h("summary", null, "Thinking", h("span", { class: "rt-faint" }, ` ${number(turn.thinking.length)} characters`)), this.text(turn.thinking)));
+      parts.push(
+        h(
+          "details",
+          { class: "rt-thinking", open: turn.thinking.length < 4000 },
+          h(
+            "summary",
+            null,
+            "Thinking",
+            h("span", { class: "rt-faint" }, ` ${number(turn.thinking.length)} characters`),
+          ),
+          this.text(turn.thinking),
+        ),
+      );
     }
     parts.push(...this.content());
     for (const call of turn.tool_calls) parts.push(toolCall(call));
@@ -91,7 +187,10 @@ export class TurnCard {
     const { content, images = [] } = this.turn;
     if (!images.length) return content ? [this.text(content)] : [];
     const pieces = content.split(MARK);
-    const parts = pieces.flatMap((piece, at) => [piece.trim() ? this.text(piece) : null, at < pieces.length - 1 && at < images.length ? this.figure(images[at]) : null]);
+    const parts = pieces.flatMap((piece, at) => [
+      piece.trim() ? this.text(piece) : null,
+      at < pieces.length - 1 && at < images.length ? this.figure(images[at]) : null,
+    ]);
     return [...parts, ...images.slice(pieces.length - 1).map(number => this.figure(number))].filter(Boolean);
   }
 
@@ -108,24 +207,37 @@ export class TurnCard {
 }
 
 function toolCall(call) {
-  return h("div", { class: "rt-call" + (call.parsed ? "" : " rt-call-bad"), testid: "tool-call" },
-    h("header", null, h("span", { class: "rt-call-name rt-mono" }, inert(call.name || "unparsed call")), h("span", { class: "rt-faint rt-mono" }, inert(call.id)), call.parsed ? null : h("span", { class: "rt-chip rt-chip-warn" }, "could not be parsed")),
-    callBody(call));
+  return h(
+    "div",
+    { class: "rt-call" + (call.parsed ? "" : " rt-call-bad"), testid: "tool-call" },
+    h(
+      "header",
+      null,
+      h("span", { class: "rt-call-name rt-mono" }, inert(call.name || "unparsed call")),
+      h("span", { class: "rt-faint rt-mono" }, inert(call.id)),
+      call.parsed ? null : h("span", { class: "rt-chip rt-chip-warn" }, "could not be parsed"),
+    ),
+    callBody(call),
+  );
 }
 
 function callBody(call) {
   const text = call.parsed ? call.arguments : call.raw;
   const value = call.parsed ? parsed(text) : undefined;
   if (value !== undefined) return jsonView(value);
-  return text.length > LONGEST ? longText(text) : h("pre", { class: "rt-code", tabindex: "0", dir: "auto" }, h("code", null, inert(text)));
+  return text.length > LONGEST
+    ? longText(text)
+    : h("pre", { class: "rt-code", tabindex: "0", dir: "auto" }, h("code", null, inert(text)));
 }
 
 function longText(text) {
   const [first, ...rest] = pieces(text, PREVIEW);
   const node = h("div", null, plain(first));
-  node.append(button(`show all ${number(text.length)} characters`, event => {
-    event.target.remove();
-    node.append(plain(rest.join("")));
-  }));
+  node.append(
+    button(`show all ${number(text.length)} characters`, event => {
+      event.target.remove();
+      node.append(plain(rest.join("")));
+    }),
+  );
   return node;
 }

@@ -8,23 +8,61 @@ import { meanOf } from "../overlays/values.js";
 // name, meaning, the tracks it needs, value over the tokens that `inside` picks, how it is shown
 const FIGURES = [
   ["advantage", "mean over the turn's loss tokens", ["advantages"], "loss_mask", tracks => meanOf(tracks[0]), signed],
-  ["reward", "sum of the rewards at the turn's tokens", ["token_rewards"], null, tracks => tracks[0].reduce((sum, v) => sum + (Number.isFinite(v) ? v : 0), 0), number],
-  ["logprob", "mean over the turn's sampled tokens, nats, of the engine", ["logprobs"], "response_mask", tracks => meanOf(tracks[0]), number],
-  ["entropy", "mean over the turn's sampled tokens, nats", ["entropies"], "response_mask", tracks => meanOf(tracks[0]), number],
-  ["mismatch k3", "mean of e^d − d − 1, d = prox minus rollout logprob, over the turn's sampled tokens", ["prox_logprobs", "logprobs"], "response_mask", tracks => meanOf(tracks[0].map((prox, i) => { const d = Math.min(Math.max(prox - tracks[1][i], -20), 20); return Math.exp(d) - d - 1; })), number],
+  [
+    "reward",
+    "sum of the rewards at the turn's tokens",
+    ["token_rewards"],
+    null,
+    tracks => tracks[0].reduce((sum, v) => sum + (Number.isFinite(v) ? v : 0), 0),
+    number,
+  ],
+  [
+    "logprob",
+    "mean over the turn's sampled tokens, nats, of the engine",
+    ["logprobs"],
+    "response_mask",
+    tracks => meanOf(tracks[0]),
+    number,
+  ],
+  [
+    "entropy",
+    "mean over the turn's sampled tokens, nats",
+    ["entropies"],
+    "response_mask",
+    tracks => meanOf(tracks[0]),
+    number,
+  ],
+  [
+    "mismatch k3",
+    "mean of e^d − d − 1, d = prox minus rollout logprob, over the turn's sampled tokens",
+    ["prox_logprobs", "logprobs"],
+    "response_mask",
+    tracks =>
+      meanOf(
+        tracks[0].map((prox, i) => {
+          const d = Math.min(Math.max(prox - tracks[1][i], -20), 20);
+          return Math.exp(d) - d - 1;
+        }),
+      ),
+    number,
+  ],
   ["value", "mean of the critic's estimates", ["values"], "response_mask", tracks => meanOf(tracks[0]), number],
 ];
 
 // [{name, meaning, values: one a turn, NaN where unknown}]
 export function turnFigures(turns, tokens) {
-  return FIGURES.filter(([, , needs]) => needs.every(name => tokens.has(name))).map(([name, meaning, needs, mask, value, show]) => ({
-    name, meaning, show,
-    values: turns.map(({ start, stop }) => {
-      const picked = [];
-      for (let i = start; i < stop; i++) if (!mask || tokens.get(mask)[i]) picked.push(i);
-      return picked.length ? value(needs.map(track => Float64Array.from(picked, i => tokens.get(track)[i]))) : NaN;
+  return FIGURES.filter(([, , needs]) => needs.every(name => tokens.has(name))).map(
+    ([name, meaning, needs, mask, value, show]) => ({
+      name,
+      meaning,
+      show,
+      values: turns.map(({ start, stop }) => {
+        const picked = [];
+        for (let i = start; i < stop; i++) if (!mask || tokens.get(mask)[i]) picked.push(i);
+        return picked.length ? value(needs.map(track => Float64Array.from(picked, i => tokens.get(track)[i]))) : NaN;
+      }),
     }),
-  }));
+  );
 }
 
 // Seconds of each turn, as the trainer's timings tell: `turn/0`, `turn/1`, ... of the turns that were sampled, `tool/0`, ...
@@ -36,18 +74,61 @@ export function turnTimes(turns, timings) {
     const value = kind && timings?.[`${kind}/${counts[kind]++}`];
     return typeof value === "number" ? value : NaN;
   });
-  return values.some(value => !Number.isNaN(value)) ? [{ name: "time", meaning: "seconds, as the trainer timed the turn", values, show: seconds }] : [];
+  return values.some(value => !Number.isNaN(value))
+    ? [{ name: "time", meaning: "seconds, as the trainer timed the turn", values, show: seconds }]
+    : [];
 }
 
 export function turnTable(rollout, tokens, goTo) {
   const figures = [...turnFigures(rollout.turns, tokens), ...turnTimes(rollout.turns, rollout.timings)];
-  const cell = (value, show = number) => h("td", { class: "rt-num" }, Number.isNaN(value) || value === null ? "" : show(value));
-  return h("div", { class: "rt-turn-table", testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" }, h("table", null,
-    h("thead", null, h("tr", null, h("th", null, "turn"), h("th", { class: "rt-num" }, "tokens"), h("th", { class: "rt-num" }, "sampled"), h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"), figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)), h("th", null, "calls"))),
-    h("tbody", null, rollout.turns.map((turn, index) => h("tr", null,
-      h("td", null, h("button", { type: "button", class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) }, `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`)),
-      cell(turn.n_tokens), cell(turn.n_sampled), cell(countIn(tokens.get("loss_mask"), turn)), figures.map(figure => cell(figure.values[index], figure.show)),
-      h("td", { class: "rt-ellipsis" }, turn.tool_calls.map(call => inert(call.name)).join(", ")))))));
+  const cell = (value, show = number) =>
+    h("td", { class: "rt-num" }, Number.isNaN(value) || value === null ? "" : show(value));
+  return h(
+    "div",
+    { class: "rt-turn-table", testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          h("th", null, "turn"),
+          h("th", { class: "rt-num" }, "tokens"),
+          h("th", { class: "rt-num" }, "sampled"),
+          h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"),
+          figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)),
+          h("th", null, "calls"),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        rollout.turns.map((turn, index) =>
+          h(
+            "tr",
+            null,
+            h(
+              "td",
+              null,
+              h(
+                "button",
+                { type: "button", class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) },
+                `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`,
+              ),
+            ),
+            cell(turn.n_tokens),
+            cell(turn.n_sampled),
+            cell(countIn(tokens.get("loss_mask"), turn)),
+            figures.map(figure => cell(figure.values[index], figure.show)),
+            h("td", { class: "rt-ellipsis" }, turn.tool_calls.map(call => inert(call.name)).join(", ")),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function countIn(mask, { start, stop }) {

@@ -11,13 +11,29 @@ const HEIGHT = 16;
 export function turnStrip(turns, longest, goTo) {
   const whole = turns.reduce((sum, turn) => sum + turn.n, 0);
   const said = `${plural(turns.length, "turn")}, ${plural(whole, "token")}`;
-  const picture = svg("svg", { class: "rt-turn-strip", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": said });
+  const picture = svg("svg", {
+    class: "rt-turn-strip",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    width: WIDTH,
+    height: HEIGHT,
+    role: "img",
+    "aria-label": said,
+  });
   let at = 0;
   for (const [index, turn] of turns.entries()) {
     const [x, width] = [(at / longest) * WIDTH, Math.max((turn.n / longest) * WIDTH - 1, 1)];
     const words = `turn ${index}: ${turn.role}, ${plural(turn.n, "token")}${turn.calls.length ? `, calls ${turn.calls.map(inert).join(", ")}` : ""}${turn.failed ? ", failed" : ""}`;
-    picture.append(svg("rect", { class: `rt-role-${turn.role}`, x, y: 3, width, height: 11, onclick: () => goTo(index) }, svg("title", null, words)));
-    if (turn.calls.length || turn.failed) picture.append(svg("rect", { class: turn.failed ? "rt-strip-failed" : "rt-strip-call", x, y: 0, width, height: 2.5 }));
+    picture.append(
+      svg(
+        "rect",
+        { class: `rt-role-${turn.role}`, x, y: 3, width, height: 11, onclick: () => goTo(index) },
+        svg("title", null, words),
+      ),
+    );
+    if (turn.calls.length || turn.failed)
+      picture.append(
+        svg("rect", { class: turn.failed ? "rt-strip-failed" : "rt-strip-call", x, y: 0, width, height: 2.5 }),
+      );
     at += turn.n;
   }
   return picture;

@@ -18,8 +18,15 @@ function points(edges, bin) {
 
 // What one cell loses: {masked, cut, update}, each [about, at least, at most], and which rules see nothing there.
 function ofCell(cells, at, rules) {
-  const token = { ratio: NaN, mismatch: NaN, sign: cells.sign[at] === 2 ? NaN : cells.sign[at], staleness: NaN, drift: NaN };
-  const ages = cells.staleness[at] < 0 ? [NaN] : cells.staleness[at] < MOST_STALE ? [cells.staleness[at]] : [3, 4, 6, 1e9];
+  const token = {
+    ratio: NaN,
+    mismatch: NaN,
+    sign: cells.sign[at] === 2 ? NaN : cells.sign[at],
+    staleness: NaN,
+    drift: NaN,
+  };
+  const ages =
+    cells.staleness[at] < 0 ? [NaN] : cells.staleness[at] < MOST_STALE ? [cells.staleness[at]] : [3, 4, 6, 1e9];
   const sums = [0, 0, 0];
   const least = [1, 1, 1];
   const most = [0, 0, 0];
@@ -28,20 +35,29 @@ function ofCell(cells, at, rules) {
   const ofRule = new Array(rules.length).fill(0);
   let known = false;
   let count = 0;
-  for (const fresh of points(cells.edges, cells.new[at])) for (const prox of points(cells.edges, cells.prox[at])) for (const age of ages) {
-    token.ratio = Number.isNaN(prox) ? fresh : fresh - prox;
-    token.mismatch = prox;
-    token.staleness = age;
-    for (let r = 0; r < rules.length; r++) {
-      losses[r] = rules[r].lost(token);
-      if (!Number.isNaN(losses[r])) { seen[r] += 1; ofRule[r] += losses[r]; }
-    }
-    const lost = together(losses);
-    known ||= !Number.isNaN(lost);
-    const outcome = [lost >= 1 ? 1 : 0, lost > 0 && lost < 1 ? 1 : 0, Number.isNaN(lost) ? 0 : lost];
-    for (let i = 0; i < 3; i++) { sums[i] += outcome[i]; least[i] = Math.min(least[i], outcome[i]); most[i] = Math.max(most[i], outcome[i]); }
-    count += 1;
-  }
+  for (const fresh of points(cells.edges, cells.new[at]))
+    for (const prox of points(cells.edges, cells.prox[at]))
+      for (const age of ages) {
+        token.ratio = Number.isNaN(prox) ? fresh : fresh - prox;
+        token.mismatch = prox;
+        token.staleness = age;
+        for (let r = 0; r < rules.length; r++) {
+          losses[r] = rules[r].lost(token);
+          if (!Number.isNaN(losses[r])) {
+            seen[r] += 1;
+            ofRule[r] += losses[r];
+          }
+        }
+        const lost = together(losses);
+        known ||= !Number.isNaN(lost);
+        const outcome = [lost >= 1 ? 1 : 0, lost > 0 && lost < 1 ? 1 : 0, Number.isNaN(lost) ? 0 : lost];
+        for (let i = 0; i < 3; i++) {
+          sums[i] += outcome[i];
+          least[i] = Math.min(least[i], outcome[i]);
+          most[i] = Math.max(most[i], outcome[i]);
+        }
+        count += 1;
+      }
   return { about: sums.map(sum => sum / count), least, most, known, seen, ofRule };
 }
 
@@ -53,14 +69,24 @@ function add(total, tokens, weight, { about, least, most, known }) {
   total.tokens += tokens;
   if (known) total.known += tokens;
   total.weight += weight;
-  for (const [name, i, of] of [["masked", 0, tokens], ["cut", 1, tokens], ["update", 2, weight]]) for (const [k, outcome] of [about, least, most].entries()) total[name][k] += outcome[i] * of;
+  for (const [name, i, of] of [
+    ["masked", 0, tokens],
+    ["cut", 1, tokens],
+    ["update", 2, weight],
+  ])
+    for (const [k, outcome] of [about, least, most].entries()) total[name][k] += outcome[i] * of;
 }
 
 // Shares of a total: [about, at least, at most]; NaN where no rule could be tried, null of the update where there is none
 // to take.
 export function shares(total) {
   const of = (values, whole) => values.map(value => (!total.known ? NaN : whole > 0 ? value / whole : null));
-  return { tokens: total.tokens, masked: of(total.masked, total.tokens), cut: of(total.cut, total.tokens), update: of(total.update, total.weight) };
+  return {
+    tokens: total.tokens,
+    masked: of(total.masked, total.tokens),
+    cut: of(total.cut, total.tokens),
+    update: of(total.update, total.weight),
+  };
 }
 
 // What the chosen rules take of a step: {all, rules, sources, turns}; sources and turns are null where the histogram had
@@ -75,17 +101,32 @@ export function tried(cells, chosen) {
     const outcome = ofCell(cells, at, rules);
     const [tokens, weight] = [cells.tokens[at], cells.weight[at]];
     add(all, tokens, weight, outcome);
-    for (const [map, key] of [[bySource, cells.source[at]], [byTurn, cells.turn[at]]]) {
+    for (const [map, key] of [
+      [bySource, cells.source[at]],
+      [byTurn, cells.turn[at]],
+    ]) {
       if (!map.has(key)) map.set(key, empty());
       add(map.get(key), tokens, weight, outcome);
     }
-    for (const [r, entry] of ofRules.entries()) if (outcome.seen[r]) { entry.observed += tokens; entry.taken += (outcome.ofRule[r] / outcome.seen[r]) * weight; entry.weight += weight; }
+    for (const [r, entry] of ofRules.entries())
+      if (outcome.seen[r]) {
+        entry.observed += tokens;
+        entry.taken += (outcome.ofRule[r] / outcome.seen[r]) * weight;
+        entry.weight += weight;
+      }
   }
-  const listed = (map, name) => (map.size === 1 && map.has(-1) ? null : [...map].sort((a, b) => a[0] - b[0]).map(([key, total]) => ({ name: name(key), ...shares(total) })));
+  const listed = (map, name) =>
+    map.size === 1 && map.has(-1)
+      ? null
+      : [...map].sort((a, b) => a[0] - b[0]).map(([key, total]) => ({ name: name(key), ...shares(total) }));
   return {
     all: shares(all),
-    rules: ofRules.map(({ rule, observed, taken, weight }) => ({ rule, observed: all.tokens ? observed / all.tokens : 0, update: weight ? taken / weight : NaN })),
-    sources: listed(bySource, key => (key < 0 ? "unknown" : cells.sources[key] ?? "other")),
+    rules: ofRules.map(({ rule, observed, taken, weight }) => ({
+      rule,
+      observed: all.tokens ? observed / all.tokens : 0,
+      update: weight ? taken / weight : NaN,
+    })),
+    sources: listed(bySource, key => (key < 0 ? "unknown" : (cells.sources[key] ?? "other"))),
     turns: listed(byTurn, key => (key < 0 ? "unknown" : key >= MOST_STALE ? "turn 4 and later" : `turn ${key + 1}`)),
   };
 }
@@ -109,7 +150,8 @@ export function ofRollout(tokens, turns, chosen, tokenAt) {
       const size = Math.abs(advantages ? advantages[i] : NaN) * (weights ? weights[i] : 1);
       const weight = Number.isFinite(size) ? size : 0;
       const outcome = [value >= 1 ? 1 : 0, value > 0 && value < 1 ? 1 : 0, Number.isNaN(value) ? 0 : value];
-      for (const sum of [total, all]) add(sum, 1, weight, { about: outcome, least: outcome, most: outcome, known: !Number.isNaN(value) });
+      for (const sum of [total, all])
+        add(sum, 1, weight, { about: outcome, least: outcome, most: outcome, known: !Number.isNaN(value) });
     }
     if (total.tokens) perTurn.push({ name: `turn ${index}, ${role}`, index, ...shares(total) });
   }

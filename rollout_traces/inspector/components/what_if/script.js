@@ -27,7 +27,12 @@ const newest = latest();
 const newestRollout = latest();
 const newestPopulation = populationOfStep("what_if");
 const part = selector => root.querySelector(selector);
-const place = now => ({ project: now.project, run: now.run, split: now.split, step: now.step === undefined ? null : Number(now.step) });
+const place = now => ({
+  project: now.project,
+  run: now.run,
+  split: now.split,
+  step: now.step === undefined ? null : Number(now.step),
+});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -45,7 +50,11 @@ function update(now, changed) {
   drawStepPager(part(".rt-step-pager"), now);
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return replace(part(".rt-of-step"), notice("info", "No steps in this split yet", ""));
-  if (!steps.includes(Number(now.step))) return state.set({ step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) }, { fill: true });
+  if (!steps.includes(Number(now.step)))
+    return state.set(
+      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
+      { fill: true },
+    );
   const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
   if (wanted !== shownFor) return load(now, wanted);
   if (!data) return undefined;
@@ -58,13 +67,17 @@ function load(now, wanted) {
   shownFor = wanted;
   data = null;
   setPopulation("what_if");
-  newest(call("what_if", place(now)), answer => {
-    data = answer;
-    cells = answer.cells;
-    drawnRules = "";
-    draw();
-    openRollout();
-  }, error => replace(part(".rt-of-step"), notice("error", "The step could not be read", error.message)));
+  newest(
+    call("what_if", place(now)),
+    answer => {
+      data = answer;
+      cells = answer.cells;
+      drawnRules = "";
+      draw();
+      openRollout();
+    },
+    error => replace(part(".rt-of-step"), notice("error", "The step could not be read", error.message)),
+  );
   newestPopulation(call("population", place(now)));
 }
 
@@ -89,29 +102,91 @@ function drawRules(rules) {
   const shape = JSON.stringify([...rules.keys(), shownFor]);
   if (shape === drawnRules) return;
   drawnRules = shape;
-  replace(part(".rt-rules-slot"), RULES.map(rule => ruleBox(rule, rules.get(rule.key))));
+  replace(
+    part(".rt-rules-slot"),
+    RULES.map(rule => ruleBox(rule, rules.get(rule.key))),
+  );
 }
 
 function ruleBox(rule, values) {
   const own = rule.declared(data.declared);
   const current = values || own || rule.params.map(param => param.start);
-  const toggle = on => { const next = chosen(); if (on) next.set(rule.key, current); else next.delete(rule.key); choose(next); };
-  const set = (i, value) => { const next = chosen(); current[i] = value; next.set(rule.key, [...current]); choose(next); };
-  return h("div", { class: `rt-rule${values ? "" : " rt-rule-off"}`, testid: `rule-${rule.key}` },
-    h("label", null, h("input", { type: "checkbox", checked: Boolean(values), onchange: event => toggle(event.target.checked) }), rule.label, own ? h("span", { class: "rt-chip", title: "What the run declares" }, `the run: ${own.map(value => number(value)).join(", ")}`) : null),
+  const toggle = on => {
+    const next = chosen();
+    if (on) next.set(rule.key, current);
+    else next.delete(rule.key);
+    choose(next);
+  };
+  const set = (i, value) => {
+    const next = chosen();
+    current[i] = value;
+    next.set(rule.key, [...current]);
+    choose(next);
+  };
+  return h(
+    "div",
+    { class: `rt-rule${values ? "" : " rt-rule-off"}`, testid: `rule-${rule.key}` },
+    h(
+      "label",
+      null,
+      h("input", { type: "checkbox", checked: Boolean(values), onchange: event => toggle(event.target.checked) }),
+      rule.label,
+      own
+        ? h(
+            "span",
+            { class: "rt-chip", title: "What the run declares" },
+            `the run: ${own.map(value => number(value)).join(", ")}`,
+          )
+        : null,
+    ),
     h("p", null, rule.meaning),
     rule.params.map((param, i) => {
-      const figure = h("input", { class: "rt-input", type: "number", "aria-label": `${rule.label}: ${param.label}`, min: param.low, max: param.high, step: param.step, value: current[i] });
-      const slider = h("input", { type: "range", "aria-label": `${rule.label}: ${param.label}, slider`, min: param.low, max: param.high, step: param.step, value: current[i], testid: `slider-${rule.key}-${i}` });
-      const moved = (from, to) => { const value = Number(from.value); if (from.value !== "" && value >= param.low && value <= param.high) { to.value = from.value; set(i, value); } };
+      const figure = h("input", {
+        class: "rt-input",
+        type: "number",
+        "aria-label": `${rule.label}: ${param.label}`,
+        min: param.low,
+        max: param.high,
+        step: param.step,
+        value: current[i],
+      });
+      const slider = h("input", {
+        type: "range",
+        "aria-label": `${rule.label}: ${param.label}, slider`,
+        min: param.low,
+        max: param.high,
+        step: param.step,
+        value: current[i],
+        testid: `slider-${rule.key}-${i}`,
+      });
+      const moved = (from, to) => {
+        const value = Number(from.value);
+        if (from.value !== "" && value >= param.low && value <= param.high) {
+          to.value = from.value;
+          set(i, value);
+        }
+      };
       slider.addEventListener("input", () => moved(slider, figure));
       figure.addEventListener("input", () => moved(figure, slider));
       return h("div", { class: "rt-rule-param" }, h("span", null, param.label), slider, figure);
-    }));
+    }),
+  );
 }
 
-const between = ([about, least, most]) => (about === null ? "no update" : Number.isNaN(about) ? "unobserved" : most - least < 0.0005 ? percent(about) : `about ${percent(about)}`);
-const bounds = ([, least, most]) => (least === null || Number.isNaN(least) ? "" : most - least < 0.0005 ? "exactly, at these thresholds" : `at least ${percent(least)}, at most ${percent(most)}`);
+const between = ([about, least, most]) =>
+  about === null
+    ? "no update"
+    : Number.isNaN(about)
+      ? "unobserved"
+      : most - least < 0.0005
+        ? percent(about)
+        : `about ${percent(about)}`;
+const bounds = ([, least, most]) =>
+  least === null || Number.isNaN(least)
+    ? ""
+    : most - least < 0.0005
+      ? "exactly, at these thresholds"
+      : `at least ${percent(least)}, at most ${percent(most)}`;
 
 function drawStep(rules) {
   const slot = part(".rt-of-step");
@@ -119,35 +194,121 @@ function drawStep(rules) {
   const started = performance.now();
   const found = tried(cells, rules);
   const blind = found.rules.filter(entry => entry.observed < 0.9995);
-  replace(slot,
-    h("div", { class: "rt-taken", testid: "taken" }, figureBox("tokens masked", found.all.masked, `of ${plural(found.all.tokens, "loss token")} of step ${number(data.step)}`), figureBox("tokens truncated", found.all.cut, "their weight is cut off, not removed"), figureBox("of the update taken away", found.all.update, "update = |A| × loss weight")),
-    blind.length ? h("p", { class: "rt-soft", testid: "unobserved-rules" }, blind.map(entry => `${entry.rule.label}: ${entry.observed > 0 ? `unobserved for ${percent(1 - entry.observed)} of the tokens` : "unobserved"}, needs ${entry.rule.needs}. `)) : null,
-    h("div", { class: "rt-what-if-tables" },
-      table("By rule, each alone", found.rules.map(entry => ({ name: entry.rule.label, update: entry.observed ? [entry.update, entry.update, entry.update] : [NaN, NaN, NaN] })), ["update"]),
-      found.sources ? table("By source", found.sources) : lost("By source"), found.turns ? table("By turn of the policy", found.turns) : lost("By turn of the policy")));
+  replace(
+    slot,
+    h(
+      "div",
+      { class: "rt-taken", testid: "taken" },
+      figureBox(
+        "tokens masked",
+        found.all.masked,
+        `of ${plural(found.all.tokens, "loss token")} of step ${number(data.step)}`,
+      ),
+      figureBox("tokens truncated", found.all.cut, "their weight is cut off, not removed"),
+      figureBox("of the update taken away", found.all.update, "update = |A| × loss weight"),
+    ),
+    blind.length
+      ? h(
+          "p",
+          { class: "rt-soft", testid: "unobserved-rules" },
+          blind.map(
+            entry =>
+              `${entry.rule.label}: ${entry.observed > 0 ? `unobserved for ${percent(1 - entry.observed)} of the tokens` : "unobserved"}, needs ${entry.rule.needs}. `,
+          ),
+        )
+      : null,
+    h(
+      "div",
+      { class: "rt-what-if-tables" },
+      table(
+        "By rule, each alone",
+        found.rules.map(entry => ({
+          name: entry.rule.label,
+          update: entry.observed ? [entry.update, entry.update, entry.update] : [NaN, NaN, NaN],
+        })),
+        ["update"],
+      ),
+      found.sources ? table("By source", found.sources) : lost("By source"),
+      found.turns ? table("By turn of the policy", found.turns) : lost("By turn of the policy"),
+    ),
+  );
   root.dataset.took = String(Math.round(performance.now() - started));
   return undefined;
 }
 
 function figureBox(label, values, words) {
-  return h("section", null, h("b", null, between(values)), ` ${label}`, h("span", { class: "rt-faint" }, bounds(values)), h("span", { class: "rt-faint" }, words));
+  return h(
+    "section",
+    null,
+    h("b", null, between(values)),
+    ` ${label}`,
+    h("span", { class: "rt-faint" }, bounds(values)),
+    h("span", { class: "rt-faint" }, words),
+  );
 }
 
 function lost(title) {
-  return h("section", { class: "rt-bar-table" }, h("h2", null, title), h("p", { class: "rt-faint" }, "The step's histogram had no room for it, or it was not logged."));
+  return h(
+    "section",
+    { class: "rt-bar-table" },
+    h("h2", null, title),
+    h("p", { class: "rt-faint" }, "The step's histogram had no room for it, or it was not logged."),
+  );
 }
 
 function table(title, rows, columns = ["masked", "update"]) {
   const heads = { masked: "tokens masked", update: "update taken away" };
-  const bar = values => h("td", null, h("i", { style: { "--about": `${Math.min(100 * (values[0] || 0), 100)}%` }, title: bounds(values) }));
-  return h("section", { class: "rt-bar-table" }, h("h2", null, title), h("table", null,
-    h("thead", null, h("tr", null, h("th", null, ""), rows.some(row => row.tokens) ? h("th", null, "loss tokens") : null, columns.map(name => h("th", { colspan: 2 }, heads[name])))),
-    h("tbody", null, rows.map(row => h("tr", null, h("td", { class: "rt-ellipsis" }, inert(row.name)), rows.some(each => each.tokens) ? h("td", { class: "rt-num" }, number(row.tokens)) : null, columns.map(name => [h("td", { class: "rt-num", title: bounds(row[name]) }, between(row[name])), bar(row[name])]))))));
+  const bar = values =>
+    h("td", null, h("i", { style: { "--about": `${Math.min(100 * (values[0] || 0), 100)}%` }, title: bounds(values) }));
+  return h(
+    "section",
+    { class: "rt-bar-table" },
+    h("h2", null, title),
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          h("th", null, ""),
+          rows.some(row => row.tokens) ? h("th", null, "loss tokens") : null,
+          columns.map(name => h("th", { colspan: 2 }, heads[name])),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        rows.map(row =>
+          h(
+            "tr",
+            null,
+            h("td", { class: "rt-ellipsis" }, inert(row.name)),
+            rows.some(each => each.tokens) ? h("td", { class: "rt-num" }, number(row.tokens)) : null,
+            columns.map(name => [
+              h("td", { class: "rt-num", title: bounds(row[name]) }, between(row[name])),
+              bar(row[name]),
+            ]),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function sample() {
   const now = state.get();
-  return data.samples.find(card => (now.id !== undefined ? card.id === now.id : String(card.group) === now.group && String(card.sample) === now.sample)) || data.samples.find(card => card.advantage) || data.samples[0];
+  return (
+    data.samples.find(card =>
+      now.id !== undefined
+        ? card.id === now.id
+        : String(card.group) === now.group && String(card.sample) === now.sample,
+    ) ||
+    data.samples.find(card => card.advantage) ||
+    data.samples[0]
+  );
 }
 
 function stepSample(by) {
@@ -157,29 +318,96 @@ function stepSample(by) {
 }
 
 function openCard(card) {
-  state.set(card.group === null || card.sample === null ? { id: card.id } : { group: card.group, sample: card.sample, id: null }, { fill: true });
+  state.set(
+    card.group === null || card.sample === null
+      ? { id: card.id }
+      : { group: card.group, sample: card.sample, id: null },
+    { fill: true },
+  );
 }
 
 function openRollout() {
   const slot = part(".rt-of-rollout");
   const card = sample();
-  if (!card) { view = null; rolloutFor = ""; replace(slot, h("p", { class: "rt-faint" }, "No rollout of this step was kept: which tokens are cut cannot be shown.")); return; }
+  if (!card) {
+    view = null;
+    rolloutFor = "";
+    replace(
+      slot,
+      h("p", { class: "rt-faint" }, "No rollout of this step was kept: which tokens are cut cannot be shown."),
+    );
+    return;
+  }
   if (rolloutFor === card.id) return;
   rolloutFor = card.id;
-  newestRollout(call("rollout", { ...place(state.get()), id: card.id }), rollout => {
-    view?.forget();
-    view = new TranscriptView(rollout, { scroller: part(".rt-what-if-main"), rules: chosen(), image: number => call("image", { project: state.get().project, id: rollout.id, number }), onChange: patch => view.setLook({ ...patch, overlay: "overlay" in patch ? patch.overlay : view.look.overlay }) }, { overlay: "what_if", view: "tokens" });
-    drawRollout(chosen());
-  }, error => replace(slot, notice("error", "This rollout could not be opened", error.message)));
+  newestRollout(
+    call("rollout", { ...place(state.get()), id: card.id }),
+    rollout => {
+      view?.forget();
+      view = new TranscriptView(
+        rollout,
+        {
+          scroller: part(".rt-what-if-main"),
+          rules: chosen(),
+          image: number => call("image", { project: state.get().project, id: rollout.id, number }),
+          onChange: patch =>
+            view.setLook({ ...patch, overlay: "overlay" in patch ? patch.overlay : view.look.overlay }),
+        },
+        { overlay: "what_if", view: "tokens" },
+      );
+      drawRollout(chosen());
+    },
+    error => replace(slot, notice("error", "This rollout could not be opened", error.message)),
+  );
 }
 
 function drawRollout(rules) {
   const card = sample();
-  const picker = h("select", { class: "rt-select", "aria-label": "Rollout", testid: "what-if-sample", onchange: event => openCard(data.samples.find(each => each.id === event.target.value)) },
-    data.samples.map(each => h("option", { value: each.id, selected: each.id === card.id }, `g${number(each.group)} #${number(each.sample)} · reward ${number(each.reward)}`)));
-  const head = h("div", { class: "rt-of-rollout-head" }, h("h2", null, "Which tokens, in one kept rollout"), picker, button("open under Rollouts", () => state.set({ page: "rollouts", overlay: null, rules: null }), { class: "rt-ghost" }), h("span", { class: "rt-faint" }, "only kept rollouts have their tokens"));
-  if (!view.tokens) { replace(part(".rt-of-rollout"), head, h("p", { class: "rt-faint" }, "This one has no token data.")); return; }
+  const picker = h(
+    "select",
+    {
+      class: "rt-select",
+      "aria-label": "Rollout",
+      testid: "what-if-sample",
+      onchange: event => openCard(data.samples.find(each => each.id === event.target.value)),
+    },
+    data.samples.map(each =>
+      h(
+        "option",
+        { value: each.id, selected: each.id === card.id },
+        `g${number(each.group)} #${number(each.sample)} · reward ${number(each.reward)}`,
+      ),
+    ),
+  );
+  const head = h(
+    "div",
+    { class: "rt-of-rollout-head" },
+    h("h2", null, "Which tokens, in one kept rollout"),
+    picker,
+    button("open under Rollouts", () => state.set({ page: "rollouts", overlay: null, rules: null }), {
+      class: "rt-ghost",
+    }),
+    h("span", { class: "rt-faint" }, "only kept rollouts have their tokens"),
+  );
+  if (!view.tokens) {
+    replace(part(".rt-of-rollout"), head, h("p", { class: "rt-faint" }, "This one has no token data."));
+    return;
+  }
   view.setRules(rules);
   const found = ofRollout(view.tokens, view.rollout.turns, rules, tokenOf(view.tokens));
-  replace(part(".rt-of-rollout"), head, h("div", { class: "rt-what-if-tables" }, table(found.all.update[0] === null ? "This rollout: its advantages are 0, so it updates nothing" : `This rollout: ${between(found.all.update)} of its update`, [{ name: "all", ...found.all }, ...found.turns])), view.root);
+  replace(
+    part(".rt-of-rollout"),
+    head,
+    h(
+      "div",
+      { class: "rt-what-if-tables" },
+      table(
+        found.all.update[0] === null
+          ? "This rollout: its advantages are 0, so it updates nothing"
+          : `This rollout: ${between(found.all.update)} of its update`,
+        [{ name: "all", ...found.all }, ...found.turns],
+      ),
+    ),
+    view.root,
+  );
 }
