@@ -14,8 +14,7 @@ from rollout_traces.capture.join import JOINABLE
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
-from rollout_traces.flags import check_parameters
-from rollout_traces.metrics import check_keys
+from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
@@ -35,6 +34,22 @@ def check_cap(cap: Any) -> None:
             f"max_rollout_traces_per_step: seen {cap!r} ({type(cap).__name__}). "
             "Expected an int; 0 or less logs no traces."
         )
+
+
+def check_judging(options: LoggerOptions) -> None:
+    """Checks thresholds of flags and names of metrics; only a run that sets some loads what knows them.
+
+    Raises:
+        ConfigError: there is no such threshold, or no such metric.
+    """
+    if options.flag_parameters:
+        from rollout_traces.flags import check_parameters
+
+        check_parameters(options.flag_parameters)
+    if options.metric_keys != "default":
+        from rollout_traces.metrics import check_keys
+
+        check_keys(options.metric_keys)
 
 
 @contextmanager
@@ -74,8 +89,7 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
     check_choice("worker", options.worker, WORKERS)
     if not callable(options.selection):
         policy_named(options.selection)
-    check_parameters(options.flag_parameters)
-    check_keys(options.metric_keys)
+    check_judging(options)
     webhook = options.alert_webhook or os.environ.get(ENVIRONMENT)
     if webhook:
         check_webhook(webhook)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,7 +20,6 @@ from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
 from rollout_traces.counted_warnings import Warnings
-from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.arguments import naming
@@ -39,13 +38,14 @@ from rollout_traces.spool.record import Record
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
-from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.close_log import CloseLog
-from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
 from rollout_traces.worker.publisher import Publisher
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
+
+if TYPE_CHECKING:
+    from rollout_traces.worker.consumer import SpoolConsumer
 
 log = logging.getLogger("rollout_traces")
 
@@ -422,6 +422,10 @@ class LoggerPipeline(SpoolClient):
         return WorkerThread(self._open_loop, self._worker_counters)
 
     def _open_loop(self) -> SpoolConsumer:
+        # a worker of another process has no need of them here
+        from rollout_traces.steps.processor import StepProcessor
+        from rollout_traces.worker.consumer import SpoolConsumer
+
         decoder = self._decoder()
         while self._folder is not None and not self._folder.worker_lock.acquire():
             if self._stopped.wait(0.2):
@@ -448,6 +452,8 @@ class LoggerPipeline(SpoolClient):
             Publisher(self._folder, self._worker_counters).now()
 
     def _decoder(self) -> Any:
+        from rollout_traces.decode.messages import MessagesDecoder
+
         if self._plan.tokenizer is None:
             return MessagesDecoder()
         return self._plan.decoding.decoder(self._plan.tokenizer)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.flags import Alert
+from rollout_traces.flags.flag import Alert
 from rollout_traces.plain_values import plain
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.histogram import binned

@@ -20,10 +20,9 @@ from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags import check_parameters
+from rollout_traces.logger.arguments import check_judging
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.metrics import check_keys
 from rollout_traces.settings.key_filter import KeyFilter
 from rollout_traces.stats.commits import StepRule, WindowedAverages
 from rollout_traces.stats.config import (
@@ -82,8 +81,7 @@ class StatsLogger:
     ) -> None:
         self.config = StatsLoggerConfig.create(config)
         if self.config.trackio.mode != "disabled":
-            check_keys(self.config.trackio.metric_keys)
-            check_parameters(self.config.trackio.flag_parameters)
+            check_judging(self.config.trackio)
         self.counters: Counter[str] = Counter()
         self._warnings = Warnings(self.counters)
         self._stored_config = plain_config(config, self.config)

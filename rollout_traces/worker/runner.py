@@ -10,13 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollout_traces.counted_warnings import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.worker.command import worker_command
-from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets
+
+if TYPE_CHECKING:
+    from rollout_traces.worker.consumer import SpoolConsumer
 
 log = logging.getLogger("rollout_traces")
 
