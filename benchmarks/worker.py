@@ -151,7 +151,7 @@ class Recorder:
         """Keeps the values of one log call."""
         import trackio
 
-        from rollout_traces.sink.histogram import binned
+        from rollout_traces.sink.trackio_sink import binned
 
         binned_values = {name: binned(values) for name, values in (histograms or {}).items()}
         shapes = {

@@ -24,7 +24,6 @@ import orjson
 from rollout_traces.flags.flag import Alert
 from rollout_traces.plain_values import plain
 from rollout_traces.settings.run_settings import EARLIER_KEY
-from rollout_traces.sink.histogram import binned
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook
@@ -33,6 +32,9 @@ from rollout_traces.trace.images import IMAGES_KEY, TraceImage
 
 log = logging.getLogger("rollout_traces")
 
+BINS = 32
+"""Bins of as many values or more; of fewer values, as many as there are values: Trackio goes through every count and
+edge, number by number, several times."""
 QUEUE_BYTES = 16 << 20
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
@@ -411,3 +413,24 @@ def _saved(image: TraceImage, run: Any, step: int) -> Any:
         log.warning("an image of step %d was not saved: %r", step, error)
         return {"left_out": f"it could not be saved: {error}"}
     return media
+
+
+def binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Counts values in min(N, `BINS`) bins of one width, as `np.histogram` does.
+
+    Args:
+        values: [N], numbers.
+
+    Returns:
+        Counts [K] and edges [K + 1]; None where a value is not finite, where there is none, or where they are so large
+        and so close together that no bins part them.
+    """
+    wide = np.asarray(values, np.float64)
+    if not len(wide) or not np.isfinite(wide).all():
+        return None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts, edges = np.histogram(wide, min(len(wide), BINS))
+    except (ValueError, IndexError):  # bins without a width; numpy 1 says it by an index
+        return None
+    return (counts, edges) if (edges[1:] > edges[:-1]).all() else None

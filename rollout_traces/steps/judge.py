@@ -29,15 +29,14 @@ from rollout_traces.flags import (
     flag_population,
     flag_row,
 )
-from rollout_traces.flags.copied import as_stored
 from rollout_traces.flags.flag import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.ledger.given_values import stored_flags, stored_row, with_stored
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.packed_batch import PackedBatch
 from rollout_traces.steps.choosing import StoredStep, choose_rows
+from rollout_traces.steps.copied import CopiedRows
 from rollout_traces.steps.discarded import RunningTotals, filtered_details
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
@@ -174,11 +173,9 @@ class Judge:
             columns["late"] = np.ones(n, np.int64)
         elif step.key.attempt:
             columns["late"] = np.zeros(n, np.int64)
-        ledger = with_stored(step.rows.with_columns(**columns), step.batch)
-        flags = {
-            row: as_stored(found, step.batch, row) for row, found in _of_copied(flags, step.batch).items()
-        }
-        return flags, ledger.with_columns(flags=as_arrays(flags, n))
+        copied = CopiedRows(step.batch)
+        ledger, kept = copied.ledger(step.rows.with_columns(**columns)), copied.flags(flags)
+        return kept, ledger.with_columns(flags=as_arrays(kept, n))
 
     def _traced(
         self, step: ClosedStep, judged: JudgedRows, chosen: Sequence[Selected]
@@ -191,13 +188,16 @@ class Judge:
         transcripts = {row: transcript for row, (transcript, _) in read.items()}
         row_flags = {row: self._row_flags(transcript, batch, row) for row, transcript in transcripts.items()}
         self.checkpoint()
-        flags = {
-            row: as_stored(combine(judged.flags.get(row, ()), row_flags[row], transcript), batch, row)
-            for row, transcript in transcripts.items()
-        }
-        chosen = [_as_first_chosen(item, batch) for item in chosen]
-        ledger = _with_selection(complete_from_transcripts(judged.ledger, transcripts), chosen, flags)
-        ledger = with_stored(ledger, batch)
+        copied = CopiedRows(batch)
+        flags = copied.flags(
+            {
+                row: combine(judged.flags.get(row, ()), row_flags[row], transcript)
+                for row, transcript in transcripts.items()
+            }
+        )
+        chosen = [copied.chosen(item) for item in chosen]
+        ledger = complete_from_transcripts(judged.ledger, transcripts)
+        ledger = copied.ledger(_with_selection(ledger, chosen, flags))
         traces = [
             rollout_trace(
                 transcripts[item.row],
@@ -321,23 +321,6 @@ def read_figures(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[st
 
 def _read(text: object) -> Any:
     return orjson.loads(text) if isinstance(text, str | bytes) else text
-
-
-def _of_copied(flags: Mapping[int, list[Flag]], batch: PackedBatch) -> dict[int, list[Flag]]:
-    """Flags by row, with an entry for every copied row that has some stored."""
-    copied = range(batch.n_rows if "ledger_rows" in batch.row_lists else 0)
-    rows = [row for row in copied if stored_flags(batch, row)]
-    return {**{row: [] for row in rows}, **flags}
-
-
-def _as_first_chosen(item: Selected, batch: PackedBatch) -> Selected:
-    """How a copied row was chosen when it was logged, where the copy takes every row that it can read."""
-    stored = stored_row(batch, item.row)
-    if stored is None or item.selected_by != "all" or not isinstance(stored.get("selected_by"), str):
-        return item
-    probability = stored.get("selected_probability")
-    known = float(probability) if isinstance(probability, (int, float)) else float("nan")
-    return replace(item, selected_by=stored["selected_by"], probability=known)
 
 
 def _with_prompts(

@@ -9,7 +9,7 @@ from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
 from rollout_traces.metrics.compute import HISTOGRAMS, PER_EPISODE
 from rollout_traces.metrics.loops import WINDOW
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
-from rollout_traces.sink.histogram import BINS
+from rollout_traces.sink.trackio_sink import BINS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 

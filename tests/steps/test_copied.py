@@ -8,12 +8,11 @@ import numpy as np
 
 from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags.copied import UNSEEN, as_stored
 from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.ledger.given_values import with_stored
 from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.steps.copied import UNSEEN, CopiedRows
 
 
 def packed(*ledger_rows: Any) -> PackedBatch:
@@ -30,7 +29,7 @@ def packed(*ledger_rows: Any) -> PackedBatch:
 
 def ledger_with_stored(*ledger_rows: Any) -> Ledger:
     batch = packed(*ledger_rows)
-    return with_stored(build_ledger(batch), batch)
+    return CopiedRows(batch).ledger(build_ledger(batch))
 
 
 def test_stored_numbers_hold_and_other_rows_are_computed():
@@ -58,7 +57,7 @@ class TestFlags:
 
     def test_those_that_were_stored_stay_with_the_sentences_found_anew(self):
         batch = packed({"flags": ["tied_group", "truncated", "their_own"]})
-        flags = as_stored(self.FOUND, batch, 0)
+        flags = CopiedRows(batch).flags({0: self.FOUND})[0]
         assert [(flag.name, flag.message) for flag in flags] == [
             ("tied_group", "all 1"),
             ("truncated", UNSEEN),
@@ -67,4 +66,8 @@ class TestFlags:
 
     def test_a_row_that_is_not_copied_has_what_was_found(self):
         batch = packed({"n_sampled": 2}, None)
-        assert as_stored(self.FOUND, batch, 0) == as_stored(self.FOUND, batch, 1) == list(self.FOUND)
+        found = {0: self.FOUND, 1: self.FOUND}
+        assert CopiedRows(batch).flags(found) == found
+
+    def test_those_that_the_copy_does_not_show_are_named_all_the_same(self):
+        assert [flag.name for flag in CopiedRows(packed({"flags": ["loop"]}, None)).flags({})[0]] == ["loop"]
