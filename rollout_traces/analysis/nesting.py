@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollout_traces.analysis.finding import Finding
+from rollout_traces.flags import REGISTRY
 
 SAME = 0.97
 """Two numbers whose group means correlate by this are one finding and its consequence."""
@@ -15,20 +16,16 @@ FEWEST = 8
 """Groups that know both."""
 PARENTS: Mapping[str, tuple[str, ...]] = {
     "n_tokens": ("n_sampled",),
-    "flags truncated": ("stop_reason length",),
     "stop_reason length": ("n_sampled",),
     "stop_reason stop": ("stop_reason length",),
-    "flags stale": ("staleness_max",),
-    "flags mixed_versions": ("staleness_max",),
-    "flags logprob_mismatch": ("mismatch_k3",),
     "mismatch_k1": ("mismatch_k3",),
     "mismatch_abs_max": ("mismatch_k3",),
     "log_ratio_sum": ("mismatch_k1", "mismatch_k3"),
-    "flags tool_error": ("n_tool_errors", "error_signatures *"),
     "n_tool_errors": ("error_signatures *",),
     "reward_status ok": ("reward_status error", "reward_status timeout"),
     "n_turns": ("n_tool_calls",),
     "raw_reward": ("reward",),
+    **{f"flags {spec.name}": spec.follows for spec in REGISTRY.values() if spec.follows},
 }
 """Column (and value) -> what it is a plain consequence of; `*` stands for any value."""
 

@@ -12,7 +12,7 @@ from rollout_traces.analysis.relations import known_number, known_reward, quoted
 from rollout_traces.analysis.scope import OUTCOMES, RunScope
 from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.errors import StoreError
-from rollout_traces.flags import needs_text
+from rollout_traces.flags import REGISTRY, needs_text
 
 MOST_PARTS = 16
 """Values of a text column by which rollouts are parted, and whose shares are series; a column of more names things."""
@@ -31,11 +31,9 @@ OF_TRACES = ("tool_names", "error_signatures")
 DERIVED = {
     "update_share": "advantage", "mismatch_k3": "mismatch_abs_max", "mismatch_k1": "mismatch_abs_max",
     "log_ratio_sum": "mismatch_abs_max", "clip_share": "mismatch_abs_max", "raw_reward": "reward",
-    "n_tokens": "n_sampled", "flags truncated": "stop_reason", "flags stale": "staleness_max",
-    "flags logprob_mismatch": "mismatch_abs_max", "flags tied_group": "reward", "flags tool_error": "n_tool_errors",
-    "flags dominates_update": "advantage", "flags noise_amplified_group": "reward", "flags reward_outlier": "reward",
-    "flags mixed_versions": "staleness_max", "group/tie_share": "reward", "group/wasted_tokens": "reward",
+    "n_tokens": "n_sampled", "group/tie_share": "reward", "group/wasted_tokens": "reward",
     "advantage": "reward", "group/reward_std_mean": "reward",
+    **{f"flags {spec.name}": spec.given for spec in REGISTRY.values() if spec.given},
 }  # fmt: skip
 """Column that is computed from another -> its parent."""
 

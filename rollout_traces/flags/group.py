@@ -61,6 +61,7 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     needs=("rewards", "group_ids"),
     splits=("rollout",),
     of_group=True,
+    given="reward",
 )
 def tied_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
@@ -82,6 +83,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     needs=("rewards", "group_ids"),
     splits=("rollout",),
     of_group=True,
+    given="reward",
 )
 def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
@@ -112,6 +114,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     severity="info",
     meaning="a reward lies far from its group's median (continuous rewards, groups of 8 or more)",
     needs=("rewards", "group_ids"),
+    given="reward",
 )
 def reward_outlier(
     population: Population,
@@ -195,6 +198,7 @@ def duplicate_completions(
     meaning="one row carries far more than its part of the step's update",
     needs=("advantages", "prox_logprobs or logprobs"),
     splits=("rollout",),
+    given="advantage",
 )
 def dominates_update(
     population: Population,

@@ -25,6 +25,8 @@ from rollout_traces.transcript import FLOAT_TRACKS
     needs=("versions", "train_version", "stale.limit"),
     splits=("rollout",),
     explained_by=("version_order",),
+    given="staleness_max",
+    follows=("staleness_max",),
 )
 def stale(
     population: Population, *, limit: Annotated[int | None, "versions a token may lag; off until set"] = None
@@ -53,6 +55,8 @@ def stale(
     meaning="the policy version changes inside a sampled turn",
     needs=("versions",),
     explained_by=("version_order",),
+    given="staleness_max",
+    follows=("staleness_max",),
 )
 def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     """Neighbouring sampled tokens of one turn with different versions."""
@@ -96,6 +100,8 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     needs=("logprobs", "prox_logprobs"),
     splits=("rollout",),
     explained_by=("logprob_out_of_range",),
+    given="mismatch_abs_max",
+    follows=("mismatch_k3",),
 )
 def logprob_mismatch(
     population: Population,

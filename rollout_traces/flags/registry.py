@@ -80,6 +80,8 @@ class FlagSpec:
         splits: the splits it makes sense on.
         explained_by: flags of the same row (of the same turn, where both name one) that are its cause.
         of_group: it speaks of the group, and is drawn there.
+        given: the column that it is computed from; empty for none.
+        follows: columns, with a value behind where it is of one, that it is a plain consequence of; `*` is any value.
         population: finds it on all rows without text, or None.
         row: finds it on a decoded row, or None.
     """
@@ -92,6 +94,8 @@ class FlagSpec:
     splits: tuple[str, ...] = SPLITS
     explained_by: tuple[str, ...] = ()
     of_group: bool = False
+    given: str = ""
+    follows: tuple[str, ...] = ()
     population: Detector | None = None
     row: Detector | None = None
 
@@ -126,6 +130,8 @@ def population_flag(
     splits: tuple[str, ...] = SPLITS,
     explained_by: tuple[str, ...] = (),
     of_group: bool = False,
+    given: str = "",
+    follows: tuple[str, ...] = (),
 ) -> Callable[[PopulationDetector], PopulationDetector]:
     """Registers a detector that sees all rows without their text.
 
@@ -139,11 +145,15 @@ def population_flag(
         splits: the splits it makes sense on.
         explained_by: flags of the same row that are its cause: it is nested under them.
         of_group: it speaks of the group.
+        given: the column that it is computed from.
+        follows: columns that it is a plain consequence of, see `FlagSpec`.
 
     Raises:
         ConfigError: the name is taken.
     """
-    spec = FlagSpec(name, family, severity, meaning, on_request, splits, explained_by, of_group)
+    spec = FlagSpec(
+        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+    )
     return _registers(spec, "population", needs)
 
 
@@ -158,9 +168,13 @@ def row_flag(
     splits: tuple[str, ...] = SPLITS,
     explained_by: tuple[str, ...] = (),
     of_group: bool = False,
+    given: str = "",
+    follows: tuple[str, ...] = (),
 ) -> Callable[[RowDetector], RowDetector]:
     """Registers a detector that sees one decoded rollout; arguments as in `population_flag`."""
-    spec = FlagSpec(name, family, severity, meaning, on_request, splits, explained_by, of_group)
+    spec = FlagSpec(
+        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+    )
     return _registers(spec, "row", needs)
 
 

@@ -29,6 +29,8 @@ _ENDS_ALIKE = 3
     meaning="sampling stopped at the length limit",
     needs=("stop_reasons",),
     explained_by=("repetition", "loop"),
+    given="stop_reason",
+    follows=("stop_reason length",),
 )
 def truncated(population: Population) -> dict[int, list[Flag]]:
     """Stop reason `length`, whatever the markers say."""
@@ -247,7 +249,14 @@ def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
             yield make_flag("tool_call_unparsed", text, turn=index, start=call.start, stop=call.stop)
 
 
-@row_flag("tool_error", family="text", severity="warn", meaning="a tool result says that the call failed")
+@row_flag(
+    "tool_error",
+    family="text",
+    severity="warn",
+    meaning="a tool result says that the call failed",
+    given="n_tool_errors",
+    follows=("n_tool_errors", "error_signatures *"),
+)
 def tool_error(row: TracedRow) -> Iterator[Flag]:
     """Tool turns that `tool_results.tool_failed` recognises."""
     for index, turn in enumerate(row.transcript.turns):
