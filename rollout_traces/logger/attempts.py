@@ -51,6 +51,11 @@ class Attempts:
             self.n_begun = int(n_begun)
             self._is_kept = True
 
+    def go_on(self, n_begun: int) -> None:
+        """Goes on with an attempt of those that `keep` was told of, by its number, counted from 1."""
+        with self._lock:
+            self.n_begun = n_begun
+
     def note_rollouts(self, step: int, split: str, *, announced: bool = False) -> str:
         """Notes that rollouts of a step are logged.
 

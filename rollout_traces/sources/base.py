@@ -123,12 +123,14 @@ class Format(abc.ABC):
         title: who writes it, for a person.
         tokens: whether its rollouts have token ids: `yes`, `no`, or what it depends on.
         lines: files are JSON Lines that a writer appends to, so that reading can go on where it ended.
+        behind: steps behind the newest one that rollouts may still come for, where they lie as they arrived.
     """
 
     name: str = ""
     title: str = ""
     tokens: str = "no"
     lines: bool = True
+    behind: int = 0
 
     @abc.abstractmethod
     def claim(self, head: Head) -> Claim | None:

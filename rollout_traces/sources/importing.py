@@ -390,6 +390,7 @@ def _logger_of(asked: ImportOptions, name: str, outcome: ImportedRun) -> Rollout
         server_url=asked.server_url,
         space_id=asked.space_id,
         worker=asked.worker,
+        announces_closes=True,
         config={
             "imported": {
                 "from": outcome.origin,

@@ -20,6 +20,7 @@ import orjson
 
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.zstd_frames import open_zstd
 
 MAX_LINE = 128 << 20
 """Bytes of a line above which it is passed over."""
@@ -47,11 +48,15 @@ class Line(NamedTuple):
     value: dict[str, Any]
 
 
+PACKED = (".gz", ".zst")
+"""Endings of files that are packed."""
+
+
 def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) -> Iterator[Line]:
     """Reads the objects of a JSON Lines file, or of a file that holds an array of them or spreads them over lines.
 
     Args:
-        path: the file; `.gz` is read as gzip.
+        path: the file; `.gz` is read as gzip, `.zst` as Zstandard.
         problems: where broken, overlong and unfinished lines are noted.
         start: byte to begin at, the start of a line.
         number: lines before it.
@@ -61,7 +66,7 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
     """
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(_opened(path))
+            file = stack.enter_context(opened(path))
             if start:
                 file.seek(start)
             elif is_no_lines(head_of(path)):
@@ -113,7 +118,7 @@ def _objects(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Line]:
 
 
 def _is_bomb(path: Path, n_bytes: int, problems: Problems, line: int) -> bool:
-    if path.suffix != ".gz" or n_bytes <= path.stat().st_size * MAX_RATIO + MAX_LINE:
+    if path.suffix not in PACKED or n_bytes <= path.stat().st_size * MAX_RATIO + MAX_LINE:
         return False
     text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
     problems.add(path, "bombs", text, line)
@@ -170,12 +175,12 @@ def loads(raw: bytes) -> Any:
 
 
 def head_of(path: Path, size: int = 1 << 16) -> bytes:
-    """The first bytes of a file, uncompressed where it is gzip; empty where it cannot be read."""
-    try:
-        with _opened(path) as file:
-            return file.read(size)
-    except (OSError, EOFError, zlib.error):
-        return b""
+    """The first bytes of a file, unpacked where it is packed, as far as they can be read."""
+    data = b""
+    with contextlib.suppress(OSError, EOFError, zlib.error), opened(path) as file:
+        while len(data) < size and (part := file.read1(size - len(data))):  # type: ignore[attr-defined]
+            data += part
+    return data
 
 
 def first_object(head: bytes) -> dict[str, Any] | None:
@@ -195,10 +200,11 @@ def first_object(head: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> IO[bytes]:
+    """A file's bytes, unpacked where it is gzip or Zstandard."""
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "rb"))
-    return path.open("rb")
+    return open_zstd(path) if path.suffix == ".zst" else path.open("rb")
 
 
 def _skip_line(file: IO[bytes]) -> int:

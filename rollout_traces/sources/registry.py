@@ -18,6 +18,7 @@ ENTRY_POINTS = "rollout_traces.sources"
 _BUILT_IN = (
     "own_export.OwnExport",
     "partitioned_export.PartitionedExport",
+    "prime_rl.PrimeRl",
     "verifiers_trace.VerifiersTrace",
     "token_export.TokenExport",
     "nemo_rl.NemoRl",

@@ -64,6 +64,7 @@ class RolloutRow:
         known_columns: numbers of the ledger that its tokens would show (`n_sampled`, ...), by column.
         ledger_row: the row of the ledger as it was stored, of a rollout that is copied; empty for all others.
         train_version: the policy version being trained.
+        attempt: the how-many-th start of the run it is of, where the writer tells: a later one supersedes steps of those before.
     """
 
     step: int
@@ -104,6 +105,7 @@ class RolloutRow:
     known_columns: dict[str, float] = field(default_factory=dict)
     ledger_row: dict[str, Any] = field(default_factory=dict)
     train_version: int | None = None
+    attempt: int = 1
 
     def conversation(self) -> list[dict[str, Any]] | None:
         """Its messages; where it has text alone those that its special tokens mark, else `user` and `assistant`."""

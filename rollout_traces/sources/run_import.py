@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.sources.base import Found, ReadOptions
+from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.rows import RolloutRow, batch_of, identity_of
@@ -43,15 +45,20 @@ class RunImport:
         self._encoder = encoder
         self._outcome = outcome
         self._is_known_to_trackio = False
+        self._attempt = 1
         self.queue = StepQueue(self._hand_over, self._close)
 
-    def add(self, row: RolloutRow) -> None:
-        """Takes a row; a step before its own is closed."""
+    def add(self, row: RolloutRow, behind: int = 0) -> None:
+        """Takes a row; steps more than `behind` before its own are closed."""
+        if row.attempt != self._attempt:
+            self.queue.close_all()
+            attempts_of(self.logger.run.id).go_on(row.attempt)
+            self._attempt = row.attempt
         if self._encoder is not None:
             self._encoder.add_ids(row)
         self._outcome.rows += 1
         self._outcome.rows_without_tokens += row.input_ids is None
-        self.queue.add(row)
+        self.queue.add(row, behind)
 
     def add_batch(self, step: int, split: str, batch: Any) -> None:
         """Takes a batch that a program made."""
@@ -124,6 +131,8 @@ class FileImport:
         done = n_read = 0
         for found in files:
             before = self._state.file(found.path)
+            if before is None and found.path.suffix in PACKED:  # it was read before it was packed
+                before = self._state.file(found.path.with_suffix(""))
             if before is None or (before.size, before.mtime_ns) != (found.size, found.mtime_ns):
                 n_read += 1
                 self._read_file(found, before, done)
@@ -159,11 +168,11 @@ class FileImport:
                     read(current[0], identity, row.step)
                 if (row.step, row.split) not in current[1].queue.open_keys:
                     self._state.open_step(current[0], row.step, row.split)
-                    current[1].add(row)
+                    current[1].add(row, found.format.behind)
                     progress = FileState(-1, 0, stop, number, _tail(found, stop), last_step)
                     self._state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
                 else:
-                    current[1].add(row)
+                    current[1].add(row, found.format.behind)
             last_step = row.step if last_step is None else max(last_step, row.step)
             stop, number = row_stop, row_number
             if n % 64 == 0:
@@ -185,9 +194,9 @@ class FileImport:
     def _start_of(self, found: Found, before: FileState | None) -> tuple[int, int]:
         if before is None or not found.format.lines or not before.stop:
             return 0, 0
-        if before.stop <= found.size and before.tail and _tail(found, before.stop) == before.tail:
+        if before.tail and _tail(found, before.stop) == before.tail:
             return before.stop, before.line
-        if before.size >= 0 and found.path.suffix != ".gz":
+        if before.size >= 0 and found.path.suffix not in PACKED:
             text = "was written anew since it was imported; what is new in it is imported."
             self._problems.add(found.path, "files_that_changed", text)
         return 0, 0
@@ -202,9 +211,13 @@ class FileImport:
 
 
 def _tail(found: Found, stop: int) -> bytes:
-    """A hash of the bytes before a place in a file; empty where places are not those of its bytes."""
+    """A hash of the bytes before a place in a file; empty where it ends before that, or has no places."""
     if not stop or not found.format.lines or found.path.suffix == ".gz":
         return b""
-    with found.path.open("rb") as file:
-        file.seek(max(stop - _TAIL, 0))
-        return hashlib.blake2b(file.read(min(stop, _TAIL)), digest_size=12).digest()
+    try:
+        with opened(found.path) as file:
+            file.seek(max(stop - _TAIL, 0))
+            data = file.read(min(stop, _TAIL))
+    except OSError:
+        return b""
+    return hashlib.blake2b(data, digest_size=12).digest() if len(data) == min(stop, _TAIL) else b""

@@ -58,13 +58,9 @@ class StepQueue:
         """Steps and splits that more rows may come for."""
         return frozenset(self._open)
 
-    def begins(self, row: RolloutRow) -> bool:
-        """True when the row is of a later step than all that are open."""
-        return bool(self._open) and all(row.step > step for step, _ in self._open)
-
-    def add(self, row: RolloutRow) -> None:
-        """Takes a row; steps before its own are closed."""
-        for key in [key for key in self._open if key[0] < row.step]:
+    def add(self, row: RolloutRow, behind: int = 0) -> None:
+        """Takes a row; steps before its own are closed, but for so many that rows may still come for."""
+        for key in sorted(key for key in self._open if key[0] < row.step - behind):
             self.close(key)
         if row.step <= self._closed_to.get(row.split, row.step - 1):
             self.late += 1

@@ -618,6 +618,75 @@ def prime_rl(out: Path, code: Path) -> None:
     export._write(exporter, record, 5)
 
 
+def prime_rl_stream(out: Path, code: Path) -> None:
+    """A run that crashed in step 6, started again, trained 6 anew, and ended: chunks, annotations of both producers."""
+    import orjson
+
+    traces = code / "src/prime_rl/monitors/file/traces"
+    sys.path.insert(0, str(traces))
+    import chunks
+    import update
+
+    stamps = taken(
+        code / "src/prime_rl/orchestrator/annotations.py",
+        "stamp_arrival", "stamp_ship", make_update=update.make_update, time=Clock,
+    )  # fmt: skip
+    folder = out / "monitors/file/traces"
+    writer = taken(
+        code / "src/prime_rl/monitors/file/monitor.py",
+        "_stream", "log_episodes", "log_annotations", "finalize", orjson=orjson, asyncio=asyncio,
+        OPTS=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY, ChunkedJsonl=chunks.ChunkedJsonl,
+        update_index_row=update.update_index_row, get_trace_stream=lambda _: folder / "stream",
+        get_annotations_dir=lambda _: folder / "annotations",
+        get_index_path=lambda path: path.with_name(f"{path.name}.index.jsonl"),
+        index_row=lambda line, record, chunk, offset: {
+            "line": line, "offset": offset, "id": record["id"], "chunk": chunk,
+        },
+    )  # fmt: skip
+
+    def monitor(producer: str) -> Any:
+        config = types.SimpleNamespace(chunk_bytes=20_000, compress=True, float_decimals=None)
+        self = types.SimpleNamespace(output_dir=out, producer=producer, config=config, _streams={}, _logged=0)
+        self._stream = lambda directory: writer._stream(self, directory)
+        return self
+
+    def renamed(first: int) -> list[Any]:
+        found = []
+        for n, episode in enumerate(episodes()):
+            trace = episode.traces[0]
+            trace = trace.model_copy(update={"id": f"{first + n:032x}", "info": {"advantage": 0.5}})
+            found.append(episode.model_copy(update={"id": f"e{first + n:031x}", "traces": [trace]}))
+        return found
+
+    orchestrator, trainer = monitor("orch"), monitor("trainer")
+    for first, step in ((0, 5), (4, 6), (8, 6)):
+        made = renamed(first)
+        stamps.stamp_arrival(made, "train", step)
+        asyncio.run(writer.log_episodes(orchestrator, made, step, "train", "all"))
+        asyncio.run(writer.log_annotations(orchestrator, stamps.stamp_ship(made[:3], step)))
+        path = made[1].traces[0].branches[0]
+        values = [None if not sampled else -0.5 for sampled in path.sampled_mask]
+        streams = {"trainer_logprobs": values, "entropies": values, "is_masked": [False] * len(values)}
+        for again in (values, [None if value is None else -0.25 for value in values]):
+            told = update.make_update(
+                made[1].traces[0].id, branches={0: {**streams, "trainer_logprobs": again}}
+            )
+            asyncio.run(writer.log_annotations(trainer, [told]))
+    for producer in (orchestrator, trainer):
+        asyncio.run(writer.finalize(producer))
+
+
+class Clock:
+    """Time that goes on by a second at each look."""
+
+    now = 1_000_000.0
+
+    @classmethod
+    def time(cls) -> float:
+        cls.now += 1.0
+        return cls.now
+
+
 def verifiers_eval(out: Path) -> None:
     from verifiers.v1.utils.trace_store import write_episode
 
@@ -778,6 +847,7 @@ def main() -> None:
         "rllm": lambda out: rllm(out, code["rllm"]),
         "tinker": lambda out: tinker(out),
         "prime-rl": lambda out: prime_rl(out, code["prime-rl"]),
+        "prime-rl-stream": lambda out: prime_rl_stream(out, code["prime-rl-stream"]),
         "verifiers": lambda out: verifiers_eval(out),
         "inspect": lambda out: inspect(out),
         "trl": lambda out: trl(out),

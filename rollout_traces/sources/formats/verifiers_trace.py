@@ -147,6 +147,7 @@ def rows_of_trace(
         name = identity if number_of_branch == 0 else f"{identity}/{number_of_branch}"
         branch = [nodes[n] for n in path]
         row = RolloutRow(**common, sample_id=name, parent=_parent(written, path))
+        row.identity = f"{episode.get('id')}/{name}" if trace.get("id") else None
         row.messages = messages_of([node.get("message") or {} for node in branch])
         first = next((n for n, node in enumerate(branch) if node.get("sampled")), None)
         row.n_prompt_messages = first

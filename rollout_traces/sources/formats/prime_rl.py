@@ -1,0 +1,209 @@
+"""prime-rl's episode stream: `<run>/monitors/file/traces/stream/NNNNN.jsonl`, sealed to `.zst`, and what was learned later.
+
+An episode is written once, when it arrives. Which step trained on it, its advantages and the trainer's own logprobs
+come afterwards, as annotations that name its traces; they are folded in when it is read, the newest winning. An
+episode of a run that goes on, which no step has taken yet, is left for a later import: only then is it known
+whether it was trained on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, rows_of_trace
+from rollout_traces.sources.lines import json_lines, loads, opened
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, number
+
+_STREAMS = {"advantages": "advantages", "trainer_logprobs": "prox_logprobs", "entropies": "entropies"}
+_WAITS = 2
+"""Steps that an episode may still be trained in after the one that it arrived in."""
+
+
+class PrimeRl(Format):
+    """Episodes as verifiers v1 records them, in chunks; `annotations/<producer>` and `live` beside them."""
+
+    name = "prime-rl"
+    title = "prime-rl, episode stream"
+    tokens = "yes"
+    behind = 8
+
+    def claim(self, head: Head) -> Claim | None:
+        folder = head.path.parent
+        is_chunk = re.fullmatch(r"\d{5}\.jsonl(\.zst)?", head.path.name)
+        if folder.name != "stream" or not is_chunk or (head.raw and not head.has("id", "traces")):
+            return None
+        above = [parent.name for parent in head.path.parents[1:4]]
+        root = head.path.parents[4] if above == ["traces", "file", "monitors"] else folder.parent
+        return Claim(root, None, TRAIN, ("policy versions of single tokens",), head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        with contextlib.closing(_Annotations(found.path.parent.parent, problems)) as annotations:
+            goes_on = any(found.path.parent.glob("*.jsonl"))
+            first_left: tuple[int, int] | None = None
+            n_left = 0
+            for record in json_lines(found.path, problems, start, line):
+                try:
+                    rows = list(_rows(record.value, annotations, record.number))
+                except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+                    text = f"an episode cannot be understood ({error!r}); it is passed over."
+                    problems.add(found.path, "rows_refused", text, record.number)
+                    continue
+                newest = annotations.newest_step
+                if goes_on and any(
+                    r.discard_reason and (newest is None or r.step + _WAITS > newest) for r in rows
+                ):
+                    n_left += 1
+                    first_left = first_left or (record.offset, record.number - 1)
+                    continue
+                if not rows:
+                    text = "the episode has no trace; it is passed over."
+                    problems.add(found.path, "episodes_without_trace", text, record.number)
+                for row in rows:
+                    yield row, *(first_left or (record.stop, record.number))
+            if n_left:
+                text = f"{n_left} episodes are in no step yet; they are read when it is known whether one takes them."
+                problems.add(found.path, "episodes_undecided", text)
+            in_flight = len(list(found.path.parent.parent.glob("live/*.jsonl"))) if goes_on else 0
+            if in_flight:
+                text = f"{in_flight} rollouts are in flight; they are read when they have ended."
+                problems.once(found.path.parent.parent / "live", "rollouts_in_flight", text)
+
+
+def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> Iterator[RolloutRow]:
+    """The rows of an episode, with what was learned of it."""
+    for trace in episode.get("traces") or []:
+        updates = annotations.of(str(trace.get("id")))
+        info: dict[str, Any] = dict(trace.get("info") or {})
+        for update in updates:
+            info = _merged(info, update.get("info") or {})
+        work = (episode.get("run") or {}).get("work") or {}
+        split = EVAL if (info.get("kind") or work.get("type")) == "eval" else TRAIN
+        ship = info.get("ship") or {}
+        arrived = info.get("arrival") or {}
+        step = ship.get("step", arrived.get("step", work.get("step", 0)))
+        claim = Claim(Path(), int(step), split)
+        for branch, row in enumerate(rows_of_trace(episode, trace, claim, line)):
+            row.attempt = annotations.attempt_of(arrived, ship)
+            row.advantage = number(info.get("advantage"))
+            if split == TRAIN and not info.get("effective"):
+                row.discard_reason = NOT_TRAINED
+            if isinstance(info.get("policy_version"), int):
+                row.extras["policy_version"] = info["policy_version"]
+            for update in updates:
+                for streams in update.get("branches") or ():
+                    if streams.get("index") == branch:
+                        _fold(row, streams)
+            yield row
+
+
+def _fold(row: RolloutRow, streams: Mapping[str, Any]) -> None:
+    """Adds an update's values, one for each token of the branch from its first on, null where it says nothing."""
+    n = 0 if row.input_ids is None else len(row.input_ids)
+    for key, name in _STREAMS.items():
+        values = streams.get(key)
+        if isinstance(values, list) and values and n:
+            row.tracks[name] = (values + [None] * n)[:n]
+    masked = streams.get("is_masked")
+    if isinstance(masked, list) and n and any(masked):
+        kept = ~np.asarray((masked + [None] * n)[:n], dtype=object).astype(bool)
+        row.tracks["loss_weights"] = kept.astype(np.float64)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    return new
+
+
+class _Annotations:
+    """What producers wrote of traces: where each record lies, read when its trace is."""
+
+    def __init__(self, folder: Path, problems: Problems) -> None:
+        self._problems = problems
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
+        self._producers = sorted(path for path in folder.glob("annotations/*") if path.is_dir())
+        self._files: dict[tuple[int, int], IO[bytes] | None] = {}
+        ships: set[tuple[float, int]] = set()
+        for at, producer in enumerate(self._producers):
+            for row in self._index(producer):
+                place = (at, int(row.get("chunk") or 0), int(row.get("offset") or 0))
+                self._places.setdefault(str(row.get("trace_id")), []).append(place)
+                ship = (row.get("info") or {}).get("ship") or {}
+                if isinstance(ship.get("step"), int) and isinstance(ship.get("time"), (int, float)):
+                    ships.add((ship["time"], ship["step"]))
+        by_time = sorted(ships)
+        self.newest_step = by_time[-1][1] if by_time else None
+        self._restarts = [
+            (stopped, before, again)
+            for (stopped, before), (again, step) in itertools.pairwise(by_time)
+            if step <= before
+        ]
+
+    def of(self, trace_id: str) -> list[dict[str, Any]]:
+        """The updates of a trace in the order in which they were written."""
+        found = []
+        for at, chunk, offset in self._places.get(trace_id, ()):
+            file = self._opened(at, chunk)
+            if file is None:
+                continue
+            try:
+                file.seek(offset)
+                value = loads(file.readline())
+            except (OSError, ValueError) as error:
+                text = (
+                    f"what lies at byte {offset:,} of chunk {chunk} cannot be read ({error}); it is left out."
+                )
+                self._problems.add(self._producers[at], "annotations_not_read", text)
+                continue
+            if isinstance(value, dict) and value.get("trace_id") == trace_id:
+                found.append(value)
+        return found
+
+    def attempt_of(self, arrived: Mapping[str, Any], ship: Mapping[str, Any]) -> int:
+        """The start of the run that an episode is of: a step that is shipped again is one of a later start.
+
+        Between the last ship of a start and the first of the next, what arrived in a step that was shipped
+        already is of the next.
+        """
+        time, step = ship.get("time", arrived.get("time")), ship.get("step", arrived.get("step"))
+        if not isinstance(time, (int, float)) or not isinstance(step, int):
+            return 1
+        return 1 + sum(
+            time >= again or (time > stopped and step <= before) for stopped, before, again in self._restarts
+        )
+
+    def close(self) -> None:
+        """Closes the chunks that were opened."""
+        for file in self._files.values():
+            if file is not None:
+                file.close()
+
+    def _index(self, producer: Path) -> Iterator[Mapping[str, Any]]:
+        index = producer.with_name(f"{producer.name}.index.jsonl")
+        if index.is_file():
+            yield from (line.value for line in json_lines(index, self._problems))
+            return
+        for chunk in sorted(producer.glob("*.jsonl*")):
+            for line in json_lines(chunk, self._problems):
+                yield {**line.value, "chunk": int(chunk.name.split(".")[0]), "offset": line.offset}
+
+    def _opened(self, at: int, chunk: int) -> IO[bytes] | None:
+        if (at, chunk) not in self._files:
+            plain = self._producers[at] / f"{chunk:05d}.jsonl"
+            paths = [path for path in (plain, plain.with_name(f"{plain.name}.zst")) if path.is_file()]
+            if not paths:
+                text = f"chunk {chunk} is not there; what it says is left out."
+                self._problems.add(self._producers[at], "annotations_not_read", text)
+            self._files[at, chunk] = opened(paths[0]) if paths else None
+        return self._files[at, chunk]

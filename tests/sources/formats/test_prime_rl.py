@@ -1,0 +1,159 @@
+"""prime-rl's episode stream: each episode once, with what was learned later, whether its chunks are sealed or not."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+import rollout_traces as rt
+from rollout_traces.sources.importing import import_rollouts
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.zstd_frames import open_zstd
+from tests.sources.reading import SAMPLES, rows_of, runs_of
+
+STREAM = SAMPLES / "prime-rl-stream"
+TRACES = Path("monitors/file/traces")
+
+
+def unsealed(folder: Path) -> Path:
+    """The sample as it was before its chunks were sealed."""
+    shutil.copytree(STREAM, folder / "run")
+    for path in (folder / "run").rglob("*.zst"):
+        with open_zstd(path) as file:
+            path.with_suffix("").write_bytes(file.read())
+        path.unlink()
+    return folder / "run"
+
+
+def updates(producer: str) -> list[dict]:
+    with open_zstd(STREAM / TRACES / f"annotations/{producer}/00000.jsonl.zst") as file:
+        return [orjson.loads(line) for line in file]
+
+
+def test_a_finished_run_is_one_run_of_every_branch_of_every_episode():
+    problems = Problems()
+    [run] = runs_of(STREAM, problems)
+    assert (run.name, Counter(file.format.name for file in run.files)) == ("prime-rl-stream", {"prime-rl": 3})
+    rows = rows_of(STREAM, problems)
+    assert (len(rows), problems.counts) == (18, {})
+    assert len({row.identity for row in rows}) == 18
+
+
+def test_the_cohort_of_a_step_and_what_was_in_no_update_are_told_apart():
+    rows = rows_of(STREAM)
+    fates = Counter((row.step, row.discard_reason, row.attempt) for row in rows)
+    assert fates == {
+        (5, None, 1): 5, (5, "not_in_a_batch", 1): 1,
+        (6, None, 1): 5, (6, "not_in_a_batch", 1): 1,
+        (6, None, 2): 5, (6, "not_in_a_batch", 2): 1,
+    }  # fmt: skip
+
+
+def test_annotations_are_folded_value_for_value_and_the_newest_wins():
+    rows = {row.sample_id: row for row in rows_of(STREAM)}
+    for update in updates("orch"):
+        for branch in update["branches"]:
+            row = rows[update["trace_id"] + (f"/{branch['index']}" if branch["index"] else "")]
+            assert row.tracks["advantages"] == branch["advantages"]
+    newest = {update["trace_id"]: update["branches"][0] for update in updates("trainer")}
+    assert len(updates("trainer")) == 2 * len(newest) == 6
+    for trace_id, streams in newest.items():
+        assert rows[trace_id].tracks["prox_logprobs"] == streams["trainer_logprobs"]
+        assert set(rows[trace_id].tracks["prox_logprobs"]) == {None, -0.25}
+        assert rows[trace_id].tracks["entropies"] == streams["entropies"]
+
+
+def test_a_chunk_that_is_not_sealed_gives_the_same_but_what_may_still_be_trained_on(tmp_path):
+    problems = Problems()
+    run = unsealed(tmp_path)
+    (run / TRACES / "live").mkdir()
+    (run / TRACES / "live/t.jsonl").write_text('{"trace": "t", "open": {}}\n')
+    rows = rows_of(run, problems)
+    assert len(rows) == 15 and all(row.discard_reason is None for row in rows)
+    assert problems.counts == {"episodes_undecided": 3, "rollouts_in_flight": 1}
+
+
+def test_an_annotation_that_is_cut_off_costs_itself_alone(tmp_path):
+    run = unsealed(tmp_path)
+    path = run / TRACES / "annotations/trainer/00000.jsonl"
+    path.write_bytes(path.read_bytes()[:-100])
+    problems = Problems()
+    assert len(rows_of(run, problems)) == 15
+    assert problems.counts["annotations_not_read"] == 1
+
+
+def seekable(data: bytes, n: int) -> bytes:
+    """A seekable file of frames of n bytes each, as Zstandard's description of the format has it."""
+    import pyarrow as pa
+
+    parts = [data[at : at + n] for at in range(0, len(data), n)]
+    frames = [pa.compress(part, "zstd", asbytes=True) for part in parts]
+    table = b"".join(struct.pack("<II", len(f), len(p)) for f, p in zip(frames, parts, strict=True))
+    footer = struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
+    head = struct.pack("<II", 0x184D2A5E, len(table) + len(footer))
+    return b"".join(frames) + head + table + footer
+
+
+class TestSealedFrames:
+    def test_reading_from_a_place_unpacks_its_frame_alone(self, tmp_path, monkeypatch):
+        import pyarrow as pa
+
+        data = b"".join(b"%07d\n" % n for n in range(100_000))
+        path = tmp_path / "x.jsonl.zst"
+        path.write_bytes(seekable(data, 10_000))
+        unpacked = []
+        inner = pa.decompress
+        monkeypatch.setattr(
+            pa, "decompress", lambda *args, **kw: unpacked.append(args[1]) or inner(*args, **kw)
+        )
+        with open_zstd(path) as file:
+            file.seek(400_000)
+            assert file.readline() == b"0050000\n"
+        assert len(unpacked) <= 2
+        with open_zstd(path) as file:
+            assert file.read() == data
+
+    def test_a_frame_that_says_it_is_huge_is_refused_before_it_is_unpacked(self, tmp_path, monkeypatch):
+        path = STREAM / TRACES / "stream/00000.jsonl.zst"
+        monkeypatch.setattr("rollout_traces.sources.zstd_frames.MOST_FRAME", 1000)
+        with open_zstd(path) as file, pytest.raises(OSError, match="Expected at most 1,000"):
+            file.read()
+
+    def test_a_file_without_a_table_is_read_as_a_stream(self, tmp_path):
+        import pyarrow as pa
+
+        path = tmp_path / "x.jsonl.zst"
+        path.write_bytes(pa.compress(b"line\n" * 3, "zstd", asbytes=True) * 2)
+        with open_zstd(path) as file:
+            assert file.readlines() == [b"line\n"] * 6
+
+    def test_a_sealed_chunk_that_is_cut_off_is_named(self, tmp_path):
+        run = tmp_path / "run"
+        shutil.copytree(STREAM, run)
+        path = run / TRACES / "stream/00000.jsonl.zst"
+        path.write_bytes(path.read_bytes()[:-40])
+        problems = Problems()
+        assert len(rows_of(run, problems)) >= 10
+        assert problems.counts == {"damaged_files": 1}
+        assert "Truncated compressed stream" in str(problems.kept[0])
+
+
+@pytest.mark.usefixtures("trackio_dir")
+def test_a_live_run_that_is_sealed_later_is_imported_once_and_its_restart_supersedes(tmp_path):
+    run = unsealed(tmp_path)
+    assert import_rollouts(run, "copy", worker="thread").rows == 15
+    shutil.rmtree(run)
+    shutil.copytree(STREAM, run)
+    again = import_rollouts(run, "copy", worker="thread")
+    assert (again.rows, import_rollouts(run, "copy", worker="thread").rows) == (3, 0)
+    store = rt.open_store(project="copy")
+    assert store.count(rows="all") == 18
+    current = Counter(
+        (row.step, row["discard_reason"]) for row in store.query(where="superseded = 0", limit=99).rows
+    )
+    assert current == {(5, None): 5, (5, "not_in_a_batch"): 1, (6, None): 5, (6, "not_in_a_batch"): 1}
