@@ -167,8 +167,10 @@ def _serve(
 
 
 def _need_the_extra() -> None:
+    from rollout_traces.inspector.gradio_import import import_gradio
+
     with extra("inspector", "the inspector"):
-        import gradio  # noqa: F401
+        import_gradio()
         import uvicorn  # noqa: F401
 
 
