@@ -1,4 +1,4 @@
-"""The command line: one module a command, each with `register(app)`; only the one that is called is loaded."""
+"""The command line: one module a command, with a function of its name; only the one that is called is loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
+from rollout_traces.cli.options import expanded
 
 HELPERS = frozenset({"conversation", "example", "lean", "opening", "options", "progress", "tables"})
 """Modules here that are no command."""
@@ -36,8 +38,12 @@ def build_app(names: Sequence[str] | None = None) -> typer.Typer:
     )
     app.callback()(_group)
     for name in names if names is not None else commands():
-        module = f"{name}_" if keyword.iskeyword(name) else name
-        importlib.import_module(f"{__name__}.{module}").register(app)
+        module = importlib.import_module(
+            f"{__name__}.{name}_" if keyword.iskeyword(name) else f"{__name__}.{name}"
+        )
+        function = getattr(module, name, None) or getattr(module, f"{name}_")
+        settings = getattr(module, "CONTEXT_SETTINGS", None)
+        app.command(name, context_settings=settings)(expanded(function))
     return app
 
 

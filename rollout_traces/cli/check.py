@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 COLOURS = {"error": "red", "warn": "yellow", "info": "blue"}
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("check")(check)
-
-
 def check(
     batch: Annotated[
         Path,

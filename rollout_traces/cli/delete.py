@@ -22,11 +22,6 @@ _AGE = re.compile(r"(\d{1,6})\s*([hdw])\Z")
 _HOURS = {"h": 1, "d": 24, "w": 168}
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("delete")(delete)
-
-
 def delete(
     run: options.Run = None,
     project: options.Project = None,

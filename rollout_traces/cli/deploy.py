@@ -9,11 +9,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("deploy")(deploy)
-
-
 def deploy(
     space: Annotated[str | None, typer.Argument(help="The Space, user/name.", show_default=False)] = None,
     public: Annotated[

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 COLOURS = {"ok": "green", "note": "blue", "warn": "yellow", "fail": "red"}
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     paths: Annotated[
         list[Path] | None,

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_rows
 from rollout_traces.terminal_text import one_line
-
-if TYPE_CHECKING:
-    pass
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("events")(options.expanded(events))
 
 
 def events(

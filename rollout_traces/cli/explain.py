@@ -33,11 +33,6 @@ Where = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("explain")(options.expanded(explain))
-
-
 def explain(
     run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
     *,

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 TRAINING = "Training data"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("export")(options.expanded(export))
-
-
 def export(
     *,
     which: options.Which,

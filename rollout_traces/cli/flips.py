@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from rollout_traces.store import Store
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("flips")(options.expanded(flips))
-
-
 def flips(
     run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
     *,

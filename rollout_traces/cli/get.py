@@ -20,11 +20,6 @@ SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}
 HIDDEN = ("schema", "kind", "status", "flags")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("get")(options.expanded(get))
-
-
 def get(
     trace: Annotated[str, typer.Argument(help="Its uid or trace id, or the beginning of either.")],
     *,

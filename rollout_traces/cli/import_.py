@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     from rollout_traces.sources.importing import ImportReport
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("import")(import_files)
-
-
-def import_files(
+def import_(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders, or trackio:PROJECT.")],
     project: Annotated[str, typer.Option("--project", "-p", help="Trackio project to write to.")],
     name: Annotated[

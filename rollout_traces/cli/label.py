@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from rollout_traces.store.labels import Entry
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("label")(options.expanded(label))
-
-
 def label(
     rollouts: Annotated[
         list[str] | None, typer.Argument(help="Rollouts: uid or trace id, or the beginning of either.")

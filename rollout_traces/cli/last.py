@@ -10,12 +10,7 @@ from rollout_traces.cli.tables import print_rows, print_table
 from rollout_traces.terminal_text import harmless
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("last")(last_rollouts)
-
-
-def last_rollouts(
+def last(
     project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,

@@ -27,12 +27,7 @@ SHOWN = (
 """Columns of a rollout that are shown where any row knows them."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("list")(options.expanded(list_rollouts))
-
-
-def list_rollouts(
+def list_(
     *,
     which: options.Which,
     what: Annotated[

@@ -10,11 +10,6 @@ import typer
 from rollout_traces.cli import options
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("mcp")(mcp)
-
-
 def mcp(
     project: options.Project = None,
     server_url: options.ServerUrl = None,

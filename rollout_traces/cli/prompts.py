@@ -11,11 +11,6 @@ from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_rows, print_table
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("prompts")(options.expanded(prompts))
-
-
 def prompts(
     run: Annotated[str | None, typer.Argument(help="A run; all by default.")] = None,
     *,

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from rollout_traces.worker.recovery import Left
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("recover")(recover_spools)
-
-
-def recover_spools(
+def recover(
     project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
     look: Annotated[bool, typer.Option("--list", help="Only say what waits.")] = False,
     remote: Annotated[
@@ -38,7 +33,8 @@ def recover_spools(
     Example: rollout-traces recover -p gsm8k
     """
     from rollout_traces.worker.named_targets import NamedTargets
-    from rollout_traces.worker.recovery import find_left, not_all_stored, recover
+    from rollout_traces.worker.recovery import find_left, not_all_stored
+    from rollout_traces.worker.recovery import recover as store_again
 
     found = [left for left in find_left(project) if left.n_records]
     if not found:
@@ -73,7 +69,7 @@ def recover_spools(
             failed += 1
             continue
         remotes = (left.manifest.remote,) if left.manifest.remote else ()
-        still = recover(left, NamedTargets(remotes, named.folders))
+        still = store_again(left, NamedTargets(remotes, named.folders))
         failed += still > 0
         account = left.account
         failed += account.is_hurt and not still

@@ -9,19 +9,13 @@ from typing import Annotated
 
 import typer
 
+CONTEXT_SETTINGS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+"""What stands behind the script is the script's."""
 STARTUP = Path(__file__).resolve().parent.parent / "integrations" / "startup"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(
-        "run",
-        context_settings={
-            "allow_extra_args": True,
-            "ignore_unknown_options": True,
-            "allow_interspersed_args": False,
-        },
-    )(run)
 
 
 def run(

@@ -10,11 +10,6 @@ import typer
 from rollout_traces.cli import options
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("share")(options.expanded(share))
-
-
 def share(
     rollouts: Annotated[
         list[str] | None,

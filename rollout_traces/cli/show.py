@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from rollout_traces.inspector.workspace import Workspace
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("show")(show)
-
-
 def show(
     project: Annotated[
         str | None,

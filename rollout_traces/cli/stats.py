@@ -17,11 +17,6 @@ BAR = 40
 Figure = Annotated[list[str] | None, typer.Option(help="Columns, repeated or with commas.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("stats")(options.expanded(stats))
-
-
 def stats(
     *,
     which: options.Which,

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import rollout_traces as rt
-from rollout_traces.cli.check import register
+from rollout_traces.cli.check import check
 from rollout_traces.errors import BatchError
 from rollout_traces.steps.preflight import load_batch
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
@@ -136,7 +136,7 @@ class TestFiles:
     def test_every_format_has_the_exit_codes(self, tmp_path, arrays, tokenizer, ending):
         tokenizer.save_pretrained(tmp_path / "tokenizer")
         app = typer.Typer()
-        register(app)
+        app.command()(check)
         arguments = [str(tmp_path / f"b.{ending}"), "--tokenizer", str(tmp_path / "tokenizer"), "--no-show"]
 
         def code(*options: str) -> int:
