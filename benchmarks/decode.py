@@ -17,7 +17,7 @@ import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.decode.characters import char_ends
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from tests.decode.conversations import desk_conversations
 from tests.decode.fidelity import Encoded, encode
 from tests.decode.real_tokenizers import load_tokenizer

@@ -19,8 +19,8 @@ import numpy as np
 
 from rollout_traces.flags import REGISTRY, FlagErrors, Population, TracedRow, flag_population, flag_row
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 
 BUDGET_POPULATION_MS = 150
 BUDGET_ROWS_MS = 150
@@ -64,9 +64,9 @@ def random_step(n_rows: int, n_tokens: int, group_size: int, seed: int = 0) -> P
 
 def decoded_rows(n_rows: int, n_tokens: int) -> tuple[PackedBatch, list[Transcript], Any]:
     """Rollouts of at least `n_tokens` tokens by the tests' generator, decoded, and their tokenizer."""
-    from rollout_traces.batch import RolloutBatch
     from rollout_traces.capture.host_copy import capture
     from rollout_traces.decode import TranscriptDecoder
+    from rollout_traces.model.batch import RolloutBatch
     from tests import generator
 
     tokenizer = generator.tiny_tokenizer("qwen3")

@@ -25,7 +25,7 @@ from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import FAMILIES, rollout_metrics
 from rollout_traces.metrics.compute import step_view
 from rollout_traces.metrics.registry import families_off
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 
 BUDGET_MS = 500

@@ -185,7 +185,7 @@ def logged(tokenizer: Any, batch: Any, n_steps: int) -> list[tuple[dict[str, Any
 
     from rollout_traces import RolloutBatch, TranscriptDecoder
     from rollout_traces.capture.host_copy import capture
-    from rollout_traces.packed_batch import StepKey
+    from rollout_traces.model.packed_batch import StepKey
     from rollout_traces.sink.stored import Stored
     from rollout_traces.steps.choosing import StoredStep
     from rollout_traces.steps.options import StepOptions

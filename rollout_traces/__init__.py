@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rollout_traces.metrics as metrics
     import rollout_traces.stats.tracker as stats_tracker
-    from rollout_traces.batch import RolloutBatch
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_handle import RolloutHandle
     from rollout_traces.logger.rollout_logger import RolloutLogger
+    from rollout_traces.model.batch import RolloutBatch
+    from rollout_traces.model.transcript import TokenTrack, ToolCall, Transcript, Turn
     from rollout_traces.settings.logger_options import LoggerOptions
     from rollout_traces.sources.importing import import_rollouts
     from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
     from rollout_traces.steps.preflight import CheckReport, check
     from rollout_traces.store import Store, open_store
-    from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
 
 __version__ = "0.2.0"
 
@@ -31,18 +31,18 @@ _HOMES = {
     "check": "rollout_traces.steps.preflight",
     "Flag": "rollout_traces.flags",
     "LoggerOptions": "rollout_traces.settings.logger_options",
-    "RolloutBatch": "rollout_traces.batch",
+    "RolloutBatch": "rollout_traces.model.batch",
     "RolloutHandle": "rollout_traces.logger.rollout_handle",
     "RolloutLogger": "rollout_traces.logger.rollout_logger",
     "StatsLogger": "rollout_traces.stats.stats_logger",
     "StatsLoggerConfig": "rollout_traces.stats.stats_logger",
     "Store": "rollout_traces.store",
-    "TokenTrack": "rollout_traces.transcript",
-    "ToolCall": "rollout_traces.transcript",
+    "TokenTrack": "rollout_traces.model.transcript",
+    "ToolCall": "rollout_traces.model.transcript",
     "TrackioConfig": "rollout_traces.stats.stats_logger",
-    "Transcript": "rollout_traces.transcript",
+    "Transcript": "rollout_traces.model.transcript",
     "TranscriptDecoder": "rollout_traces.decode",
-    "Turn": "rollout_traces.transcript",
+    "Turn": "rollout_traces.model.transcript",
     "import_rollouts": "rollout_traces.sources.importing",
     "open_store": "rollout_traces.store",
     "population_flag": "rollout_traces.flags",

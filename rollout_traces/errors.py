@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def text_of(value: object) -> str:
     """`str(value)`, also of what has no text: a hostile `__str__` must not raise into training."""
@@ -33,3 +36,27 @@ class StoreError(RolloutTracesError):
 
 class FileRefused(StoreError):
     """A file from outside is damaged, or takes more memory than its size accounts for. The text names it."""
+
+
+class MissingExtra(ImportError, ConfigError):
+    """A package is not installed. The text names it, what needs it, and the extra that brings it."""
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Imports made inside come with an extra.
+
+    Args:
+        name: the extra, as in `rollout-traces[name]`.
+        what: what needs it, as the subject of a sentence.
+
+    Raises:
+        MissingExtra: a package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise MissingExtra(
+            f"{what} needs {package}: pip install 'rollout-traces[{name}]'.", name=error.name
+        ) from error

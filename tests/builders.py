@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import TokenTrack, ToolCall, Transcript, Turn
 
 MARKERS = {
     role: (f"<|{role}|>\n", "<|end|>\n") for role in ("system", "user", "assistant", "tool", "context")

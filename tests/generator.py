@@ -351,7 +351,7 @@ def rollout_batch(tokenizer: Any, plan: BatchPlan = BatchPlan()) -> Any:
     """A generated step as a `RolloutBatch` of CPU tensors."""
     import torch
 
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
 
     def as_tensor(value: Any) -> Any:
         if isinstance(value, np.ndarray):

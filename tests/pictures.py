@@ -35,7 +35,7 @@ PROMPT = "<|im_start|>user\nLook: <image> and <image> What is it?<|im_end|>\n<|i
 
 def batch_with(images: Sequence[Any]) -> Any:
     """A group of rollouts, each with its images, of which two have a place in the prompt."""
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
     from tests.generator import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()

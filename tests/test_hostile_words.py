@@ -25,7 +25,7 @@ from rollout_traces.inspector.component import answered
 from rollout_traces.inspector.registry import PAGES
 from rollout_traces.inspector.view import ProjectView, SplitView
 from rollout_traces.inspector.workspace import Workspace
-from rollout_traces.quoting import CLOSE, NOTICE, OPEN
+from rollout_traces.model.text import CLOSE, NOTICE, OPEN
 from tests.hostile_run import AT, PROJECT, RUN, log_hostile_run
 from tests.trackio_home import use_trackio_home
 

@@ -16,13 +16,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rollout_traces"
 
 ORDER = (
-    ("errors", "terminal_text", "encodable"),
-    ("notebook",),
-    ("transcript",),
-    ("extras",),
+    ("errors",),
     ("model",),
-    ("private_files", "plain_values", "counted_warnings", "batch_checks", "bounded_parquet", "quoting"),
-    ("settings", "batch", "packed_batch"),
+    ("settings",),
     ("spool",),
     ("capture",),
     ("cluster",),
@@ -66,18 +62,8 @@ READ_COMMANDS = (
 """The commands that read; the others write, check the installation or start a trainer."""
 READ_FROM = (
     "errors",
-    "extras",
-    "encodable",
-    "plain_values",
-    "bounded_parquet",
-    "private_files",
-    "quoting",
-    "terminal_text",
-    "notebook",
-    "transcript",
     "model",
     "settings",
-    "packed_batch",
     "ledger",
     "metrics",
     "flags",

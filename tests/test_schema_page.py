@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_traces import transcript
 from rollout_traces.ledger import columns as ledger
+from rollout_traces.model import transcript
 from rollout_traces.trace import conversion as trace
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "schema.md"

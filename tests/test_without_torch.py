@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.extras import MissingExtra, extra
+from rollout_traces.errors import MissingExtra, extra
 from tests.store.conftest import shared_folder
 
 __all__ = ["shared_folder"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 
 T = TypeVar("T")
 

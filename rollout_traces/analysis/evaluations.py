@@ -24,7 +24,7 @@ from rollout_traces.analysis.relations import (
 )
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
-from rollout_traces.notebook import lines, table, titled
+from rollout_traces.model.text import lines, table, titled
 
 DRAWS = 10_000
 CONFIDENCE_Z = 1.959964

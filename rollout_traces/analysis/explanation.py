@@ -24,8 +24,8 @@ from rollout_traces.analysis.relations import Relations, RolloutColumns, describ
 from rollout_traces.analysis.rows import BEFORE, A, B, SideRows, read_rows
 from rollout_traces.analysis.selections import Selection, before, fixed_by
 from rollout_traces.analysis.written import compare_texts, winners_against_losers
-from rollout_traces.notebook import lines, table, titled
-from rollout_traces.quoting import quoted as in_quotes
+from rollout_traces.model.text import lines, table, titled
+from rollout_traces.model.text import quoted as in_quotes
 
 LEAST_DELTA, LEAST_SHARE = 0.2, 0.02
 """Effects on numbers, and differences of shares, below these are not shown."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.in_words import number, percent, series_text
 from rollout_traces.analysis.step_series import SeriesName
-from rollout_traces.quoting import quoted_each
+from rollout_traces.model.text import quoted_each
 
 OUTCOMES = ("reward", "success", "raw_reward")
 """What a run is read by: with the components of the reward, half of the error of all comparisons is theirs."""

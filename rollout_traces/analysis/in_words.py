@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from rollout_traces.analysis.step_series import Part, SeriesName
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 
 TAGS = ("flags", "tool_names", "error_signatures")
 """Columns of several values, which a filter asks with `has`."""

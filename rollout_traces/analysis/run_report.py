@@ -28,8 +28,7 @@ from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
-from rollout_traces.notebook import lines, table, titled
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import lines, quoted, table, titled
 
 ORDER = ("error", "warn", "info")
 

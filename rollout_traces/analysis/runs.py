@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_traces.analysis.diagnosis import Diagnosis, setting_entry
 from rollout_traces.analysis.relations import Relations, as_arrays, current, describe
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 from rollout_traces.settings.run_settings import EARLIER_KEY
 
 LENGTH_OF_A_MOMENT = len("20261123T205908.960000")

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout_traces.analysis.compare import NEIGHBOURS
 from rollout_traces.analysis.relations import Relations, RolloutColumns, current
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 
 LONGEST_WHERE = 200
 """Characters of a condition in a selection's name."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollout_traces.batch import (
+from rollout_traces.model.batch import (
     MASKS,
     NAMED_FLOATS,
     REQUIRED,
@@ -23,7 +23,7 @@ from rollout_traces.batch import (
     TOKEN_KEYS,
     RolloutBatch,
 )
-from rollout_traces.transcript import INT_TRACKS
+from rollout_traces.model.transcript import INT_TRACKS
 
 _ALIGN = 64
 _ABOVE_ZERO = ("loss_mask", "response_mask")

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from rollout_traces.batch import ListElement
+from rollout_traces.model.batch import ListElement
 
 UNKNOWN = -1
 """A group that the ledger finds by the prompt."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, Copier, CudaCopier, Staged, TooManyInFlight
 from rollout_traces.capture.host_copy import Capture, Captured
-from rollout_traces.counted_warnings import Warnings
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode
 

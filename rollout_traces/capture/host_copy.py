@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.images import plain_images
 from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
-from rollout_traces.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
-from rollout_traces.plain_values import finite_or_text
+from rollout_traces.model.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
+from rollout_traces.model.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
+from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.spool.batch_record import (
     ROLLOUTS,
     batch_from_record,
@@ -31,7 +32,6 @@ from rollout_traces.spool.batch_record import (
     record_meta,
 )
 from rollout_traces.spool.record import RecordBuffer, decode
-from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 MAX_BYTES = 128 << 20
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""

@@ -11,8 +11,8 @@ import numpy as np
 from rollout_traces.capture.host_copy import Captured, plain_list
 from rollout_traces.capture.part import PaddedRows, find_rows, host_array
 from rollout_traces.errors import BatchError
+from rollout_traces.model.transcript import FLOAT_TRACKS
 from rollout_traces.spool.record import Record
-from rollout_traces.transcript import FLOAT_TRACKS
 
 ROW_KEYS = ("advantages", "losses")
 """Keys that may be given per row, [B]."""

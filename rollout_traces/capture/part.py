@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
-from rollout_traces.batch_checks import UNPACK
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
+from rollout_traces.model.batch_checks import UNPACK
 
 MaskSource = Literal["given", "versions", "loss_mask"]
 """How it is known which tokens the policy sampled."""

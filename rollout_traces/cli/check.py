@@ -52,7 +52,7 @@ def print_report(report: CheckReport, *, show: bool) -> None:
     from rich.text import Text
 
     from rollout_traces.cli.conversation import print_turns, turns_of
-    from rollout_traces.terminal_text import harmless
+    from rollout_traces.model.text import harmless
 
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollout_traces.terminal_text import harmless
+from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rollout_traces.transcript import Transcript, Turn
+    from rollout_traces.model.transcript import Transcript, Turn
 
 COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "context": "white"}
 

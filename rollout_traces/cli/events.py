@@ -9,7 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_rows
-from rollout_traces.terminal_text import one_line
+from rollout_traces.model.text import one_line
 
 
 def events(

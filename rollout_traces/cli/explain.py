@@ -114,7 +114,7 @@ def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Sel
 
 def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
     """Prints the settings that are new, the diagnoses of a run, and what is unobserved."""
-    from rollout_traces.terminal_text import one_line
+    from rollout_traces.model.text import one_line
 
     typer.secho(
         f"{report.run}, {report.split}: {report.n_rows:,} rollouts in {report.n_steps} steps", bold=True
@@ -134,7 +134,7 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
 
 
 def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
-    from rollout_traces.terminal_text import one_line
+    from rollout_traces.model.text import one_line
 
     colours = {"error": "red", "warn": "yellow", "info": "blue"}
     if all(d.severity == "info" for d in diagnoses):
@@ -160,7 +160,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         in_force: the diagnoses that hold at A's steps.
         links: id -> what a rollout is called.
     """
-    from rollout_traces.terminal_text import one_line
+    from rollout_traces.model.text import one_line
 
     typer.secho(f"{one_line(found.a, 200)} against {one_line(found.b, 200)}", bold=True)
     typer.echo(

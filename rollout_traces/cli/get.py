@@ -10,11 +10,11 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.conversation import RenderedTurn, folded, print_turns, turns_of
 from rollout_traces.cli.tables import cell, print_json
-from rollout_traces.terminal_text import harmless
+from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
+    from rollout_traces.model.transcript import Transcript
     from rollout_traces.trace.conversion import TraceRecord
-    from rollout_traces.transcript import Transcript
 
 SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}
 HIDDEN = ("schema", "kind", "status", "flags")

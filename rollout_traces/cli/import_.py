@@ -81,7 +81,7 @@ def import_(
 
 
 def _print(done: ImportReport) -> None:
-    from rollout_traces.terminal_text import one_line
+    from rollout_traces.model.text import one_line
 
     for run in done.runs:
         formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())

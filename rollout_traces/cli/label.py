@@ -10,7 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_rows, print_table
-from rollout_traces.terminal_text import one_line
+from rollout_traces.model.text import one_line
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -61,7 +61,7 @@ def label(
 
 
 def _sync(store: Store, address: str) -> None:
-    from rollout_traces.extras import extra
+    from rollout_traces.errors import extra
     from rollout_traces.inspector.access import VARIABLE
 
     with extra("inspector", "--sync"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rollout_traces.cli.tables import print_rows, print_table
-from rollout_traces.terminal_text import harmless
+from rollout_traces.model.text import harmless
 
 
 def last(

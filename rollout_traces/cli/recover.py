@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli.tables import print_table
-from rollout_traces.terminal_text import harmless
+from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
     from rollout_traces.worker.recovery import Left

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli.options import login
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 
 if TYPE_CHECKING:
     from rollout_traces.inspector.server import ServerOptions

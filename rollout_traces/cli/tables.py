@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.terminal_text import one_line
+from rollout_traces.model.text import one_line
 
 CELL = 48
 """Most characters of one cell that is printed by itself."""
@@ -128,7 +128,7 @@ def print_json(value: Any) -> None:
     import orjson
     import typer
 
-    from rollout_traces.plain_values import plain
+    from rollout_traces.model.plain_values import plain
 
     typer.echo(orjson.dumps(plain(value), option=orjson.OPT_INDENT_2, default=str).decode())
 

@@ -12,7 +12,7 @@ import time
 
 from rollout_traces.cluster.connection import NodeAddress, NodeConnection
 from rollout_traces.cluster.rendezvous import NodeMeeting
-from rollout_traces.counted_warnings import Warnings
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.record import RecordError, decode, n_bytes_of
 from rollout_traces.spool.run_folder import RunFolder

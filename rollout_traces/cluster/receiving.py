@@ -13,7 +13,7 @@ from typing import Any
 
 from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
 from rollout_traces.cluster.rendezvous import NodeMeeting
-from rollout_traces.counted_warnings import Warnings
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollout_traces.decode.markers import ROLE_ALIASES
-from rollout_traces.encodable import encodable
-from rollout_traces.transcript import Role, ToolCall, Turn
+from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import Role, ToolCall, Turn
 
 _JSON_EDGES = slice(1, -1)
 

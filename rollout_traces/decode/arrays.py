@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import DecodeError
-from rollout_traces.transcript import INT_TRACKS
+from rollout_traces.model.transcript import INT_TRACKS
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ from rollout_traces.decode.grammars import (
 )
 from rollout_traces.decode.spans import Span
 from rollout_traces.decode.template_markers import TemplateMarkers
-from rollout_traces.encodable import encodable
-from rollout_traces.transcript import ToolCall
+from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import ToolCall
 
 _JSON = json.JSONDecoder()
 _BARE_RESULT = re.compile(

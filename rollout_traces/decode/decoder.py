@@ -28,9 +28,9 @@ from rollout_traces.decode.spans import (
 )
 from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.decode.templated_tokenizer import TemplatedTokenizer
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.quoting import quoted
-from rollout_traces.transcript import Source, TokenTrack, Transcript, Turn
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import quoted
+from rollout_traces.model.transcript import Source, TokenTrack, Transcript, Turn
 
 
 class TranscriptDecoder:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_traces.decode.detokenizer import Detokenizer
 from rollout_traces.decode.template_markers import ID_SLOT, NAME_SLOT, Closer, Opener, TemplateMarkers
-from rollout_traces.transcript import Role
+from rollout_traces.model.transcript import Role
 
 ROLE_ALIASES: Mapping[str, Role] = {
     **dict.fromkeys(("system", "developer"), "system"),

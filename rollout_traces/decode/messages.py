@@ -21,9 +21,9 @@ from rollout_traces.decode.grammars import (
     parameters_by_tool,
     parse_assistant,
 )
-from rollout_traces.encodable import encodable
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import Role, TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import Role, TokenTrack, ToolCall, Transcript, Turn
 
 NO_TOKENIZER = "the row's tokens are known; without a tokenizer they cannot be shown"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout_traces.decode.markers import ROLE_ALIASES, FoundMarker, Markers, Pattern, Row
-from rollout_traces.transcript import Role
+from rollout_traces.model.transcript import Role
 
 _WHITESPACE = b" \t\r\n"
 

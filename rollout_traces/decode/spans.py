@@ -10,7 +10,7 @@ import numpy as np
 
 from rollout_traces.decode.markers import Markers, Row
 from rollout_traces.decode.segment import Segment, trim
-from rollout_traces.transcript import Role
+from rollout_traces.model.transcript import Role
 
 
 @dataclass(slots=True)

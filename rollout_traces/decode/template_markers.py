@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rollout_traces.transcript import Role
+from rollout_traces.model.transcript import Role
 
 NAME_SLOT = "⟨name⟩"
 """Stands for a tool's name inside a marker's text."""

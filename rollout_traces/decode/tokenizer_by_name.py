@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_traces.errors import ConfigError
-from rollout_traces.extras import extra
+from rollout_traces.errors import ConfigError, extra
 
 
 def load_tokenizer(path: str) -> Any:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.decode.tokenizer_by_name import load_tokenizer
 from rollout_traces.doctor.base import CheckFinding, Examination, check
-from rollout_traces.errors import ConfigError
-from rollout_traces.extras import MissingExtra
+from rollout_traces.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
-    from rollout_traces.transcript import Transcript
+    from rollout_traces.model.transcript import Transcript
 
 CALL = {
     "id": "call_1",

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.plain_values import finite_or_text
+from rollout_traces.model.plain_values import finite_or_text
 
 SUFFIX = ".jsonl"
 

@@ -70,8 +70,9 @@ def describe(
         rows: records in it.
         matched: rows of the query, before a limit.
     """
-    from rollout_traces import __version__, transcript
+    from rollout_traces import __version__
     from rollout_traces.ledger import columns as ledger
+    from rollout_traces.model import transcript
     from rollout_traces.trace import conversion as trace
 
     runs = store.runs() if query.run is None else [store.run(query.run)]

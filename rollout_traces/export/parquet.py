@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import orjson
 
-from rollout_traces.extras import extra
-from rollout_traces.plain_values import finite_or_text
+from rollout_traces.errors import extra
+from rollout_traces.model.plain_values import finite_or_text
 
 SUFFIX = ".parquet"
 ROW_GROUP = 500

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import is_column
-from rollout_traces.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE
 
 if TYPE_CHECKING:
+    from rollout_traces.model.transcript import Transcript
     from rollout_traces.store import Store, TraceRow
-    from rollout_traces.transcript import Transcript
 
 PAGE = 500
 PLACE = ("id", "run_id", "run", "split", "step")

@@ -40,7 +40,7 @@ def write_side_table(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from rollout_traces.private_files import make_folder
+    from rollout_traces.model.private_files import make_folder
     from rollout_traces.store.exports.address import Folder
 
     check_name("side table", name)

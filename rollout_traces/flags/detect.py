@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.inputs import Population, TracedRow
 from rollout_traces.flags.registry import REGISTRY, Detector, FlagSpec, present_inputs
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 
 log = logging.getLogger("rollout_traces.flags")
 

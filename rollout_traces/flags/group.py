@@ -14,7 +14,7 @@ from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.groups import noise_amplified, tie_causes
 from rollout_traces.metrics.prefixes import trajectories
 from rollout_traces.metrics.view import StepView
-from rollout_traces.packed_batch import PackedBatch, hash_ids
+from rollout_traces.model.packed_batch import PackedBatch, hash_ids
 
 
 @population_flag(

@@ -13,9 +13,9 @@ from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import episode_numbers
 from rollout_traces.ledger.tokens import MaskedTokens
-from rollout_traces.packed_batch import ASSUMED_MASK, PackedBatch
+from rollout_traces.model.packed_batch import ASSUMED_MASK, PackedBatch
+from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.transcript import Transcript, Turn
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.flags.flag import Flag, counted
 from rollout_traces.flags.inputs import Population, Runs, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
-from rollout_traces.transcript import Turn
+from rollout_traces.model.transcript import Turn
 
 _SCORED_PROMPT = 0.5
 """Share of the prompt's tokens with a logprob above which logprobs do not tell what was sampled."""

@@ -12,9 +12,9 @@ from rollout_traces.flags.inputs import Population, Runs, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.quoting import quoted
-from rollout_traces.transcript import FLOAT_TRACKS
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import quoted
+from rollout_traces.model.transcript import FLOAT_TRACKS
 
 
 @population_flag(

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
-from rollout_traces.batch import SPLITS
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags.flag import Flag, Severity
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.batch import SPLITS
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 
 PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]

@@ -15,8 +15,8 @@ from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.inputs import TracedRow
 from rollout_traces.flags.mask import known_sampled
 from rollout_traces.flags.registry import make_flag, row_flag
-from rollout_traces.quoting import quoted
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.text import quoted
+from rollout_traces.model.transcript import Transcript, Turn
 
 _SHOWN = 60
 _SENTINEL = re.compile(r"Zqq(\d+)qZ")

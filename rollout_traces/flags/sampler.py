@@ -9,7 +9,7 @@ import numpy as np
 from rollout_traces.flags.flag import Flag, counted
 from rollout_traces.flags.inputs import Population, Runs
 from rollout_traces.flags.registry import make_flag, population_flag
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 
 
 @population_flag(

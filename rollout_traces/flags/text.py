@@ -14,8 +14,8 @@ from rollout_traces.flags.inputs import Population, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
-from rollout_traces.quoting import quoted
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.text import quoted
+from rollout_traces.model.transcript import Transcript, Turn
 
 _REPLACEMENT = 0xFFFD
 _ENDS_ALIKE = 3

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import FILE_MODE, make_folder
+from rollout_traces.model.private_files import FILE_MODE, make_folder
 
 WORDS = ("mute", "unmute", "acknowledge", "recall")
 """`recall` takes an acknowledgement back."""

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.visitor import Visitor
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry
 from rollout_traces.store.labels.entry import check_entry, checked_place

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.alarms.worn import nested
-from rollout_traces.encodable import encodable
 from rollout_traces.inspector.image_places import placed
 from rollout_traces.inspector.written_turns import arguments_text, written_turns
+from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
-from rollout_traces.transcript import TokenTrack, Transcript, Turn
 
 _DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
 """Numbers that a page reads, by kind."""

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars import THINKING_UNCLOSED, TYPED_FAMILIES, parse_assistant
-from rollout_traces.encodable import encodable
+from rollout_traces.model.text import encodable
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names under which tools keep an assistant's thinking beside its content; the first that holds text is taken."""

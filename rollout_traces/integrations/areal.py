@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.batch import ListElement, RolloutBatch
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -34,6 +33,7 @@ from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import ListElement, RolloutBatch
 from rollout_traces.settings.environment import kind_of, read_environment
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve

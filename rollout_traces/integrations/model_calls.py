@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 _UNKNOWN = float("nan")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 TRACKS = {"generation_logprobs": "logprobs", "prev_logprobs": "prox_logprobs", "advantages": "advantages"}
 """NeMo-RL's [B, T] values -> ours."""

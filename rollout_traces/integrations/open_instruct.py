@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.model.batch import RolloutBatch
 
 
 def batches_from(

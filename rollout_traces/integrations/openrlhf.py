@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 SHIFTED_TRACKS = {
     "rollout_log_probs": "logprobs",

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.integrations.base import arguments_of, contained
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.sources.base import EVAL, TRAIN, Claim
 from rollout_traces.sources.formats.verifiers_trace import rows_of_trace
 from rollout_traces.sources.rows import batch_of

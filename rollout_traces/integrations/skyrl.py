@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 
 def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = None) -> list[RolloutBatch]:

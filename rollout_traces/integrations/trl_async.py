@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.integrations.base import (
     attach_when_built,
     binds,
@@ -32,6 +31,7 @@ from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import RolloutBatch
 
 NAME = "trl_async"
 MODULE = "trl.experimental.async_grpo.async_grpo_trainer"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 RESPONSE_TRACKS = {
     "rollout_log_probs": "logprobs",

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import (
     Arguments,
@@ -28,6 +27,7 @@ from rollout_traces.integrations.base import (
 from rollout_traces.integrations.verl_batch import ground_truths_of, split_extras
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import RolloutBatch
 
 MODULE = "verl.trainer.ppo.v1.trainer_base"
 RESPONSE_FIELDS = {

@@ -11,9 +11,9 @@ from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, 
 from rollout_traces.ledger.given_values import given_texts, row_value_columns, text_column, texts
 from rollout_traces.ledger.text_facts import thinking_tokens, tool_failed
 from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ratio, update_shares
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.transcript import Transcript
 
 STOP_REASONS = {
     "max_tokens": "length",

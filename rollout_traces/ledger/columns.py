@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model import packed_arrays
-from rollout_traces.plain_values import finite_or_text
+from rollout_traces.model.plain_values import finite_or_text
 
 SCHEMA_VERSION = packed_arrays.SCHEMA_VERSION
 MOST_ROWS = 2**20

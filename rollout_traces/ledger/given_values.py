@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, number_text
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.plain_values import INFINITE
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.plain_values import INFINITE
 
 SHORT = 200
 """Characters of a text that a column keeps; the trace of a row holds it whole."""

@@ -18,7 +18,7 @@ import numpy as np
 from rollout_traces.ledger.build import turn_numbers
 from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 
 MAX_BYTES = 10_000
 """Bytes of a packed histogram at most."""

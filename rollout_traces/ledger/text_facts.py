@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.transcript import Transcript, Turn
 
 _OPENS_AS_FAILURE = re.compile(
     r"""\s*(?:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 
 LOG_RATIO_LIMIT = 20.0

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.capture.join import JOINABLE
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
+from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.names import check_project, check_run
 from rollout_traces.settings.run_settings import RunSettings

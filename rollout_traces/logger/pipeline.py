@@ -19,12 +19,12 @@ import orjson
 from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import Attempts, attempts_of
-from rollout_traces.plain_values import plain
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink

@@ -11,7 +11,7 @@ from rollout_traces.capture.device_copy import flat, on_gpu, owned_copy
 from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.capture.join import join_record
-from rollout_traces.counted_warnings import Warnings
+from rollout_traces.model.counted_warnings import Warnings
 
 
 @dataclass(frozen=True, eq=False)

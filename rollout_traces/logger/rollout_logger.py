@@ -20,7 +20,6 @@ from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
@@ -36,7 +35,8 @@ from rollout_traces.logger.arguments import (
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
-from rollout_traces.plain_values import plain
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.settings.secrets import stored_config

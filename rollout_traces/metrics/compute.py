@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
@@ -19,7 +18,8 @@ from rollout_traces.ledger.columns import Ledger
 from rollout_traces.metrics.aggregate import finite_of, key_parts, under
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off, may_overlap
 from rollout_traces.metrics.view import StepView, ToolUse
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.key_filter import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 

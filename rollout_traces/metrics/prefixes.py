@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.metrics.aggregate import mean_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)

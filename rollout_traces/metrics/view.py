@@ -20,9 +20,9 @@ from rollout_traces.ledger.groups import (
 )
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.ledger.tokens import MaskedTokens
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.transcript import Transcript
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import stat
 import time
 from pathlib import Path
 
-from rollout_traces.private_files import FOLDER_MODE, make_folder
+from rollout_traces.model.private_files import FOLDER_MODE, make_folder
 
 GROUP = "ROLLOUT_TRACES_GROUP"
 """The environment variable that names a group whose members may read Trackio's folder."""

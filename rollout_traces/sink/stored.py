@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
 
 PAGE = 5000

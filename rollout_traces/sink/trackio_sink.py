@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags.flag import Alert
-from rollout_traces.plain_values import plain
+from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import number

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.batch import SPLITS, RolloutBatch
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import SPLITS, RolloutBatch
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.problems import Problems

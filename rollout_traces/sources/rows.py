@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.batch import RolloutBatch
-from rollout_traces.plain_values import INFINITE
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
-from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 RE_ENCODED = "re-encoded"

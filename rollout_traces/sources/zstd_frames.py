@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import IO, Any, cast
 
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 
 MOST_FRAME = 64 << 20
 """Bytes that one frame may unpack to."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.packed_batch import SCHEMA_VERSION, PackedBatch
+from rollout_traces.model.packed_batch import SCHEMA_VERSION, PackedBatch
+from rollout_traces.model.transcript import INT_TRACKS
 from rollout_traces.spool.record import Record, RecordError
-from rollout_traces.transcript import INT_TRACKS
 
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.plain_values import plain
+from rollout_traces.model.plain_values import plain
 
 SCHEMA_VERSION = 1
 MAGIC = b"RTsp"

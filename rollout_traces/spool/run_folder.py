@@ -32,8 +32,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from rollout_traces import private_files
 from rollout_traces.errors import StoreError
+from rollout_traces.model import private_files
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.mounts import is_network_mount

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_traces.private_files import write_file
+from rollout_traces.model.private_files import write_file
 from rollout_traces.spool.record import RecordError
 
 log = logging.getLogger(__name__)

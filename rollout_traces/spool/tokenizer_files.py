@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.errors import StoreError
-from rollout_traces.extras import extra
-from rollout_traces.private_files import close_files, make_folder
+from rollout_traces.errors import StoreError, extra
+from rollout_traces.model.private_files import close_files, make_folder
 
 FINGERPRINT = "fingerprint.json"
 SAMPLES = 64

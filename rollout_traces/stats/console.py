@@ -17,13 +17,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.terminal_text import clipped_text, harmless, one_line
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.text import clipped_text, harmless, one_line
+from rollout_traces.model.transcript import Transcript, Turn
 
 TEXT_LIMIT = 600
 """Characters shown of a turn."""

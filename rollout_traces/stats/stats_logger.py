@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 from rollout_traces.cluster.ranks import is_rank_zero
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
 from rollout_traces.logger.arguments import check_judging
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.settings.key_filter import KeyFilter
 from rollout_traces.stats.commits import StepRule, WindowedAverages
 from rollout_traces.stats.config import (

@@ -11,9 +11,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.batch import ListElement, RolloutBatch
-from rollout_traces.errors import BatchError
-from rollout_traces.extras import extra
+from rollout_traces.errors import BatchError, extra
+from rollout_traces.model.batch import ListElement, RolloutBatch
 
 TOKEN_KEYS = {
     "input_ids": "input_ids",

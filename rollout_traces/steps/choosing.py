@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions

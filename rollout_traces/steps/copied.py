@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.flags import REGISTRY, Flag
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.steps.selection import Selected
 
 UNSEEN = "Raised when the rollout was logged; what it was raised for is not in the copy."

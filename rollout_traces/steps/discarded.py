@@ -11,10 +11,10 @@ import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics.shapes import bounded
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import one_line
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.sample_table import Decode, prompt_and_completion
-from rollout_traces.terminal_text import one_line
-from rollout_traces.transcript import Transcript
 
 PREVIEW = 120
 """Characters of a prompt that are shown."""

@@ -17,7 +17,6 @@ import orjson
 from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, as_plain, judge
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import (
     Alert,
     Flag,
@@ -34,7 +33,9 @@ from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.copied import CopiedRows
 from rollout_traces.steps.discarded import RunningTotals, filtered_details
@@ -45,7 +46,6 @@ from rollout_traces.steps.run_state import LOGGED, RunState, of_trainer
 from rollout_traces.steps.selection import Selected
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
-from rollout_traces.transcript import Transcript
 
 T = TypeVar("T")
 LOSS_HISTOGRAM = "loss_histogram"

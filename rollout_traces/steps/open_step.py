@@ -19,7 +19,7 @@ import numpy as np
 
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger, any_known
-from rollout_traces.packed_batch import PackedBatch, StepKey, concatenate
+from rollout_traces.model.packed_batch import PackedBatch, StepKey, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 
 FROM_TOKENS = (

@@ -13,17 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
-from rollout_traces.bounded_parquet import FREE, MOST_RATIO, read
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.settings import DecodeSettings
-from rollout_traces.errors import BatchError, FileRefused
-from rollout_traces.extras import MissingExtra, extra
+from rollout_traces.errors import BatchError, FileRefused, MissingExtra, extra
 from rollout_traces.flags import Flag, Population, TracedRow, flag_population, flag_row, off_flags
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.bounded_parquet import FREE, MOST_RATIO, read
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 
 Level = Literal["error", "warn", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warn", "info")

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollout_traces.alarms.online import TRAIL
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.flags import Alert
-from rollout_traces.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.choosing import StoredStep
 from rollout_traces.steps.judge import Judge, Judgement, read_figures, read_run_state

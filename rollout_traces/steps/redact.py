@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import ToolCall, Transcript, Turn
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import ToolCall, Transcript, Turn
 
 Redact = Callable[[Mapping[str, Any]], Sequence[str]]
 """Sees one message of a trace and returns the pieces of its text to hide. What is not part of the conversation

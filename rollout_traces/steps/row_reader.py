@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.trace.images import TraceImage, image_suffix, read_file
-from rollout_traces.transcript import Transcript
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.encodable import encodable
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import GroupIndex
-from rollout_traces.packed_batch import PackedBatch
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import Transcript
 
 COLUMNS = (
     "step",

@@ -20,7 +20,7 @@ from typing import TypeVar
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import make_folder, open_file
+from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.cache import Cache
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown

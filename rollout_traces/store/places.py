@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from rollout_traces.private_files import why_not_believed
+from rollout_traces.model.private_files import why_not_believed
 from rollout_traces.settings.names import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.errors import StoreError
-from rollout_traces.extras import extra
+from rollout_traces.errors import StoreError, extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.ledger.text_facts import result_failed
-from rollout_traces.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.store.other_tools import read_other_tool, renamed
 from rollout_traces.store.source import StoredTrace
 

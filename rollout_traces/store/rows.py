@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout_traces.notebook import table, titled
+from rollout_traces.model.text import table, titled
 
 RUN_TABLE = ("run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at")
 ROW_TABLE = (

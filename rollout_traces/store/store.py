@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
-from rollout_traces.encodable import encodable
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.notebook import table, titled
+from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.store import search, steps
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.loading import find_trace
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
     from rollout_traces.store.keywords import QueryKeywords
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
-    from rollout_traces.transcript import Transcript
 
 Answer = TypeVar("Answer")
 

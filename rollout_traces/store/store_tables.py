@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.encodable import encodable
+from rollout_traces.model.text import encodable
 from rollout_traces.store import steps
 from rollout_traces.store.asking import groups_table
 from rollout_traces.store.columns.engine import Engine

@@ -16,10 +16,10 @@ import orjson
 from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.plain_values import cut, plain
+from rollout_traces.model.plain_values import cut, plain
+from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
-from rollout_traces.transcript import Transcript, Turn
 
 SCHEMA_VERSION = 1
 TRAJECTORIES = "trajectories"

@@ -16,8 +16,8 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
-from rollout_traces.plain_values import plain
-from rollout_traces.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.model.plain_values import plain
+from rollout_traces.model.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn
 
 MASKS = ("loss_mask", "response_mask", "special")
 MOST_TOKENS = 2**24

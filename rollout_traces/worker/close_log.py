@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import orjson
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 
 
 class Close(NamedTuple):

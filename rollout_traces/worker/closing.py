@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 
 RANK_PATIENCE = 20.0
 """Seconds that a step which some ranks are done with waits for a living rank that does not announce closes."""

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.counted_warnings import Warnings
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import Token, TrackioSink
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import Record, RecordError

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.counted_warnings import Warnings
 from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
 from rollout_traces.spool.run_folder import RunFolder, RunManifest

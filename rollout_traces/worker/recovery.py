@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.spool.account import Account, account_of
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import RecordError

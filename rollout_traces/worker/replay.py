@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from rollout_traces.counted_warnings import Warnings
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.choosing import StoredStep
 from rollout_traces.worker.close_log import Close, CloseLog

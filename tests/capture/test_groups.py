@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollout_traces.batch import ListElement
 from rollout_traces.capture.groups import GroupNumbers
+from rollout_traces.model.batch import ListElement
 
 
 def elements(call: str, *places: int) -> list[ListElement]:

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Capture, capture
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.packed_batch import concatenate
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import concatenate
 from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
 from rollout_traces.spool.record import Record, RecordError, decode, encode
 

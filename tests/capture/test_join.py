@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import Capture
 from rollout_traces.capture.join import join_record
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch
 
 
 def take(mask, **given):

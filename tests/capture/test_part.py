@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.capture.part import CapturedPart
+from rollout_traces.model.batch import RolloutBatch
 
 IDS = np.asarray([[5, 6, 7, 8], [5, 9, 0, 0]])
 ATTENDED = np.asarray([[1, 1, 1, 1], [1, 1, 0, 0]])

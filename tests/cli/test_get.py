@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app, get
 from rollout_traces.cli.conversation import RenderedTurn, folded, turns_of
+from rollout_traces.model.text import harmless, one_line
 from rollout_traces.store import open_store
-from rollout_traces.terminal_text import harmless, one_line
 from tests.cli.conftest import Command
 from tests.store.projects import PROJECT, conversation, make_ledger, store_values, write_step
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.transcript import Transcript
 from tests.decode.toy import chatml_tokenizer, special_tokens_of, toy_tokenizer, trl_templates
 
 S, E = "<|im_start|>", "<|im_end|>"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.transcript import Transcript, Turn
 from tests.decode.conversations import Messages, tools_of
 
 Expected = tuple[str, str, tuple[tuple[str, dict[str, Any]], ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rollout_traces.decode.content import Body, pair_results
-from rollout_traces.transcript import ToolCall
+from rollout_traces.model.transcript import ToolCall
 
 
 def make_call(number: int, name: str = "search") -> ToolCall:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.errors import DecodeError
+from rollout_traces.model.batch import RolloutBatch
 from tests.decode.builders import E, S, chatml, check_invariants, of_template, row, said
 from tests.decode.toy import chatml_tokenizer
 from tests.generator import tiny_tokenizer

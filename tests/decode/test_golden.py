@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import DecodeError
+from rollout_traces.model.batch import RolloutBatch
 from tests.decode.builders import E, Row, S, chatml, check_invariants, of_template, row, said
 
 

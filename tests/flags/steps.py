@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import (
@@ -23,9 +22,10 @@ from rollout_traces.flags import (
     flag_row,
 )
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.transcript import Transcript
 from tests import generator, service_desk
 from tests.generator import Conversation
 

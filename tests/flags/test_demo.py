@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import REGISTRY
+from rollout_traces.model.batch import RolloutBatch
 from tests.flags.steps import find_flags
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rollout_traces.flags import Flag, combine, flag_population, flag_row
 from rollout_traces.flags.flag import as_arrays
 from rollout_traces.flags.inputs import TracedRow
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 from tests.flags.planted import FAULTS, ROW
 from tests.flags.steps import find_flags, population_of
 

@@ -9,10 +9,10 @@ import jinja2
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import TracedRow, flag_row
+from rollout_traces.model.batch import RolloutBatch
 from tests import generator
 from tests.flags.conftest import decoder_of, tiny_steps
 from tests.flags.steps import Flagged, desk_conversations, find_flags, healthy_step

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags import FlagErrors
+from rollout_traces.model.batch import RolloutBatch
 from tests.flags.conftest import decoder_of
 from tests.flags.steps import find_flags
 from tests.generator import tiny_tokenizer

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags import flag_population
-from rollout_traces.packed_batch import concatenate
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import concatenate
 from tests.flags.steps import STEP, find_flags, population_of
 
 

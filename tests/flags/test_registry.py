@@ -6,7 +6,6 @@ from typing import Annotated
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags import (
@@ -23,6 +22,7 @@ from rollout_traces.flags import (
     population_flag,
     row_flag,
 )
+from rollout_traces.model.batch import RolloutBatch
 from tests.flags.steps import STEP, population_of
 
 

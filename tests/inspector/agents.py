@@ -54,7 +54,7 @@ def agent_batch(tokenizer: Any, step: int, n_episodes: int = 3, *, clock: bool =
         n_episodes: episodes.
         clock: log when rows began, and how long they took.
     """
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
 
     rows: list[Rollout] = []
     columns: dict[str, list[Any]] = {

@@ -13,8 +13,8 @@ import numpy as np
 
 from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
-from rollout_traces.transcript import Transcript
 from tests.builders import make_transcript
 
 GROUP = 8

@@ -118,7 +118,7 @@ def log_run(plan: RunPlan) -> None:
 
 def step_batch(tokenizer: Any, plan: Any) -> Any:
     """A generated step with every track filled, a tied group that was discarded, and a mask leak."""
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
     from tests.generator import batch_arrays
 
     arrays = batch_arrays(tokenizer, plan)

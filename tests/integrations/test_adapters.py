@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations import areal, openrlhf, rllm, slime, trl, verl_v1
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.stats import trajectories
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags.inputs import Population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.groups import episode_numbers, first_rows, with_episode_lengths
 from rollout_traces.metrics import rollout_metrics
+from rollout_traces.model.batch import RolloutBatch
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger, concatenate, pack, unpack
 from rollout_traces.ledger.given_values import MAX_NAMES, SHORT
+from rollout_traces.model.batch import RolloutBatch
 
 
 def ledger_of(n: int = 3, **columns: Any) -> Ledger:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of
 from rollout_traces.metrics import rollout_metrics
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from tests.builders import make_packed_batch
 
 

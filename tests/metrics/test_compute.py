@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import rollout_traces.metrics as metrics
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError, ConfigError
 from rollout_traces.metrics import (
@@ -22,6 +21,7 @@ from rollout_traces.metrics import (
     tool_use,
 )
 from rollout_traces.metrics.registry import as_globs, family
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger
@@ -255,9 +255,9 @@ class TestHistograms:
 
 
 def test_metrics_of_a_step_of_two_parts_equal_those_of_the_whole(full_batch):
-    from rollout_traces import packed_batch
     from rollout_traces.ledger import columns as ledger
     from rollout_traces.ledger.build import build_ledger
+    from rollout_traces.model import packed_batch
 
     whole = capture([full_batch], step=1, split="rollout")
     doubled = packed_batch.concatenate([whole, whole])

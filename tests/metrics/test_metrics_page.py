@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_traces.batch import SPLITS
 from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
 from rollout_traces.metrics.compute import HISTOGRAMS, PER_EPISODE
 from rollout_traces.metrics.loops import WINDOW
+from rollout_traces.model.batch import SPLITS
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
 from rollout_traces.sink.trackio_sink import BINS
 

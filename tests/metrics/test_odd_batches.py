@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import pack, unpack
 from rollout_traces.metrics import rollout_metrics
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from tests.builders import make_packed_batch
 

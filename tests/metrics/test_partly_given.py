@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics.aggregate import describe_told_apart
-from rollout_traces.packed_batch import PackedBatch, concatenate
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 from tests.metrics.builders import of_batch
 

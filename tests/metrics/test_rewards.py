@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import RunSettings
 from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger

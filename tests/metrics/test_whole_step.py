@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.metrics import rollout_metrics
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.settings.run_settings import RunSettings
 from tests.metrics.builders import without_split
 

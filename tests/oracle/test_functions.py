@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags import Population, flag_population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import rollout_metrics
-from rollout_traces.packed_batch import PackedBatch, concatenate
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
 from tests.oracle.comparing import Comparison
 from tests.oracle.flags import COMPARED, flags_of

@@ -18,9 +18,9 @@ import orjson
 
 import rollout_traces as rt
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.store import Store, open_store
 from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript
-from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.worker.server import Server
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import tiny_tokenizer
 from tests.sources.reading import SAMPLES, rows_of

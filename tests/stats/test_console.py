@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rollout_traces.model.text import clipped_text, harmless, one_line
 from rollout_traces.stats.console import (
     CompletionPrinter,
     copy_rows,
@@ -19,7 +20,6 @@ from rollout_traces.stats.console import (
     rollout_overview,
     token_line,
 )
-from rollout_traces.terminal_text import clipped_text, harmless, one_line
 from tests.builders import make_transcript
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.metrics.builders import make_ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.stats.trajectories import canonical
 
 QUESTION = {"role": "user", "content": "2+2?"}

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.packed_batch import PackedBatch
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.steps.copied import UNSEEN, CopiedRows
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rollout_traces.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.choosing import StoredStep
 from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement, read_figures, read_run_state

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rollout_traces.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.open_step import OpenStep

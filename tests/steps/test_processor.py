@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.steps.choosing import StoredStep
 from rollout_traces.steps.options import StepOptions

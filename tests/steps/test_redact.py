@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.steps.redact import HIDDEN, Redaction
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.builders import make_transcript

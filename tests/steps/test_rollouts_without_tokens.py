@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.batch import RolloutBatch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.flags import off_flags
 from rollout_traces.ledger.build import build_ledger
+from rollout_traces.model.batch import RolloutBatch
 from tests.worker.readback import ledger_uids, trace_uids
 
 CALL = '<think>hm</think>Let me see.\n<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'

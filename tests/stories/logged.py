@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import rollout_traces as rt
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.model.batch import RolloutBatch
 from tests.generator import tiny_tokenizer
 from tests.stories.world import Story
 

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags import Flag
-from rollout_traces.plain_values import MAX_TEXT, plain
+from rollout_traces.model.plain_values import MAX_TEXT, plain
 from rollout_traces.trace.conversion import (
     METADATA,
     read_details,

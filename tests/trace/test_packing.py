@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
-from rollout_traces.transcript import TokenTrack, Transcript, Turn
 from tests.builders import make_transcript
 
 CHAT = [

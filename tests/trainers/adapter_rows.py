@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np  # noqa: E402
 
 from rollout_traces import RolloutLogger  # noqa: E402
-from rollout_traces.batch import RolloutBatch  # noqa: E402
+from rollout_traces.model.batch import RolloutBatch  # noqa: E402
 from rollout_traces.trace.conversion import TraceRecord, read_ledger, read_transcript  # noqa: E402
 from tests.trainers.areal_compare import rows_of  # noqa: E402
 from tests.trainers.result import report, report_row  # noqa: E402

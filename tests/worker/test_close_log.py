@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.worker.close_log import Close, CloseLog
 
 KEY = StepKey("a-001", 3, "rollout")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.worker.closing import FLUSH_PATIENCE, RANK_PATIENCE, CloseRules, Handed
 
 ONE, TWO, THREE = (StepKey("a", step, "rollout") for step in (1, 2, 3))

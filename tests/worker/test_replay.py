@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from rollout_traces.packed_batch import StepKey
+from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.worker.close_log import Close, CloseLog
 from rollout_traces.worker.replay import Replay

@@ -16,7 +16,7 @@ from rollout_traces.decode.grammars.grammar import Malformed, Region, call_regio
 from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
-from rollout_traces.encodable import encodable_joined
+from rollout_traces.model.text import encodable_joined
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r"\s{0,8}([^\s<{\[]{1,200})\s*(?=<)")

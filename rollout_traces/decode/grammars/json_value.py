@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars.scan import Scan
-from rollout_traces.encodable import encodable_joined
+from rollout_traces.model.text import encodable_joined
 
 _INT64_DIGITS = 18
 _NAME_WITHIN = 400

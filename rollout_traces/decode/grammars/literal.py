@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.decode.grammars.json_value import integer_or_text
-from rollout_traces.encodable import encodable_joined
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import encodable_joined, quoted
 
 MAX_DEPTH = 64
 

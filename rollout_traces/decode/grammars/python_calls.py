@@ -12,7 +12,7 @@ from typing import Any
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
 from rollout_traces.decode.grammars.literal import PYTHON, LiteralError, read_literal
 from rollout_traces.decode.grammars.scan import Scan
-from rollout_traces.encodable import encodable_joined
+from rollout_traces.model.text import encodable_joined
 
 _NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}")
 _KEYWORD = re.compile(r"([A-Za-z_]\w{0,200})\s{0,8}=(?!=)")

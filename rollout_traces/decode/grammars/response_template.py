@@ -11,7 +11,7 @@ from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 
 _CALL_FIELDS = ("tool_calls",)
 _THINKING_FIELDS = ("reasoning_content", "thinking", "reasoning")

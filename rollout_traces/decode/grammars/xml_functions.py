@@ -19,7 +19,7 @@ from typing import Any
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
-from rollout_traces.encodable import encodable_joined
+from rollout_traces.model.text import encodable_joined
 
 
 @dataclass(frozen=True, eq=False)

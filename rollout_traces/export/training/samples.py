@@ -14,8 +14,8 @@ import orjson
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import PAGE, ExportQuery
 from rollout_traces.export.training.options import TrainingOptions
+from rollout_traces.model.transcript import Turn
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
-from rollout_traces.transcript import Turn
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store, TraceRow

@@ -23,7 +23,7 @@ from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.view import EvaluationView, ProjectView, SplitView, taken
 from rollout_traces.inspector.visitor import who_asks
 from rollout_traces.inspector.workspace import Workspace
-from rollout_traces.plain_values import plain
+from rollout_traces.model.plain_values import plain
 from rollout_traces.store.labels import Entry
 
 MOST_ROWS = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.quoting import NOTICE
+from rollout_traces.model.text import NOTICE
 from rollout_traces.store import RunInfo
 from rollout_traces.store.labels import Entry
 

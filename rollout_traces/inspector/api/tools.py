@@ -7,8 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_traces import __version__
-from rollout_traces.errors import RolloutTracesError, StoreError
-from rollout_traces.extras import extra
+from rollout_traces.errors import RolloutTracesError, StoreError, extra
 from rollout_traces.inspector.api import answers, models
 from rollout_traces.inspector.api.bounded import bounded
 from rollout_traces.inspector.api.http_open import open_elsewhere
@@ -20,7 +19,7 @@ from rollout_traces.inspector.pages.projects import ProjectsAnswer, places
 from rollout_traces.inspector.view import EvaluationView, ProjectView, SplitView
 from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
 from rollout_traces.inspector.workspace import Workspace
-from rollout_traces.quoting import NOTICE
+from rollout_traces.model.text import NOTICE
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout_traces.inspector.pages.prefix_tree import shared_length
-from rollout_traces.transcript import Transcript, Turn
+from rollout_traces.model.transcript import Transcript, Turn
 
 WORDS = 60
 """Characters of a text by which a task or an answer is found again in another row."""

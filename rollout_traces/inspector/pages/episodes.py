@@ -10,9 +10,9 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.episode_tree import KINDS, Leaving, depths, leaving, parent_rows
 from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities
 from rollout_traces.inspector.view import SplitView
+from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.store import Store, TraceRow
 from rollout_traces.trace.conversion import read_transcript
-from rollout_traces.transcript import Transcript, Turn
 
 MOST_ROWS = 10_000
 """Rows of a step that are looked at."""

@@ -12,7 +12,7 @@ from rollout_traces.inspector.asking import Names
 from rollout_traces.inspector.pages.cards import KeptRollouts, population_over_steps
 from rollout_traces.inspector.pages.figures import Range, axis_range, flag_severities
 from rollout_traces.inspector.view import ProjectView, SplitView
-from rollout_traces.quoting import NOTICE
+from rollout_traces.model.text import NOTICE
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.rows import ColumnInfo
 from rollout_traces.store.scope import Scope, Which

@@ -17,9 +17,9 @@ from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.phrases import ShownPhrase, telling_phrases
 from rollout_traces.inspector.pages.prefix_tree import Branch, prefix_tree, shared_length
 from rollout_traces.inspector.view import SplitView
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript
-from rollout_traces.transcript import Transcript
 
 FIGURES = ("reward", "advantage", "n_sampled", "n_turns", "n_tool_calls", "n_tool_errors", "stop_reason")
 PREVIEW = 160

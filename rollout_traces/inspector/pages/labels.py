@@ -9,7 +9,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.label_lines import check_taking_back
 from rollout_traces.inspector.view import ProjectView
 from rollout_traces.inspector.visitor import who_asks
-from rollout_traces.quoting import NOTICE
+from rollout_traces.model.text import NOTICE
 from rollout_traces.store.labels import Entry
 
 TAKES_NONE = "This inspector takes no labels: it was started with --no-labels, or on a host without ROLLOUT_TRACES_LABELS=1."

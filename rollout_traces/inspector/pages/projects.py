@@ -9,7 +9,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import SeriesPoints, split_series
 from rollout_traces.inspector.view import ProjectView, SplitView
 from rollout_traces.inspector.workspace import Workspace
-from rollout_traces.quoting import NOTICE
+from rollout_traces.model.text import NOTICE
 from rollout_traces.store import RunInfo
 
 

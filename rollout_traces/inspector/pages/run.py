@@ -29,7 +29,7 @@ from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.settings_between import SettingsSince, since_run_before
 from rollout_traces.inspector.pages.verdict import Verdict, verdict
 from rollout_traces.inspector.view import SplitView, taken
-from rollout_traces.quoting import quoted
+from rollout_traces.model.text import quoted
 
 MOST_POINTS = 400
 """Points of a chart."""

@@ -13,7 +13,7 @@ import numpy as np
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.payload import packed, unpacked, utf16_positions
 from rollout_traces.inspector.workspace import Workspace
-from rollout_traces.plain_values import plain
+from rollout_traces.model.plain_values import plain
 from rollout_traces.steps.redact import HIDDEN, Redaction
 from rollout_traces.store import Group, RowPage, StepGroups, Store, TraceRow
 from rollout_traces.trace.conversion import DETAILS_KEY, TRACK_KEY, TraceRecord, read_details, read_transcript

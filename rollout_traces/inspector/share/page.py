@@ -66,6 +66,6 @@ def _inside_script(text: str) -> str:
 
 
 def _title(text: str) -> str:
-    from rollout_traces.terminal_text import one_line
+    from rollout_traces.model.text import one_line
 
     return one_line(text, 200) or "rollout traces"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.bounded_parquet import batches, read, schema_of
-from rollout_traces.errors import FileRefused
-from rollout_traces.extras import extra
+from rollout_traces.errors import FileRefused, extra
 from rollout_traces.ledger.columns import COLUMNS
+from rollout_traces.model.bounded_parquet import batches, read, schema_of
+from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.lines import json_lines, loads
 from rollout_traces.sources.problems import Problems, said_of
 from rollout_traces.sources.rows import RolloutRow, number
-from rollout_traces.transcript import FLOAT_TRACKS, INT_TRACKS
 
 _MARK = ("run_id", "run", "split", "step")
 _NUMERIC = tuple(

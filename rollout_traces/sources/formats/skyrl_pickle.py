@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 
 
 class Batch(dict):

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.problems import Problems

@@ -13,9 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.bounded_parquet import batches, schema_of
-from rollout_traces.errors import FileRefused
-from rollout_traces.extras import extra
+from rollout_traces.errors import FileRefused, extra
+from rollout_traces.model.bounded_parquet import batches, schema_of
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any, TypeVar
 
-from rollout_traces.extras import extra
+from rollout_traces.errors import extra
 from rollout_traces.stats.tracker.merge import Export, export_totals, reduce_totals
 from rollout_traces.stats.tracker.record import ReduceType, StatRecord, Totals, mask_record, value_record
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rollout_traces.bounded_parquet import read, schema_of
 from rollout_traces.errors import FileRefused
+from rollout_traces.model.bounded_parquet import read, schema_of
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 
 logger = logging.getLogger("rollout_traces")

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.extras import extra
+from rollout_traces.errors import ConfigError, StoreError, extra
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """What an address may begin with; fsspec knows more, among them some that run or unpack what they find."""

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import make_folder
+from rollout_traces.model.private_files import make_folder
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, stacked
 from rollout_traces.store.columns.kinds import Kind, type_of

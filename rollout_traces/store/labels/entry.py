@@ -13,7 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.transcript import Transcript
+from rollout_traces.model.transcript import Transcript
 
 Kind = Literal["label", "note", "removed"]
 KINDS: tuple[Kind, ...] = ("label", "note", "removed")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import open_file, take_folder, why_not_believed, write_file
+from rollout_traces.model.private_files import open_file, take_folder, why_not_believed, write_file
 from rollout_traces.store.labels.entry import Entry, read_entry
 
 MOST_BYTES = 64 << 20

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.encodable import encodable
 from rollout_traces.errors import text_of
+from rollout_traces.model.text import encodable
 
 MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import (
+from rollout_traces.model.private_files import (
     close_files,
     make_folder,
     open_file,

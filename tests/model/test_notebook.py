@@ -12,9 +12,8 @@ import pytest
 
 from rollout_traces.analysis import Selection, diagnose, explain, flips
 from rollout_traces.cli.example import FOLDER
-from rollout_traces.errors import StoreError
-from rollout_traces.extras import MissingExtra
-from rollout_traces.notebook import MOST_ROWS, escaped, lines, table, titled
+from rollout_traces.errors import MissingExtra, StoreError
+from rollout_traces.model.text import MOST_ROWS, escaped, lines, table, titled
 from rollout_traces.store import Store, open_store
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"

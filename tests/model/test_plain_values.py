@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.plain_values import MAX_TEXT, cut, plain
+from rollout_traces.model.plain_values import MAX_TEXT, cut, plain
 
 
 class Hostile:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.notebook import MUTED, escaped, lines, titled
+from rollout_traces.model.text import MUTED, escaped, lines, titled
 
 Role = Literal["system", "user", "assistant", "tool", "context"]
 Source = Literal["messages", "template", "mask"]

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.batch_checks import (
+from rollout_traces.errors import BatchError
+from rollout_traces.model.batch_checks import (
     PACKED_KEYS,
     ROW_FLOATS,
     as_array,
@@ -24,8 +25,7 @@ from rollout_traces.batch_checks import (
     check_row_array,
     check_row_list,
 )
-from rollout_traces.errors import BatchError
-from rollout_traces.transcript import FLOAT_TRACKS
+from rollout_traces.model.transcript import FLOAT_TRACKS
 
 SPLITS = ("rollout", "eval-rollout")
 """Training rollouts, and evaluation rollouts."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rollout_traces.transcript import INT_TRACKS
+from rollout_traces.model.transcript import INT_TRACKS
 
 SCHEMA_VERSION = 1
 FLOAT_KINDS = ("row_floats", "reward_components", "sample_metrics")

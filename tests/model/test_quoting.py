@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.quoting import CLOSE, MOST, OPEN, quoted, quoted_each
+from rollout_traces.model.text import CLOSE, MOST, OPEN, quoted, quoted_each
 
 
 class TestQuoted:

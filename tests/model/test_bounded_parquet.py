@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_traces.bounded_parquet import batches, on_disk, read, schema_of
 from rollout_traces.errors import FileRefused
+from rollout_traces.model.bounded_parquet import batches, on_disk, read, schema_of
 
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from rollout_traces.bounded_parquet import read
+from rollout_traces.model.bounded_parquet import read
 from rollout_traces.errors import FileRefused
 try:
     read(Path(sys.argv[1]))
 except FileRefused as error:
     print(error)
-import rollout_traces.bounded_parquet as own
+import rollout_traces.model.bounded_parquet as own
 own._end_idle()
 # ru_maxrss of this process counts its parent's memory at the fork
 status = Path("/proc/self/status").read_text().split()

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import rollout_traces as rt
-from rollout_traces.batch import RolloutBatch, keys_left_out
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
+from rollout_traces.model.batch import RolloutBatch, keys_left_out
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 
