@@ -4,7 +4,8 @@ The pages show whatever a project holds. A browser carries a foreign page's requ
 rebinding, other sites, other services on localhost), and other users of the machine reach loopback too. So
 a request is refused before any application sees it, unless its Host is served, its Origin is the page's own,
 its route is listed in `routes` and it carries what that route asks for. The page itself is an empty shell and asks
-for nothing. Cookies are never looked at, and never set.
+for nothing. Cookies are never looked at, and never set. Limits are those of a route, which no middleware of Starlette's
+knows, and they hold before the body is read.
 """
 
 from __future__ import annotations

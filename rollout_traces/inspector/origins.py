@@ -1,4 +1,8 @@
-"""Where a request comes from and where it was sent: Host names, declared proxies, origins, fetch metadata."""
+"""Where a request comes from and where it was sent: Host names, declared proxies, origins, fetch metadata.
+
+Starlette's middleware for trusted hosts takes the first of two Host headers and knows no literal addresses; uvicorn's for
+proxies passes the forwarding headers of strangers on, and reads no forwarded host.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     gr = import_gradio()
     from fastapi import FastAPI
 
-    from rollout_traces.inspector.api.mounted import LateApi
+    from rollout_traces.inspector.api.http import PREFIX, api_app
     from rollout_traces.inspector.app import build_blocks, early_files, page_head
     from rollout_traces.inspector.session_routes import session_routes
 
@@ -106,7 +106,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     dashboard = f"{options.root_path.rstrip('/')}{access.dashboard}"
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
-    app.mount("/api/v1", LateApi(workspace))
+    app.mount(PREFIX, api_app(workspace))
     missing = (
         _mount_trackio(app, workspace, options, dashboard)
         if options.mount_trackio

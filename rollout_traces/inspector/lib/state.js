@@ -154,3 +154,10 @@ export function href(patch) {
 }
 
 if (typeof window !== "undefined") window.addEventListener("popstate", () => publish(parse(location.search)));
+
+// What a function of a page is asked about: the split of a run, or one step of it.
+export const placeOf = ({ project, run, split }) => ({ project, run, split });
+export const placeAtStep = now => ({ ...placeOf(now), step: now.step === undefined ? null : Number(now.step) });
+
+// Some values of the address as one text, to see whether they changed.
+export const valuesOf = (now, keys) => JSON.stringify(keys.map(key => now[key] ?? null));

@@ -11,10 +11,10 @@ import * as state from "../../lib/state.js";
 import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
 import { selectedSentence } from "../rollout_header/script.js";
+import { LOOK_KEYS, lookOf } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const KEYS = ["project", "run", "split", "step", "group", "a", "b"];
-const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
 
 let call;
 let root;
@@ -25,12 +25,6 @@ const newest = latest();
 const newestHistory = latest();
 const newestPopulation = populationOfStep("compare");
 const slot = () => root.querySelector(".rt-compare");
-const look = now => ({
-  overlay: now.overlay || null,
-  view: now.view || "read",
-  rendered: !now.plain,
-  whitespace: Boolean(now.ws),
-});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -51,22 +45,14 @@ function update(now, changed) {
   const steps = splitOf(now)?.steps || [];
   if (now.step === undefined && steps.length && !(now.a && now.b))
     return state.set({ step: steps[steps.length - 1] }, { fill: true });
-  const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
-  else if (LOOK_KEYS.some(key => changed.has(key))) for (const view of views) view.setLook(look(now));
+  else if (LOOK_KEYS.some(key => changed.has(key))) for (const view of views) view.setLook(lookOf(now));
   return undefined;
 }
 
 function asked(now) {
-  return {
-    project: now.project,
-    run: now.run,
-    split: now.split,
-    step: now.step === undefined ? null : Number(now.step),
-    group: now.group ?? null,
-    a: now.a || null,
-    b: now.b || null,
-  };
+  return { ...state.placeAtStep(now), group: now.group ?? null, a: now.a || null, b: now.b || null };
 }
 
 function load(now, wanted) {
@@ -125,7 +111,7 @@ function draw(answer) {
           beside: answer.sides[1 - at].tokens,
           markFlags: false,
         },
-        look(now),
+        lookOf(now),
       ),
   );
   const history = h("div", { class: "rt-history" });

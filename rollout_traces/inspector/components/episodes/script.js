@@ -10,11 +10,11 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
 import { drawStepPager, move, nearest } from "../step_pager/script.js";
+import { LOOK_KEYS, lookOf } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 import { spans, strip } from "./way.js";
 
 const KEYS = ["project", "run", "split", "step", "episode"];
-const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
 const NAMES = {
   opening: "opening",
   continued: "goes on",
@@ -36,18 +36,6 @@ const newest = latest();
 const newestRow = latest();
 const newestPopulation = populationOfStep("episodes");
 const part = selector => root.querySelector(selector);
-const place = now => ({
-  project: now.project,
-  run: now.run,
-  split: now.split,
-  step: now.step === undefined ? null : Number(now.step),
-});
-const look = now => ({
-  overlay: now.overlay || null,
-  view: now.view || "read",
-  rendered: !now.plain,
-  whitespace: Boolean(now.ws),
-});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -71,16 +59,21 @@ function update(now, changed) {
       { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
       { fill: true },
     );
-  const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   else if (["group", "sample"].some(key => changed.has(key))) draw();
-  else if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
+  else if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(lookOf(now));
   return undefined;
 }
 
 function load(now, wanted) {
   shownFor = wanted;
-  const asked = { ...place(now), episode: now.episode || "", group: now.group ?? null, sample: now.sample ?? null };
+  const asked = {
+    ...state.placeAtStep(now),
+    episode: now.episode || "",
+    group: now.group ?? null,
+    sample: now.sample ?? null,
+  };
   setPopulation("episodes");
   newest(
     call("episodes", asked),
@@ -332,7 +325,7 @@ function open(row, below) {
     return;
   }
   newestRow(
-    call("rollout", { ...place(state.get()), id: row.id }),
+    call("rollout", { ...state.placeAtStep(state.get()), id: row.id }),
     rollout => show(rollout, row, below),
     error => replace(below, notice("error", "This branch could not be opened", error.message)),
   );
@@ -352,7 +345,7 @@ function show(rollout, row, below) {
           plain: "rendered" in patch && !patch.rendered ? 1 : null,
         }),
     },
-    look(state.get()),
+    lookOf(state.get()),
   );
   const parent = data.tree.rows.find(each => each.at === row.parent);
   replace(

@@ -1,5 +1,7 @@
 // What A is compared with, as a text of the address: `run=b&steps=1:10`; empty for the ten steps before A.
 
+import * as state from "../../lib/state.js";
+
 export const KINDS = {
   before: "the ten steps before",
   rest: "the rest, without A’s filter",
@@ -28,9 +30,7 @@ export function kindOf(parts) {
 // What the server is asked: A in the request itself, what B has different of it under names with `against_`.
 export function asked(now) {
   return {
-    project: now.project,
-    run: now.run,
-    split: now.split,
+    ...state.placeOf(now),
     steps: now.steps || "",
     step: now.steps || now.step === undefined ? null : Number(now.step),
     where: now.where || "",

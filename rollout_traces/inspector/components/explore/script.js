@@ -54,9 +54,7 @@ export function mount(element, server) {
 
 function asked(now) {
   return {
-    project: now.project,
-    run: now.run,
-    split: now.split,
+    ...state.placeOf(now),
     where: now.where || "",
     text: now.text || "",
     sort: now.sort || "",
@@ -68,7 +66,7 @@ function asked(now) {
 async function update(now) {
   drawHead(now);
   filterBar.update(now);
-  const wanted = JSON.stringify(TABLE_KEYS.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, TABLE_KEYS);
   const forColumns = JSON.stringify([now.project, now.rows ?? null]);
   if (forColumns !== knownFor) {
     knownFor = forColumns;

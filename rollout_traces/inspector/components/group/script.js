@@ -36,19 +36,13 @@ export function mount(element, server) {
 function update(now) {
   const steps = splitOf(now)?.steps || [];
   if (now.step === undefined && steps.length) return state.set({ step: steps[steps.length - 1] }, { fill: true });
-  const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   return undefined;
 }
 
 function asked(now) {
-  return {
-    project: now.project,
-    run: now.run,
-    split: now.split,
-    step: now.step === undefined ? null : Number(now.step),
-    group: now.group ?? null,
-  };
+  return { ...state.placeAtStep(now), group: now.group ?? null };
 }
 
 function load(now, wanted) {

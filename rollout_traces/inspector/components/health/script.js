@@ -24,7 +24,6 @@ const apart = new Map();
 const newest = latest();
 const newestExamples = latest();
 const part = selector => root.querySelector(selector);
-const place = now => ({ project: now.project, run: now.run, split: now.split });
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -51,7 +50,7 @@ function load(now) {
     replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
   }
   newest(
-    call("health", place(now)),
+    call("health", state.placeOf(now)),
     answer => {
       data = answer;
       setPopulation(
@@ -181,7 +180,7 @@ function byPicker(measure) {
 // One small line for each of the most frequent values, all on one scale.
 function parts(measure, step, chartWidth, weight) {
   const slot = h("div", { class: "rt-parts", testid: "parts" }, h("span", { class: "rt-faint" }, "…"));
-  call("breakdown", { ...place(state.get()), name: measure.key, by: apart.get(measure.key) }).then(
+  call("breakdown", { ...state.placeOf(state.get()), name: measure.key, by: apart.get(measure.key) }).then(
     answer => {
       const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
       const range = all.length ? [Math.min(...all), Math.max(...all)] : null;
@@ -392,7 +391,7 @@ function examples(now) {
   const [what, ...rest] = now.flag.split(":");
   const name = rest.join(":");
   return newestExamples(
-    call("examples", { ...place(now), what, name, step: Number(now.step) }),
+    call("examples", { ...state.placeOf(now), what, name, step: Number(now.step) }),
     answer => {
       const title =
         what === "measure"

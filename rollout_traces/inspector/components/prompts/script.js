@@ -44,13 +44,7 @@ function update(now, changed) {
   } else if (one && ["smooth", "log", "step"].some(key => changed.has(key))) drawOne();
 }
 
-const asked = now => ({
-  project: now.project,
-  run: now.run,
-  split: now.split,
-  where: now.where || "",
-  order: now.order || "",
-});
+const asked = now => ({ ...state.placeOf(now), where: now.where || "", order: now.order || "" });
 const fail = error =>
   replace(
     slot(),
@@ -212,7 +206,7 @@ function loadOne(now) {
   setPopulation("prompts");
   replace(slot(), h("div", { class: "rt-loading" }, "Looking for it in every run…"));
   newest(
-    call("prompt", { project: now.project, run: now.run, split: now.split, prompt: now.prompt }),
+    call("prompt", { ...state.placeOf(now), prompt: now.prompt }),
     answer => {
       one = answer;
       drawOne();

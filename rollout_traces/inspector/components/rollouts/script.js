@@ -1,7 +1,7 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
 import { button, h, notice, replace } from "../../lib/dom.js";
-import { number, plural } from "../../lib/format.js";
+import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
@@ -16,11 +16,10 @@ import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
 import { Marks } from "../../lib/highlight.js";
-import { lookPatch, readingKeys } from "../transcript/keys.js";
+import { LOOK_KEYS, lookOf, lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const LIST_KEYS = ["project", "run", "split", "step", "where", "text", "sort", "scope"];
-const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
 const CHART_KEYS = ["project", "run", "split", "charts"];
 const OPEN_KEYS = ["project", "run", "split", "step", "group", "sample", "id"];
 
@@ -47,19 +46,6 @@ const newestRollout = latest();
 const newestCharts = latest();
 
 const part = selector => root.querySelector(selector);
-const look = now => ({
-  overlay: now.overlay || null,
-  view: now.view || "read",
-  rendered: !now.plain,
-  whitespace: Boolean(now.ws),
-});
-const keyOf = (now, keys) => JSON.stringify(keys.map(key => now[key] ?? null));
-const request = now => ({
-  project: now.project,
-  run: now.run,
-  split: now.split,
-  step: now.step === undefined ? null : Number(now.step),
-});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -82,7 +68,7 @@ function update(now, changed) {
   if (!steps.length) return nothingYet(now);
   if (now.step === undefined || Number.isNaN(Number(now.step)))
     return state.set({ step: steps[steps.length - 1] }, { fill: true });
-  const place = keyOf(now, ["project", "run", "split"]);
+  const place = state.valuesOf(now, ["project", "run", "split"]);
   wish = wish || (shownPlace !== "" && shownPlace !== place);
   shownPlace = place;
   if (wish && !steps.includes(Number(now.step)))
@@ -90,15 +76,15 @@ function update(now, changed) {
       { step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null },
       { fill: true },
     );
-  const wanted = keyOf(now, LIST_KEYS);
+  const wanted = state.valuesOf(now, LIST_KEYS);
   if (wanted !== listFor) {
     if (now.id !== undefined || now.sample !== undefined) openNamed(now);
     loadList(now, wanted);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
-  if (keyOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
+  if (state.valuesOf(now, CHART_KEYS) !== chartsFor) loadCharts(now);
   else if (["step", "smooth", "axis", "log"].some(key => changed.has(key))) charts.draw();
   if (shownRolloutFor !== rolloutFor) return undefined; // the one that is named is on its way, and comes as it should look
-  if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
+  if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(lookOf(now));
   if ((changed.has("a") || changed.has("mark")) && rollout) part(".rt-rollout-head")?.replaceWith(header());
   if ((changed.has("text") || changed.has("mark")) && marks) marks.set(now.text || "", now.mark || "");
   if (changed.has("token") && now.token !== undefined && view) view.goTo(Number(now.token));
@@ -112,7 +98,7 @@ function news(now) {
   if (now.step === undefined) return update(now, new Set(state.KEYS));
   if (now.follow && Number(now.step) !== steps[steps.length - 1]) return state.set({ step: steps[steps.length - 1] });
   drawStepPager(part(".rt-step-pager"), now);
-  loadList(now, keyOf(now, LIST_KEYS), { quiet: true });
+  loadList(now, state.valuesOf(now, LIST_KEYS), { quiet: true });
   labels?.again();
   loadCharts(now);
 }
@@ -145,7 +131,7 @@ function nothingYet(now) {
 function loadList(now, wanted, { quiet = false } = {}) {
   listFor = wanted;
   const asked = {
-    ...request(now),
+    ...state.placeAtStep(now),
     where: now.where || "",
     text: now.text || "",
     sort: now.sort || "",
@@ -195,7 +181,7 @@ function drawList() {
     widen: () => state.set({ scope: "all" }),
     more: async after => {
       const next = await call("samples", {
-        ...request(now),
+        ...state.placeAtStep(now),
         where: now.where || "",
         text: now.text || "",
         sort: now.sort || "",
@@ -310,7 +296,7 @@ function openWanted(now) {
 
 function askRollout(now, id) {
   return call("rollout", {
-    ...request(now),
+    ...state.placeAtStep(now),
     id: id || now.id || null,
     group: now.group ?? null,
     sample: now.sample ?? null,
@@ -321,7 +307,7 @@ function askRollout(now, id) {
 function askAhead(now) {
   if (!now.run || !now.split || now.step === undefined || (now.id === undefined && now.sample === undefined))
     return null;
-  ahead = { wanted: keyOf(now, OPEN_KEYS), answer: askRollout(now) };
+  ahead = { wanted: state.valuesOf(now, OPEN_KEYS), answer: askRollout(now) };
   named = soon(ahead.answer)
     .then(() => new Promise(resolve => setTimeout(resolve)))
     .then(() => {
@@ -337,7 +323,7 @@ function afterNamed(ask) {
 
 // In another run or split it is asked for beside the list, which may then say that another one is the nearest.
 function openNamed(now) {
-  const wanted = keyOf(now, OPEN_KEYS);
+  const wanted = state.valuesOf(now, OPEN_KEYS);
   if (wanted === rolloutFor) return undefined;
   rolloutFor = wanted;
   const early = ahead?.wanted === wanted ? ahead.answer : null;
@@ -374,11 +360,11 @@ function show(data) {
       around: what => around(what, data),
       image: number => call("image", { project: state.get().project, id: data.id, number }),
     },
-    look(now),
+    lookOf(now),
   );
   labels = new Labels(data, {
     call,
-    request: () => request(state.get()),
+    request: () => state.placeAtStep(state.get()),
     view: () => view,
     token: () => state.get().token,
   });
@@ -398,7 +384,7 @@ async function around(what, data) {
   const { step = null, group = null } = data.metadata;
   if (what === "group" && group === null)
     throw new Error("This rollout belongs to no group, so nothing can cancel in it.");
-  return call(what === "group" ? "group_pushes" : "step_means", { ...request(state.get()), step, group });
+  return call(what === "group" ? "group_pushes" : "step_means", { ...state.placeAtStep(state.get()), step, group });
 }
 
 function header() {
@@ -407,7 +393,7 @@ function header() {
     labels: labels.root,
     compare,
     pin,
-    share: shareButton(call, () => ({ ...request(state.get()), what: "rollout", id: rollout.id })),
+    share: shareButton(call, () => ({ ...state.placeAtStep(state.get()), what: "rollout", id: rollout.id })),
     pinned: a || null,
     showFlag: flag => view.showFlag(flag),
     episode: () => state.set({ page: "episodes", episode: rollout.metadata.episode }),
@@ -435,10 +421,10 @@ function lookChanged(patch) {
 }
 
 function loadCharts(now) {
-  chartsFor = keyOf(now, CHART_KEYS);
+  chartsFor = state.valuesOf(now, CHART_KEYS);
   const names = chartsOf(now.charts || rememberedCharts(now.project).join(",")).flat();
   newestCharts(
-    afterNamed(() => call("metrics", { ...request(now), names })),
+    afterNamed(() => call("metrics", { ...state.placeAtStep(now), names })),
     data => charts.setData(data),
     error => charts.fail(error),
   );

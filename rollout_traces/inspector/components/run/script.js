@@ -29,7 +29,6 @@ let read = 0;
 const newest = latest();
 const newestExplanation = latest();
 const part = selector => root.querySelector(selector);
-const place = now => ({ project: now.project, run: now.run, split: now.split });
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -47,7 +46,7 @@ export function mount(element, server) {
 }
 
 function update(now, changed) {
-  const wanted = JSON.stringify(place(now));
+  const wanted = JSON.stringify(state.placeOf(now));
   if (wanted !== shownFor) {
     shownFor = wanted;
     data = null;
@@ -58,12 +57,12 @@ function update(now, changed) {
 
 function load(now) {
   read = Date.now();
-  const report = () => newest(call("run_report", place(now)), show, late);
+  const report = () => newest(call("run_report", state.placeOf(now)), show, late);
   if (data) return report();
   setPopulation("run");
   replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
   return newest(
-    call("run_curves", place(now)),
+    call("run_curves", state.placeOf(now)),
     answer => {
       if (answer.n_rows) show(answer);
       return report();
@@ -153,7 +152,11 @@ function draw() {
 
 function shared() {
   const now = state.get();
-  return { ...place(now), what: "explain", step: now.explain && now.step !== undefined ? Number(now.step) : null };
+  return {
+    ...state.placeOf(now),
+    what: "explain",
+    step: now.explain && now.step !== undefined ? Number(now.step) : null,
+  };
 }
 
 function verdict() {
@@ -233,7 +236,7 @@ function diagnosis(each, at) {
           )
         : null,
       rolloutsButton(each.where, "diagnosis-rollouts"),
-      queries(slot, () => call("diagnosis_figures", { ...place(state.get()), diagnosis: at })),
+      queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at })),
     ),
     slot,
     each.consequences.length
@@ -386,7 +389,7 @@ function eventLine(event, at) {
       ),
       event.kind === "config"
         ? null
-        : queries(slot, () => call("diagnosis_figures", { ...place(state.get()), event: at })),
+        : queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at })),
     ),
     slot,
   );
@@ -435,7 +438,7 @@ function explain(now) {
   const open = Boolean(now.explain) && now.step !== undefined;
   root.querySelector(".rt-run").classList.toggle("rt-with-side", open);
   if (!open) return replace(side);
-  const request = { ...place(now), step: Number(now.step) };
+  const request = { ...state.placeOf(now), step: Number(now.step) };
   replace(side, h("div", { class: "rt-loading" }, "Comparing…"));
   return newestExplanation(
     call("explain", request),

@@ -11,19 +11,12 @@ import { mount as mountGroup } from "../group/script.js";
 import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { mount as mountRun } from "../run/script.js";
-import { lookPatch, readingKeys } from "../transcript/keys.js";
+import { LOOK_KEYS, lookOf, lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const held = JSON.parse(document.getElementById("rt-held").textContent);
 if (held.compare) held.compare.sides = held.rollouts;
 const NOT_HERE = "It is not in this file.";
-const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
-const look = now => ({
-  overlay: now.overlay || null,
-  view: now.view || "read",
-  rendered: !now.plain,
-  whitespace: Boolean(now.ws),
-});
 
 const frames = {
   rollouts: () => h("main", { class: "rt-middle rt-shared-middle rt-scroll", tabindex: "-1" }),
@@ -111,7 +104,7 @@ function mountRollouts(root) {
     view = new TranscriptView(
       rollout,
       { scroller: middle, onChange: change, around: what => around(what, rollout) },
-      look(now),
+      lookOf(now),
     );
     replace(
       middle,
@@ -138,7 +131,7 @@ function mountRollouts(root) {
         show(rollout, now);
         return;
       }
-      if (LOOK_KEYS.some(key => changed.has(key))) view.setLook(look(now));
+      if (LOOK_KEYS.some(key => changed.has(key))) view.setLook(lookOf(now));
       if (changed.has("token") && now.token !== undefined) view.goTo(Number(now.token));
     },
   });

@@ -13,13 +13,12 @@ let listed = [];
 let at = 0;
 let all = false;
 
-const place = now => ({ project: now.project, run: now.run, split: now.split });
 const isQuiet = each => each.muted || each.acknowledged !== null;
 
 // Reads the incidents of what is looked at: of another run or split at once, of the same one when `again`.
 export function updateIncidents(root, call, now, again = false) {
   const node = root.querySelector(".rt-incidents");
-  const wanted = JSON.stringify(place(now));
+  const wanted = JSON.stringify(state.placeOf(now));
   if (!now.project || !now.run || now.page === "projects") {
     asked = "";
     listed = [];
@@ -34,7 +33,7 @@ export function updateIncidents(root, call, now, again = false) {
   }
   asked = wanted;
   newest(
-    call("incident_bar", place(now)),
+    call("incident_bar", state.placeOf(now)),
     answer => {
       listed = answer.incidents;
       setUsual(answer.usual);
@@ -74,7 +73,7 @@ function draw(node, call) {
   const one = shown[at];
   const say = what =>
     newest(
-      call("mark_incident", { ...place(state.get()), incident: one.name, what }),
+      call("mark_incident", { ...state.placeOf(state.get()), incident: one.name, what }),
       answer => {
         listed = answer.incidents;
         draw(node, call);

@@ -34,6 +34,16 @@ export function readingKeys(page, scroller, view, change) {
   shortcut("w", "Show whitespace", () => view() && change({ whitespace: !view().look.whitespace }), tokens);
 }
 
+export const LOOK_KEYS = ["overlay", "view", "plain", "ws"];
+
+// How the address says that a rollout is looked at.
+export const lookOf = now => ({
+  overlay: now.overlay || null,
+  view: now.view || "read",
+  rendered: !now.plain,
+  whitespace: Boolean(now.ws),
+});
+
 export function lookPatch(patch) {
   const next = {};
   if ("overlay" in patch) next.overlay = patch.overlay;

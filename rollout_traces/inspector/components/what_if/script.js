@@ -27,12 +27,6 @@ const newest = latest();
 const newestRollout = latest();
 const newestPopulation = populationOfStep("what_if");
 const part = selector => root.querySelector(selector);
-const place = now => ({
-  project: now.project,
-  run: now.run,
-  split: now.split,
-  step: now.step === undefined ? null : Number(now.step),
-});
 
 export function mount(element, server) {
   root = element.closest(".rt-view") || element;
@@ -55,7 +49,7 @@ function update(now, changed) {
       { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
       { fill: true },
     );
-  const wanted = JSON.stringify(KEYS.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) return load(now, wanted);
   if (!data) return undefined;
   if (changed.has("rules")) draw();
@@ -68,7 +62,7 @@ function load(now, wanted) {
   data = null;
   setPopulation("what_if");
   newest(
-    call("what_if", place(now)),
+    call("what_if", state.placeAtStep(now)),
     answer => {
       data = answer;
       cells = answer.cells;
@@ -78,7 +72,7 @@ function load(now, wanted) {
     },
     error => replace(part(".rt-of-step"), notice("error", "The step could not be read", error.message)),
   );
-  newestPopulation(call("population", place(now)));
+  newestPopulation(call("population", state.placeAtStep(now)));
 }
 
 function chosen() {
@@ -341,7 +335,7 @@ function openRollout() {
   if (rolloutFor === card.id) return;
   rolloutFor = card.id;
   newestRollout(
-    call("rollout", { ...place(state.get()), id: card.id }),
+    call("rollout", { ...state.placeAtStep(state.get()), id: card.id }),
     rollout => {
       view?.forget();
       view = new TranscriptView(
