@@ -74,6 +74,10 @@ READ_FROM = (
 READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
+    (
+        "store.recorded_batch",
+        "sources.recorded",
+    ): "a batch is handed back as an import of its rows hands it over",
     ("inspector.written_turns", "decode.grammars"): "thinking in another tool's text is found as in ours",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.share.hiding", "steps.redact"): "a shared file hides as a run's hook does",

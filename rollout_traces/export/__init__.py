@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.export.atif import export_atif
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
@@ -22,6 +23,7 @@ __all__ = [
     "ExportManifest",
     "ExportQuery",
     "export",
+    "export_atif",
     "export_partitioned",
     "ray_dataset",
     "write_side_table",

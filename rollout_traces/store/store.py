@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from rollout_traces.batch import RolloutBatch
     from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
@@ -473,6 +474,25 @@ class Store(StoreTables):
             StoreError: there is none, or its JSON is damaged.
         """
         return [dict(message) for message in self.record(trace_id).messages]
+
+    def batch(self, run: str, step: int, split: str = "rollout", *, complete: bool = False) -> RolloutBatch:
+        """The kept rollouts of a step as the batch that was logged; how many of all they are is logged as a warning.
+
+        Args:
+            run: the run's name or id.
+            step: the step.
+            split: `rollout` or `eval-rollout`.
+            complete: refuse a step that was not kept whole, with its tokens.
+
+        Returns:
+            Numpy arrays: ids and masks [B, T] are exact, float tracks have the precision of a trace, float16.
+
+        Raises:
+            StoreError: no rollout of the step was kept, or not all were where `complete` asks for them.
+        """
+        from rollout_traces.store.recorded_batch import recorded_batch
+
+        return recorded_batch(self, run, step, split, complete)
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

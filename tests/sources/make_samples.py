@@ -1,6 +1,7 @@
 """Writes `tests/sources/samples`: small dumps made by the trainers' own code.
 
     python -m tests.sources.make_samples OUT --code nemo=... slime=... open-instruct=... rllm=... prime-rl=...
+        prime-rl-stream=...
 
 Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285,
 tinker-cookbook 0.6.1, atif 1.8.0 and torch, and one with verifiers 0.1.14 for `--only verifiers-results`; `--code` names checkouts of the trainers that no index has. A writer that is a

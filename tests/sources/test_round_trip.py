@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.export import ExportQuery, export, export_partitioned
+from rollout_traces.errors import StoreError
+from rollout_traces.export import ExportQuery, export, export_atif, export_partitioned
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
@@ -193,3 +194,56 @@ class TestSeveralAttempts:
         before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
         assert (before.n_rows, after.n_rows) == (48, 48)
         assert differing(before, after) <= OF_THE_COPY
+
+
+class TestAtif:
+    def test_trajectories_come_back_token_for_token_and_are_valid(self, original, tmp_path):
+        assert export_atif(original, tmp_path / "out") == 32
+        report = import_rollouts(tmp_path / "out", "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+        assert (report.rows, report.problems.counts) == (32, {})
+        copy = rt.open_store(project="copy")
+        assert {run.name for run in copy.runs()} == {"r1"}
+        assert differing(ledger_of(original), ledger_of(copy)) <= OF_THE_COPY
+        assert conversations(original) == conversations(copy)
+        for mine, theirs in zip(transcripts(original), transcripts(copy), strict=True):
+            for name, track in mine.tokens.tracks.items():
+                np.testing.assert_array_equal(track, theirs.tokens.tracks[name])
+        atif = pytest.importorskip("atif")
+        for path in (tmp_path / "out").iterdir():
+            found = atif.Trajectory.model_validate_json(path.read_bytes())
+            told = found.extra["rollout_traces"]
+            calls = [step.metrics for step in found.steps if step.metrics is not None]
+            assert sum(call.completion_tokens for call in calls) == sum(map(bool, told["response_mask"]))
+            assert calls[-1].prompt_token_ids == told["input_ids"][: calls[-1].prompt_tokens]
+
+
+class TestABatchHandedBack:
+    def test_it_is_the_batch_that_was_logged(self, original):
+        given = rollout_batch(tiny_tokenizer("qwen3"), BatchPlan(seed=1, group_size=4))
+        batch = original.batch("r1", 1, complete=True)
+
+        def rows(one):
+            attended = [np.flatnonzero(np.asarray(mask)) for mask in one.attention_mask]
+            return sorted(
+                (
+                    np.asarray(one.input_ids)[b][at].tolist(),
+                    np.asarray(one.loss_mask)[b][at].astype(int).tolist(),
+                    np.asarray(one.versions)[b][at].tolist(),
+                    float(np.asarray(one.rewards)[b]),
+                )
+                for b, at in enumerate(attended)
+            )
+
+        assert rows(batch) == rows(given)
+
+    def test_a_step_that_was_not_kept_whole_says_so_or_is_refused(self, trackio_dir, caplog):
+        logger = capped("original")
+        log_steps(logger, (1,))
+        assert logger.finish()
+        store = rt.open_store(project="original")
+        assert len(store.batch("r1", 1).input_ids) == 6
+        assert "6 of 16 rollouts were kept" in caplog.text
+        with pytest.raises(StoreError, match=r"6 of 16 rollouts were kept.*selection='all'"):
+            store.batch("r1", 1, complete=True)
+        with pytest.raises(StoreError, match="0 of 0"):
+            store.batch("r1", 9)

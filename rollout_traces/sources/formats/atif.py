@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of, text_of
+from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+
+_OWN_RUN = re.compile(rb'"extra":\{"rollout_traces":\{[^{}]*?"run":"([^"\\]*)"')
+"""The run of a trajectory that `rollout-traces export` wrote."""
 
 
 class Atif(Format):
@@ -31,13 +36,23 @@ class Atif(Format):
             lacks += ["token ids", "loss mask", "logprobs"]
         folder = head.path.parent
         root = folder.parent.parent if folder.name == "agent" else folder
+        run = _OWN_RUN.search(head.raw)
+        if run:
+            return Claim(folder, None, EVAL, (), str(head.path), run[1].decode("utf-8", "replace"))
         return Claim(root, 0, EVAL, tuple(lacks), str(head.path))
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         trajectory = read_object(found.path, problems, options)
-        if trajectory is not None:
+        own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
+        if trajectory is not None and isinstance(own, dict):
+            try:
+                given = messages_of(_messages(trajectory["steps"]))
+                yield row_of({**own, "messages": given}, 1), 0, 1
+            except (ValueError, TypeError, KeyError) as error:
+                problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).")
+        elif trajectory is not None:
             for n, row in enumerate(_rows(trajectory, found, None), 1):
                 yield row, 0, n
 
