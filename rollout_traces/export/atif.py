@@ -16,7 +16,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import ExportQuery, records
-from rollout_traces.plain_values import plain
+from rollout_traces.model.plain_values import plain
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rollout_traces.batch import RolloutBatch
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.rows import batch_of
 

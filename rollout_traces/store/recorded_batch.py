@@ -10,7 +10,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.sources.recorded import batch_of_records
 
 if TYPE_CHECKING:
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
 
 log = logging.getLogger(__name__)
 _PAGE = 500

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
-    from rollout_traces.batch import RolloutBatch
+    from rollout_traces.model.batch import RolloutBatch
     from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
@@ -479,9 +479,7 @@ class Store(StoreTables):
         """The kept rollouts of a step as the batch that was logged; how many of all they are is logged as a warning.
 
         Args:
-            run: the run's name or id.
-            step: the step.
-            split: `rollout` or `eval-rollout`.
+            run: the run's name or id; its step and split follow.
             complete: refuse a step that was not kept whole, with its tokens.
 
         Returns:
