@@ -34,6 +34,7 @@ _BUILT_IN = (
     "tinker.Tinker",
     "inspect_eval.InspectEval",
     "atif.Atif",
+    "api_log.ApiLog",
     "chat_jsonl.ChatJsonl",
 )
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.problems import Problems
-from tests.sources.reading import rows_of
+from tests.sources.reading import SAMPLES, rows_of
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
@@ -213,3 +215,53 @@ class TestForced:
         problems = Problems()
         assert rows_of(written(tmp_path, {"colour": 1, "weight": 2}), problems) == []
         assert "its first record has colour, weight" in str(problems.kept[0])
+
+
+class TestApiLogs:
+    ASKED = {"model": "m", "system": "Be exact.", "messages": [{"role": "user", "content": "q"}]}
+    BLOCKS = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]
+
+    def test_anthropic_s_requests_with_their_responses_and_results_of_batches(self, tmp_path):
+        message = {
+            "role": "assistant",
+            "content": self.BLOCKS,
+            "stop_reason": "max_tokens",
+            "usage": {"output_tokens": 3},
+        }
+        logged = {"request": self.ASKED, "response": message}
+        result = {"custom_id": "c1", "result": {"type": "succeeded", "message": message}}
+        failed = {"custom_id": "c2", "result": {"type": "errored", "error": {"type": "overloaded"}}}
+        problems = Problems()
+        first, second = rows_of(written(tmp_path, logged, result, failed), problems)
+        reply = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+        assert first.messages == [{"role": "system", "content": "Be exact."}, CHAT[0], reply]
+        assert (first.stop_reason, first.known_columns, first.n_prompt_messages) == (
+            "length",
+            {"n_sampled": 3.0},
+            2,
+        )
+        assert (second.messages, second.sample_id) == ([reply], "c1")
+        assert problems.counts == {"rows_refused": 1} and "overloaded" in str(problems.kept[0])
+
+    def test_openai_s_choices_are_a_group_and_its_responses_are_items(self, tmp_path):
+        choices = [{"message": {"role": "assistant", "content": t}, "finish_reason": "stop"} for t in "ab"]
+        chat = {
+            "request": {"messages": CHAT[:1]},
+            "response": {"status_code": 200, "body": {"choices": choices}},
+        }
+        output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}]
+        items = {"request": {"input": "q"}, "response": {"output": output}}
+        rows = rows_of(written(tmp_path, chat, items))
+        assert [row.messages[-1]["content"] for row in rows] == ["a", "b", "a"]
+        assert [row.group for row in rows] == ["request 1", "request 1", None]
+        assert rows[2].messages == CHAT
+
+
+def test_inspect_s_json_log_gives_the_rows_of_its_archive(tmp_path):
+    with zipfile.ZipFile(SAMPLES / "inspect/sums.eval") as archive:
+        names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
+        log = json.loads(unpacked(archive, archive.getinfo("header.json"))) | {
+            "samples": [json.loads(unpacked(archive, archive.getinfo(n))) for n in names]
+        }
+    (tmp_path / "sums.json").write_text(json.dumps(log, indent=2))
+    assert [vars(row) for row in rows_of(tmp_path)] == [vars(row) for row in rows_of(SAMPLES / "inspect")]

@@ -1,4 +1,4 @@
-"""Inspect: `.eval` logs, an archive with one JSON file a sample. An evaluation is step 0; the epochs of a sample are a group."""
+"""Inspect: `.eval` logs, an archive with one JSON file a sample, and `.json` logs, one for all. An evaluation is step 0; the epochs of a sample are a group."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, scalars
@@ -29,11 +30,12 @@ class InspectEval(Format):
     """`EvalSample: id, epoch, input, target, messages, output, scores`."""
 
     name = "inspect"
-    title = "Inspect AI, .eval log"
+    title = "Inspect AI, .eval or .json log"
     lines = False
 
     def claim(self, head: Head) -> Claim | None:
-        if head.path.suffix != ".eval" or not head.raw.startswith(b"PK\x03\x04"):
+        is_archive = head.path.suffix == ".eval" and head.raw.startswith(b"PK\x03\x04")
+        if not is_archive and not (head.path.suffix == ".json" and head.has("version", "status", "eval")):
             return None
         lacks = (
             "token ids",
@@ -46,6 +48,12 @@ class InspectEval(Format):
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
+        if found.path.suffix == ".json":
+            log = read_object(found.path, problems, options) or {}
+            samples = [each for each in log.get("samples") or () if isinstance(each, Mapping)]
+            for n, each in enumerate(samples, 1):
+                yield _row(each, log.get("eval") or {}, n), 0, n
+            return
         try:
             with zipfile.ZipFile(found.path) as archive:
                 names = [i for i in archive.infolist() if i.filename.startswith("samples/")]
