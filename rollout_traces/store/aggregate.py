@@ -9,9 +9,8 @@ from typing import Literal
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.asking import Asked, Asking
+from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.schema import quoted
-from rollout_traces.store.finder import named
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.scope import Scope
 
@@ -69,31 +68,29 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
     asked = asking.asked(scope)
     condition = asked.condition
     if "superseded" not in asked.columns:
-        condition = condition.and_(Sql("NOT t.superseded"))
-    several = len({run_id for run_id, _ in asking.rows.state.runs.values()}) > 1 and scope.run_id is None
-    keys = list(dict.fromkeys([*(["run"] if several else []), "split", *by]))
-    reads: dict[str, None] = {"superseded": None}
-    listed = []
-    for name in keys:
-        column = named(asking, name)
-        reads.update(dict.fromkeys(column.reads))
-        text = f"unnest({column.sql})" if column.kind == "tags" else column.sql
-        listed.append(f"{text} AS {quoted('by ' + name)}")
-    figures = []
+        condition = condition.and_(Sql("NOT superseded"))
+    several = len({run_id for run_id, _ in asking.state.runs.values()}) > 1 and scope.run_id is None
+    keys = {
+        name: asking.column(name) for name in dict.fromkeys([*(["run"] if several else []), "split", *by])
+    }
+    listed = [
+        f"{f'unnest({column.sql})' if column.kind == 'tags' else column.sql} AS {quoted('by ' + name)}"
+        for name, column in keys.items()
+    ]
+    reads = {read for column in keys.values() for read in column.reads}
+    figures = ["count(*) AS rollouts"]
     for at, measure in enumerate(measures):
         if measure.statistic not in _SQL:
             raise StoreError(f"no statistic {measure.statistic!r}; there is {', '.join(STATISTICS)}.")
-        column = named(asking, measure.column)
-        reads.update(dict.fromkeys(column.reads))
-        value = f"TRY_CAST({column.sql} AS DOUBLE)" if column.kind != "tags" else "CAST(NULL AS DOUBLE)"
-        listed.append(f"CASE WHEN isfinite({value}) THEN {value} END AS m{at}")
+        column = asking.column(measure.column)
+        reads.update(column.reads)
+        listed.append(f"CASE WHEN isfinite({column.number}) THEN {column.number} END AS m{at}")
         figures.append(f"{_SQL[measure.statistic].format(f'm{at}')} AS {quoted(measure.name)}")
     grouped = ", ".join(quoted("by " + name) for name in keys)
     shown = ", ".join(f"{quoted('by ' + name)} AS {quoted(name)}" for name in keys)
-    further = "".join(f", {figure}" for figure in figures)
-    statement = (
-        f"SELECT {shown}, count(*) AS rollouts{further} FROM (SELECT {', '.join(listed)} FROM rollouts t"
-        f" WHERE {condition.text}) GROUP BY {grouped} ORDER BY {grouped} LIMIT {MOST_GROUPS}"
+    return asking.run(
+        f"SELECT {shown}, {', '.join(figures)} FROM (SELECT {', '.join(listed)}"
+        f" FROM {asking.relation({*asked.columns, *reads})} WHERE {condition.text})"
+        f" GROUP BY {grouped} ORDER BY {grouped} LIMIT {MOST_GROUPS}",
+        condition.parameters,
     )
-    reading = Asked(condition, (), (*asked.columns, *reads), asked.found)
-    return asking.run(reading, statement, condition.parameters)

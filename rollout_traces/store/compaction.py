@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.kinds import cast, common_kind, type_of
-from rollout_traces.store.columns.segments import SegmentFile, alive_rows, read_columns, write_segment
+from rollout_traces.store.columns.assemble import stacked
+from rollout_traces.store.columns.segments import SegmentFile, check_segment, write_segment
 from rollout_traces.store.indexing import SEGMENT_ROWS, parts_of
 
 FAN = 16
@@ -77,23 +79,25 @@ def _dead_rows(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFile]) -> None:
-    kinds = {}
-    for name in dict.fromkeys(name for segment in run for name in segment.kinds):
-        kinds[name] = common_kind({segment.kinds[name] for segment in run if name in segment.kinds})
-    tables = []
-    for segment in run:
-        alive = alive_rows(segment)
-        read = read_columns(segment, list(kinds))
-        table = pa.table(
-            {name: cast(column, kinds[name]).cast(type_of(kinds[name])) for name, column in read.items()}
-        )
-        tables.append(table if alive is None else table.filter(pa.array(alive)))
-    joined = pa.concat_tables(tables)
+    tables = [_living(segment) for segment in run]
+    columns = stacked(
+        [{name: table[name].combine_chunks() for name in table.column_names} for table in tables]
+    )
+    joined = pa.table({name: column for name, (_, column) in columns.items()})
     manifest.drop_segments(connection, [segment.number for segment in run])
     if not joined.num_rows:
         return
+    kinds = {name: kind for name, (kind, _) in columns.items()}
+    kinds |= {name: "mixed" for segment in run for name, kind in segment.kinds.items() if kind == "mixed"}
     written = write_segment(folder, joined)
     number = manifest.add_segment(connection, written, joined.num_rows, kinds, parts_of(joined))
     # the rows stay where they were in the order of arrival
     connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
     connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))
+
+
+def _living(segment: SegmentFile) -> pa.Table:
+    check_segment(segment)
+    table = pq.read_table(segment.path)
+    dead = pa.array(segment.dead, pa.int64())
+    return table.filter(pc.invert(pc.is_in(table["place"], value_set=dead)))

@@ -12,20 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import duckdb
 import orjson
+from duckdb import DuckDBPyConnection
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.cache import Cache
-from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, remove_unknown
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.rollout_table import RolloutTable, State
+from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
-from rollout_traces.store.columns.table import Rows, State
 from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import IndexWriter, forget_all_but, read_batch
@@ -69,8 +71,9 @@ class Index:
         self._damaged: set[str] = set()
         self._file: tuple[int, int] | None = None
         self._connections = Connections(self._open)
-        self._cache = Cache()
-        self._rows: Rows | None = None
+        self.engine = Engine(self.segments)
+        self._table = RolloutTable(self.engine)
+        self._state: State | None = None
         self._side_folder = Path(source.side_folder())
         self.labels = LabelBook(source.labels_path())
         self._ensure()
@@ -104,22 +107,34 @@ class Index:
             finally:
                 connection.execute("ROLLBACK")
 
-    def asked(self, question: Callable[[sqlite3.Connection, Rows], Answer]) -> Answer:
+    def asked(self, question: Callable[[sqlite3.Connection, DuckDBPyConnection, State], Answer]) -> Answer:
         """The answer to a question about one state of words and table.
 
         Args:
-            question: gets a connection inside a snapshot and the table's rows; may be called again where
-                another process replaced a segment meanwhile.
+            question: gets a connection of the words and one of the table, and what the manifest says; it may be
+                called again where another process replaced a segment meanwhile.
 
         Raises:
             StoreError: the index is damaged; the next refresh rebuilds what is.
         """
         for last in (False, False, True):
-            with self.snapshot() as connection:
+            with ExitStack() as opened:
                 try:
-                    return question(connection, self._rows_at(connection))
+
+                    def now() -> tuple[State, sqlite3.Connection]:
+                        connection = opened.enter_context(self.snapshot())
+                        return self._state_at(connection), connection
+
+                    state, cursor, connection = opened.enter_context(self._table.at(now))
+                    try:
+                        return question(connection, cursor, state)
+                    except StoreError as error:
+                        if isinstance(error.__cause__, duckdb.IOException):
+                            for segment in state.segments:
+                                check_segment(segment)
+                        raise
                 except FileNotFoundError as error:
-                    self._rows = None
+                    self._table.forget()
                     if last:
                         self._damaged |= {Path(str(error.filename or error)).name}
                         raise StoreError(f"{self.folder}: a segment is missing ({error}).") from error
@@ -128,23 +143,16 @@ class Index:
                     raise
         raise AssertionError
 
-    def _rows_at(self, connection: sqlite3.Connection) -> Rows:
-        rows = self._rows
+    def _state_at(self, connection: sqlite3.Connection) -> State:
+        state = self._state
         labelled = self.labels.now()
-        side = read_side_columns(self.side_folder(), SideColumns() if rows is None else rows.state.side)
-        same = rows is not None and rows.state.side is side and rows.state.labelled is labelled
-        if rows is None or not same or rows.state.stamp[:2] != manifest.stamp(connection):
-            stamp = (*manifest.stamp(connection), hash(side.stamp), labelled.stamp)
+        side = read_side_columns(self.side_folder(), SideColumns() if state is None else state.side)
+        stamp = (*manifest.stamp(connection), hash(side.stamp), labelled.stamp)
+        if state is None or state.stamp != stamp:
             made = manifest.state(connection, self.segments)
-            state = replace(made, side=side, stamp=stamp, labelled=labelled)
+            self._state = state = replace(made, side=side, stamp=stamp, labelled=labelled)
             _say_hidden(state)
-            for segment in state.segments:
-                if not segment.path.exists():
-                    self._damaged.add(segment.path.name)
-            rows = Rows(state, self._cache)
-            self._cache.forget(state.segments)
-            self._rows = rows
-        return rows
+        return state
 
     def side_folder(self) -> Path:
         """Where the side tables are read from."""
@@ -181,7 +189,7 @@ class Index:
 
     def _look_at_what_is_there(self) -> None:
         """Reads the manifest where this process has not yet: damage in it is found by no refresh without new rows."""
-        if self._rows is None:
+        if self._state is None:
             with self.snapshot() as connection:
                 manifest.state(connection, self.segments)
 
@@ -212,15 +220,17 @@ class Index:
             self._start_over(why)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, and lets go of the table."""
         self._connections.close()
+        self._table.forget()
+        self.engine.close()
 
     def _follow_the_file(self) -> None:
         """Lets go of a file that another process has replaced or removed."""
         if self._file is not None and self._file != _identity(self.path):
             self._connections.close()
             self._file = None
-            self._rows = None
+            self._state = None
             make_folder(self.folder)
             make_folder(self.segments)
             self._ensure()
@@ -264,7 +274,7 @@ class Index:
     def _start_over(self, why: str) -> None:
         logger.warning("rollout-traces: the index %s is built anew: %s.", self.path, why)
         self._damage = None
-        self._rows = None
+        self._state = None
         self._connections.close()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
@@ -333,6 +343,12 @@ class Index:
 
     def _compact(self, join: Callable[[sqlite3.Connection, Path], list[Path]] = compact) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
+        try:
+            self._join(join)
+        except DamagedSegment as error:
+            self._damaged.add(error.segment.path.name)
+
+    def _join(self, join: Callable[[sqlite3.Connection, Path], list[Path]]) -> None:
         with self._transaction() as connection:
             gone = join(connection, self.segments)
             if gone:
@@ -354,7 +370,7 @@ class Index:
         for segment in lost:
             segment.path.unlink(missing_ok=True)
         self._damaged.clear()
-        self._rows = None
+        self._state = None
 
     def _rebuild_segment(self, connection: sqlite3.Connection, segment: SegmentFile) -> None:
         logger.warning("rollout-traces: the segment %s is damaged; it is rebuilt.", segment.path)

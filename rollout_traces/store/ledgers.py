@@ -12,10 +12,7 @@ import pyarrow.compute as pc
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.store.asking import Asking
-from rollout_traces.store.columns.schema import INTERNAL
-from rollout_traces.store.columns.table import POSITION
-from rollout_traces.store.loading import shown_columns
-from rollout_traces.store.query.compiler import Sql
+from rollout_traces.store.columns.schema import INTERNAL, quoted
 from rollout_traces.store.scope import Scope
 
 
@@ -54,40 +51,25 @@ def _masked(column: np.ndarray) -> np.ndarray:
     return np.ma.masked_equal(column, NULL_INT)
 
 
-def ledger_of(asking: Asking, scope: Scope) -> Ledger:
-    """All rows that ledgers know in a scope, in the order of steps; superseded ones are left out.
+def ledger_of(asking: Asking, scope: Scope, *, from_ledgers: bool) -> Ledger:
+    """The rows of a scope that ledgers know, in the order of steps; superseded ones are left out.
 
     Args:
         asking: asks the table.
         scope: run, split and steps.
+        from_ledgers: those; else the rows that traces alone know, as of trainers that keep no ledger.
     """
-    return _rows(asking, scope, "coalesce(t.from_ledger, false) AND NOT t.superseded")
-
-
-def kept_of(asking: Asking, scope: Scope) -> Ledger:
-    """The rows of a scope that traces alone know, as of trainers that keep no ledger, in the order of steps.
-
-    Args:
-        asking: asks the table.
-        scope: run, split and steps.
-    """
-    return _rows(asking, scope, "NOT coalesce(t.from_ledger, false) AND NOT t.superseded")
-
-
-def _rows(asking: Asking, scope: Scope, which: str) -> Ledger:
     asked = asking.asked(scope)
-    condition = asked.condition.and_(Sql(which))
-    names = [name for name in shown_columns(asking.rows, None) if _is_ledgers(name)]
+    names = [name for name in asking.shown_columns() if _is_ledgers(name)]
     found = asking.run(
-        asked,
-        f"SELECT t.position FROM rollouts t WHERE {condition.text} ORDER BY t.run_no, t.step, t.split, t.row",
-        condition.parameters,
-        [POSITION, "from_ledger", "superseded", "run_no", "step", "split", "row"],
+        f"SELECT {', '.join(map(quoted, names))} FROM {asking.relation({*names, *asked.columns})}"
+        f" WHERE {asked.condition.text} AND coalesce(from_ledger, false) = ? AND NOT superseded"
+        ' ORDER BY run_no, step, split, "row"',
+        (*asked.condition.parameters, from_ledgers),
     )
     if not found.num_rows:
         return Ledger({})
-    rows = asking.rows.take(found[POSITION].to_numpy(), names)
-    return Ledger({name: _numpy(rows[name], _kind_of(name, rows[name])) for name in names})
+    return Ledger({name: _numpy(found[name], _kind_of(name, found[name])) for name in names})
 
 
 def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:

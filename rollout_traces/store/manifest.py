@@ -16,10 +16,9 @@ import orjson
 
 from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns.attempts import superseded_from
-from rollout_traces.store.columns.packed import PackedColumn, PackedColumns
+from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
 from rollout_traces.store.columns.segments import SegmentFile
-from rollout_traces.store.columns.table import State
 from rollout_traces.store.reading import SIGNS
 
 INDEX_VERSION = 1
@@ -36,7 +35,7 @@ _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT UNIQUE, name TEXT, started TEXT, last_step INTEGER);
 CREATE TABLE places (place INTEGER PRIMARY KEY, run INTEGER, split TEXT, step INTEGER, UNIQUE (run, split, step));
-CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT, packed TEXT);
+CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, n_rows INTEGER, kinds TEXT, checksum INTEGER);
 CREATE TABLE parts (
     segment INTEGER, place INTEGER, n_rows INTEGER, n_ledger INTEGER, n_traces INTEGER, dead INTEGER,
     PRIMARY KEY (segment, place)) WITHOUT ROWID;
@@ -139,25 +138,14 @@ def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
     for number, place in connection.execute("SELECT segment, place FROM parts WHERE dead"):
         dead.setdefault(number, []).append(place)
     with _whole_values():
-        return _segment_files(connection, folder, dead)
-
-
-def _segment_files(
-    connection: sqlite3.Connection, folder: Path, dead: Mapping[int, list[int]]
-) -> list[SegmentFile]:
-    return [
-        SegmentFile(
-            number,
-            folder / file,
-            n_rows,
-            orjson.loads(kinds),
-            frozenset(dead.get(number, ())),
-            {name: PackedColumn(**column) for name, column in orjson.loads(packed).items()},
-        )
-        for number, file, n_rows, kinds, packed in connection.execute(
-            "SELECT segment, file, n_rows, kinds, packed FROM segments ORDER BY segment"
-        ).fetchall()
-    ]
+        return [
+            SegmentFile(
+                number, folder / file, n_rows, orjson.loads(kinds), checksum, frozenset(dead.get(number, ()))
+            )
+            for number, file, n_rows, kinds, checksum in connection.execute(
+                "SELECT segment, file, n_rows, kinds, checksum FROM segments ORDER BY segment"
+            ).fetchall()
+        ]
 
 
 def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) -> int:
@@ -173,7 +161,7 @@ def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) ->
 
 def add_segment(
     connection: sqlite3.Connection,
-    written: tuple[Path, PackedColumns],
+    written: tuple[Path, int],
     n_rows: int,
     kinds: Mapping[str, str],
     parts: Iterable[Sequence[int]],
@@ -182,15 +170,15 @@ def add_segment(
 
     Args:
         connection: a connection whose transaction the caller holds.
-        written: the file, and its columns of few values.
+        written: the file, and the CRC-32 of its bytes.
         n_rows: rows in it.
         kinds: the kind of each column.
         parts: place, rows, rows of ledgers and traced rows of each place in it.
     """
-    path, packed = written
+    path, checksum = written
     cursor = connection.execute(
-        "INSERT INTO segments (file, n_rows, kinds, packed) VALUES (?, ?, ?, ?)",
-        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), orjson.dumps(packed).decode()),
+        "INSERT INTO segments (file, n_rows, kinds, checksum) VALUES (?, ?, ?, ?)",
+        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), checksum),
     )
     number = int(cursor.lastrowid or 0)
     connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in parts])

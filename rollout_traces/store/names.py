@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rollout_traces.store.asking import Asking
-from rollout_traces.store.loading import shown_columns
 from rollout_traces.store.query.names import GROUP
 from rollout_traces.store.rows import ColumnInfo
 from rollout_traces.store.scope import Which
@@ -48,8 +47,8 @@ def column_infos(asking: Asking, rows: Which) -> list[ColumnInfo]:
         asking: asks the table.
         rows: of traced rollouts, or of all.
     """
-    known = {**asking.rows.state.side.meanings, **meanings()}
-    names = [name for name in shown_columns(asking.rows, None) if rows == "all" or name != "trace_uid"]
+    known = {**asking.state.side.meanings, **meanings()}
+    names = [name for name in asking.shown_columns() if rows == "all" or name != "trace_uid"]
     found = [(name, asking.names.column(name)) for name in (*names, *GROUP)]
     return [
         ColumnInfo(name, c.kind, known.get(name) or known.get(name.split("/", 1)[0] + "/*", ""))

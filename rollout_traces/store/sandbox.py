@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.engine import Engine, check_select
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.rollout_table import State
 
 MOST_MEMORY = 2 << 30
 """Bytes of address space that a statement may take beyond what its process has when it starts."""
@@ -29,35 +30,36 @@ STARTING = 30.0
 
 
 def run_apart(
-    relations_of: Callable[[str], Mapping[str, pa.Table]],
-    query: str,
-    parameters: Sequence[Any],
-    timeout: float,
+    state: State, metrics: pa.Table | None, query: str, parameters: Sequence[Any], timeout: float
 ) -> pa.Table:
-    """Runs one SELECT over relations in a process of its own.
+    """Runs one SELECT over `rollouts` and `metrics` in a process of its own.
 
     Args:
-        relations_of: gives the relations that a statement reads, by name.
-        query: the statement.
+        state: what the table is.
+        metrics: the logged numbers; None where the statement reads none.
+        query: the statement, see `check_select`.
         parameters: its parameters, plain values.
         timeout: seconds after which it is stopped.
 
     Raises:
-        StoreError: it is no single SELECT, it fails, or it is beyond a bound.
+        FileNotFoundError: a segment was replaced meanwhile.
+        StoreError: it fails, or is beyond a bound.
     """
-    if timeout <= 0:
-        raise StoreError(f"sql: timeout {timeout}, expected seconds above 0.")
-    check_select(query)
     with tempfile.TemporaryDirectory(prefix="rollout-traces-sql-") as folder:
-        relations = relations_of(query)
-        for name, relation in relations.items():
-            table = _of_one_dictionary(relation)
-            with (
-                pa.OSFile(str(Path(folder) / name), "wb") as file,
-                pa.ipc.new_file(file, table.schema) as writer,
-            ):
-                writer.write_table(table)
-        asked = {"query": query, "parameters": list(parameters), "timeout": timeout, "names": list(relations)}
+        tables = state.tables() | ({} if metrics is None else {"metrics": metrics})
+        for name, table in tables.items():
+            _write(Path(folder) / name, table)
+        asked = {
+            "query": query,
+            "parameters": list(parameters),
+            "timeout": timeout,
+            "names": list(tables),
+            "segments": {f"segment_{segment.number}": str(segment.path) for segment in state.segments},
+            "views": [
+                f"CREATE OR REPLACE VIEW stored AS {state.stored(lambda segment: f'segment_{segment.number}')}",
+                *state.views(),
+            ],
+        }
         (Path(folder) / "asked.json").write_bytes(orjson.dumps(asked))
         try:
             done = subprocess.run(
@@ -68,19 +70,14 @@ def run_apart(
             )
         except subprocess.TimeoutExpired:
             raise StoreError(f"sql: took longer than {timeout:g} seconds and was stopped.") from None
+        for segment in state.segments if done.returncode else ():
+            segment.path.stat()
         return _answer(Path(folder), done)
 
 
-def _of_one_dictionary(table: pa.Table) -> pa.Table:
-    """A table whose dictionaries, as a file has them, are the same in all pieces of a column."""
-    for at, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            chunks = [
-                pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), chunk.dictionary)
-                for chunk in column.chunks
-            ]
-            table = table.set_column(at, table.column_names[at], pa.chunked_array(chunks))
-    return table.unify_dictionaries()
+def _write(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
 
 
 def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
@@ -97,26 +94,27 @@ def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
 
 
 def main(folder: Path) -> None:
-    """What the process does: reads relations, bounds itself, runs the statement, writes the answer."""
+    """What the process does: opens relations, bounds itself, runs the statement, writes the answer."""
+    import pyarrow.dataset as ds
+
     asked = orjson.loads((folder / "asked.json").read_bytes())
-    relations = {}
+    relations: dict[str, Any] = {name: ds.dataset(path) for name, path in asked["segments"].items()}
     for name in asked["names"]:
         with pa.memory_map(str(folder / name)) as file:
             relations[name] = pa.ipc.open_file(file).read_all()
     engine = Engine()
+    cursor = engine.cursor()
     try:
-        engine.run("SELECT 1")
+        engine.run("SELECT 1", (), relations, on=cursor)
+        for view in asked["views"]:
+            cursor.execute(view.replace("CREATE OR REPLACE VIEW", "CREATE TEMP VIEW"))
         _bound_memory()
-        answer = engine.run(asked["query"], asked["parameters"], relations, timeout=asked["timeout"])
+        answer = engine.run(asked["query"], asked["parameters"], on=cursor, timeout=asked["timeout"])
         if answer.nbytes > MOST_ANSWER:
             raise StoreError(
                 f"sql: an answer of {answer.nbytes >> 20} MB; at most {MOST_ANSWER >> 20}. Use LIMIT."
             )
-        with (
-            pa.OSFile(str(folder / "answer"), "wb") as file,
-            pa.ipc.new_file(file, answer.schema) as writer,
-        ):
-            writer.write_table(answer)
+        _write(folder / "answer", answer)
     except StoreError as error:
         (folder / "refused").write_text(str(error), "utf-8")
     except MemoryError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rollout_traces.store.columns.table import Rows
+from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.query.nodes import All, Any, Node, Not, Query, Text, TextScan
 from rollout_traces.store.query.parser import parse_query
@@ -40,31 +40,21 @@ class Scope:
     run_ids: tuple[str, ...] | None = None
     splits: tuple[str, ...] | None = None
 
-    def place(self, rows: Rows) -> tuple[list[Sql], list[str]]:
-        """The conditions on run, split, steps and traces, and the columns that they read.
-
-        What holds for every row of the table is no condition.
-        """
+    def place(self, state: State) -> list[Sql]:
+        """The conditions on run, split, steps and traces."""
         parts: list[Sql] = []
-        columns: list[str] = []
         runs = self.run_ids if self.run_id is None else (self.run_id,)
         if runs is not None:
-            numbers = [number for number, (run_id, _) in rows.state.runs.items() if run_id in runs]
-            if rows.only_run not in numbers:
-                parts.append(_one_of("t.run_no", numbers or [-1]))
-                columns.append("run_no")
+            parts.append(
+                _one_of("run_no", [no for no, (run_id, _) in state.runs.items() if run_id in runs] or [-1])
+            )
         splits = self.splits if self.split is None else (self.split,)
         if splits is not None:
-            parts.append(_one_of("t.split", splits or [""]))
-            columns.append("split")
+            parts.append(_one_of("split", splits or [""]))
         for bound, operator in zip(self.steps, (">=", "<="), strict=True):
             if bound is not None:
-                parts.append(Sql(f"t.step {operator} ?", (within_64_bits(bound),)))
-                columns.append("step")
-        if self.rows == "traces" and not rows.all_traced:
-            parts.append(Sql("t.doc IS NOT NULL"))
-            columns.append("doc")
-        return parts, columns
+                parts.append(Sql(f"step {operator} ?", (within_64_bits(bound),)))
+        return [*parts, Sql("doc IS NOT NULL")] if self.rows == "traces" else parts
 
     def parsed(self) -> Query:
         """What the filter says.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import GroupIndex, tied_groups
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.attempts import TRAINING
-from rollout_traces.store.loading import plain_rows, shown_columns
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
 
 Place = tuple[str, str, int]
@@ -70,6 +70,36 @@ def find_run_id(connection: sqlite3.Connection, wanted: str) -> str:
     return str(found[0][0])
 
 
+def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
+    """The id of the trace with an id or uid, or the only one that begins so.
+
+    Args:
+        connection: the index.
+        wanted: the id, uid, or beginning of either.
+
+    Raises:
+        StoreError: there is none, or there are several.
+    """
+    tests = ("?2 IS NOT NULL AND (id = ?1 OR uid = ?1)", "id >= ?1 AND id < ?2 OR uid >= ?1 AND uid < ?2")
+    for test in tests:
+        stored = connection.execute(
+            f"SELECT id, uid, place FROM docs WHERE kind <> 'digest' AND ({test}) ORDER BY doc DESC LIMIT 8",
+            (wanted, wanted + "\U0010ffff"),
+        ).fetchall()
+        newest: dict[Any, tuple[str, Any]] = {}
+        for trace_id, uid, place in stored:
+            newest.setdefault(trace_id if uid is None else (uid, place), (trace_id, uid))
+        found = sorted(newest.values(), key=lambda each: str(each[1]))[:4]
+        if len(found) == 1 and wanted:
+            return str(found[0][0])
+        if len(found) > 1:
+            some = ", ".join(
+                f"{trace_id} (uid {uid})" if uid is not None else trace_id for trace_id, uid in found
+            )
+            raise StoreError(f"more than one trace begins with {wanted!r}: {some}. Give more of it.")
+    raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
+
+
 def list_steps(connection: sqlite3.Connection, run_id: str, split: str) -> list[StepInfo]:
     """The steps of a split that have traces or a ledger, in order."""
     found = connection.execute(
@@ -94,13 +124,12 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     number = asking.connection.execute(
         "SELECT place FROM places WHERE run = (SELECT run FROM runs WHERE run_id = ?) AND split = ? AND step = ?",
         place,
-    ).fetchone()
-    positions = asking.rows.of_place(number[0] if number else NO_PLACE)
-    names = shown_columns(asking.rows, None)
-    rows = plain_rows(asking.rows, positions, names)
-    from_ledger: Sequence[bool | None] = [None] * len(rows)
-    if "from_ledger" in asking.rows.state.stored_names:
-        from_ledger = asking.rows.values(positions, ["from_ledger"])["from_ledger"]
+    ).fetchone() or (NO_PLACE,)
+    in_place = 'place = ? ORDER BY "row"'
+    rows = asking.rows(in_place, asking.shown_columns(), number)
+    from_ledger = asking.run(f"SELECT from_ledger FROM rows WHERE {in_place}", number)[
+        "from_ledger"
+    ].to_pylist()
     both = [*zip(rows, from_ledger, strict=True)]
     by_group: dict[int | None, tuple[list[TraceRow], list[TraceRow]]] = {}
     for row, known in [each for each in both if not each[0].values["superseded"]] or both:
@@ -116,7 +145,7 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     chosen = Counter(str(row.values["selected_by"]) for row in traces if "selected_by" in row.values)
     digest = asking.connection.execute(
         "SELECT id FROM docs WHERE kind = 'digest' AND place = ? ORDER BY doc DESC LIMIT 1",
-        number or (NO_PLACE,),
+        number,
     ).fetchone()
     return StepGroups(
         run_id=run_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import orjson
 
@@ -14,7 +14,6 @@ from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.store import search, steps
 from rollout_traces.store.index import Index, Progress
-from rollout_traces.store.loading import find_trace
 from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import (
@@ -42,11 +41,23 @@ if TYPE_CHECKING:
     from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.asking import Asking
-    from rollout_traces.store.keywords import QueryKeywords
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
 
 Answer = TypeVar("Answer")
+
+
+class QueryKeywords(TypedDict, total=False):
+    """Arguments of `Store.query` behind `run` and `text`."""
+
+    split: str | None
+    where: str
+    order_by: str | None
+    limit: int
+    after: str | None
+    steps: Steps
+    rows: Which
+    columns: Sequence[str] | None
 
 
 class Store(StoreTables):
@@ -178,7 +189,6 @@ class Store(StoreTables):
     def close(self) -> None:
         """Closes files and connections."""
         self._index.close()
-        self._engine.close()
         self.source.close()
 
     def attempts(self) -> list[tuple[str, str, str, int]]:
@@ -282,7 +292,7 @@ class Store(StoreTables):
             return page
         found = self.source.messages_of([row.id for row in page.rows if row.id])
         texts = {key: conversation_text(messages) for key, messages in found.items()}
-        around = search.snippets(texts, looked_for, self._engine)
+        around = search.snippets(texts, looked_for, self._index.engine)
         rows = tuple(
             replace(row, values={**row.values, "snippet": around[row.id]}) if row.id in around else row
             for row in page.rows
@@ -385,7 +395,7 @@ class Store(StoreTables):
             StoreError: there is none, or there are several.
         """
         with self._index.snapshot() as connection:
-            return find_trace(connection, encodable(wanted))
+            return steps.find_trace(connection, encodable(wanted))
 
     def record(self, trace_id: str) -> TraceRecord:
         """One whole trace.

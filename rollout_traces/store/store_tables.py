@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.model.text import encodable
+from rollout_traces.errors import StoreError
 from rollout_traces.store import steps
-from rollout_traces.store.asking import groups_table
-from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.asking import Asking, groups_table
+from rollout_traces.store.columns.engine import check_select
 from rollout_traces.store.finder import Finder, sql_condition
 from rollout_traces.store.full_texts import FullTexts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import Scope, Which
-from rollout_traces.store.table import PartOfTable, Table
+from rollout_traces.store.table import Table, reads_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +38,7 @@ class StoreTables:
 
     def __init__(self, index: Index, scalars: Scalars) -> None:
         self._index = index
-        self._engine = Engine()
-        self._finder = Finder(index, self._engine)
+        self._finder = Finder(index)
         self._scalars = scalars
         self._full_texts = FullTexts(index.source)
 
@@ -77,16 +78,16 @@ class StoreTables:
         from rollout_traces.store.ledgers import ledger_of
 
         scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
-        return self._finder.ask(lambda asking: ledger_of(asking, scope))
+        return self._finder.ask(lambda asking: ledger_of(asking, scope, from_ledgers=True))
 
     def kept_rows(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
     ) -> Ledger:
         """As `ledger_rows`, of the rollouts that traces alone know: trainers that write their own keep no ledger."""
-        from rollout_traces.store.ledgers import kept_of
+        from rollout_traces.store.ledgers import ledger_of
 
         scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
-        return self._finder.ask(lambda asking: kept_of(asking, scope))
+        return self._finder.ask(lambda asking: ledger_of(asking, scope, from_ledgers=False))
 
     def rollouts(
         self,
@@ -130,11 +131,11 @@ class StoreTables:
 
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self._finder, self._engine, self._scalars, self.runs, self._full_texts, self.config)
+        return Table(self._finder, self._scalars, self.runs, self._full_texts, self.config)
 
     def part_of_table(
         self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
-    ) -> PartOfTable:
+    ) -> Table:
         """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
 
         Args:
@@ -148,9 +149,7 @@ class StoreTables:
             steps=steps,
             rows="all",
         )
-        return PartOfTable(
-            self._finder, self._engine, self._scalars, self.runs, self._full_texts, self.config, scope
-        )
+        return replace(self.table(), scope=scope)
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.
@@ -179,7 +178,15 @@ class StoreTables:
         """
         from rollout_traces.store.sandbox import run_apart
 
-        return run_apart(lambda read: self.table().relations(read), query, parameters, timeout)
+        if timeout <= 0:
+            raise StoreError(f"sql: timeout {timeout}, expected seconds above 0.")
+        check_select(query)
+
+        def answer(asking: Asking) -> pa.Table:
+            metrics = self.metrics_table() if reads_metrics(asking.cursor, query) else None
+            return run_apart(asking.state, metrics, query, parameters, timeout)
+
+        return self._finder.ask(answer)
 
     def metrics_table(self) -> pa.Table:
         """Every logged number of every run: run, run_id, split, step, key, value, attempt, superseded."""

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.cache import Cache
+from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import column_of
+from rollout_traces.store.columns.rollout_table import RolloutTable
+from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.columns.segments import write_segment
-from rollout_traces.store.columns.table import Rows
-from rollout_traces.store.compaction import join_neighbours
+from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.indexing import parts_of
 
 COLUMNS = {
@@ -37,7 +38,7 @@ def test_segments_of_other_columns_in_another_order_become_one(
     connection.execute("INSERT INTO runs (run_id, name) VALUES ('a', 'run')")
     first = 0
     for place, (n, names) in enumerate(parts, 1):
-        add(connection, folder, place, range(first, first + n), names[: 1 + place % len(names)])
+        add(connection, folder, [place] * n, range(first, first + n), names[: 1 + place % len(names)])
         first += n
     before = rows(connection, folder)
     for path in join_neighbours(connection, folder):
@@ -47,11 +48,13 @@ def test_segments_of_other_columns_in_another_order_become_one(
     assert len(before) == first
 
 
-def add(connection: sqlite3.Connection, folder: Path, place: int, numbers: range, names: list[str]) -> None:
+def add(
+    connection: sqlite3.Connection, folder: Path, places: list[int], numbers: range, names: list[str]
+) -> None:
     n = len(numbers)
     found = {name: column_of([COLUMNS[name](at) for at in numbers]) for name in names}
-    found |= {name: column_of([value] * n) for name, value in (("place", place), ("run_no", 1), ("step", 0))}
-    found |= {"split": column_of(["rollout"] * n), "row": column_of([*numbers])}
+    found |= {name: column_of([value] * n) for name, value in (("run_no", 1), ("step", 0))}
+    found |= {"place": column_of(places), "split": column_of(["rollout"] * n), "row": column_of([*numbers])}
     table = pa.table({name: column for name, (_, column) in found.items()})
     kinds = {name: kind for name, (kind, _) in found.items()}
     manifest.add_segment(connection, write_segment(folder, table), n, kinds, parts_of(table))
@@ -60,4 +63,22 @@ def add(connection: sqlite3.Connection, folder: Path, place: int, numbers: range
 def rows(connection: sqlite3.Connection, folder: Path) -> list[dict[str, Any]]:
     state = manifest.state(connection, folder)
     wanted = [name for name in ("row", "place", "split", *COLUMNS) if name in state.kinds]
-    return Rows(state, Cache()).arrow(wanted).to_pylist()
+    engine = Engine(folder)
+    with RolloutTable(engine).at(lambda: (state, None)) as (_, cursor, _lent):
+        listed = ", ".join(map(quoted, wanted))
+        return engine.run(f'SELECT {listed} FROM rows ORDER BY "row"', on=cursor).to_pylist()
+
+
+def test_a_segment_of_which_most_rows_are_dead_is_written_anew(tmp_path: Path) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    manifest.create(connection)
+    connection.execute("INSERT INTO runs (run_id, name) VALUES ('a', 'run')")
+    add(connection, tmp_path, [1] * 3 + [2] * 4, range(7), ["few"])
+    connection.execute("UPDATE parts SET dead = 1 WHERE place = 1")
+    assert compact(connection, tmp_path) == []
+    add(connection, tmp_path, [3] * 2, range(7, 9), ["few"])
+    connection.execute("UPDATE parts SET dead = 1 WHERE place = 2")
+    before = rows(connection, tmp_path)
+    assert len(compact(connection, tmp_path)) == 1
+    assert rows(connection, tmp_path) == before and [row["place"] for row in before] == [3, 3]
+    assert [segment.n_rows for segment in manifest.segments(connection, tmp_path)] == [2]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
+from rollout_traces.store.columns.schema import literal
 
 TRAINING = "rollout"
 
@@ -38,19 +38,14 @@ def superseded_from(first: First) -> dict[tuple[int, str, str], int]:
     return found
 
 
-def mark(
-    runs: np.ndarray, splits: Sequence[str], attempts: Sequence[str | None], steps: np.ndarray, since: First
-) -> np.ndarray:
-    """Marks superseded rows, bool [N].
+def superseded_sql(since: First) -> str:
+    """SQL that is true of superseded rows and false of all others.
 
     Args:
-        runs: each row's run number, int [N].
-        splits: each row's split, [N].
-        attempts: each row's attempt, None where unknown, [N].
-        steps: each row's step, int [N].
         since: what `superseded_from` found.
     """
-    never = np.iinfo(np.int64).max
-    keys = zip(runs.tolist(), splits, attempts, strict=True)
-    limits = np.fromiter((since.get(key, never) for key in keys), np.int64, len(runs))  # type: ignore[arg-type]
-    return steps >= limits
+    cases = [
+        f"WHEN run_no = {run} AND split = {literal(split)} AND attempt = {literal(attempt)} THEN step >= {step}"
+        for (run, split, attempt), step in since.items()
+    ]
+    return f"CASE {' '.join(cases)} ELSE false END" if cases else "false"

@@ -1,26 +1,24 @@
-"""DuckDB inside this process: relations are handed to it, and it can reach nothing else."""
+"""DuckDB inside this process: it reads the files of one folder, or none, and can reach nothing else."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.interrupter import Interrupter
 from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
 MEMORY_SHARE = 0.5
-"""Share of the machine's memory that a query may take for itself, at most `MOST_MEMORY`."""
+"""Share of the machine's memory that DuckDB may take, at most `MOST_MEMORY`."""
 MOST_MEMORY = 4 << 30
-SCANNED = 122_880
-"""Rows that one thread scans together; DuckDB's own number."""
 
 _SETTINGS = (
     "SET temp_directory = ''",
@@ -36,32 +34,35 @@ _SETTINGS = (
 
 
 class Engine:
-    """A DuckDB in memory that opens no file and loads no extension.
+    """A DuckDB in memory that loads no extension.
 
     Args:
+        folder: the only folder whose files it opens; none when None.
         threads: threads of one query; by default what the machine has, at most `MOST_THREADS`.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, folder: Path | None = None, threads: int | None = None) -> None:
+        self._folder = folder
         self._threads = threads or min(MOST_THREADS, os.cpu_count() or 1)
         self._database: duckdb.DuckDBPyConnection | None = None
         self._lock = threading.Lock()
-        self._interrupter = Interrupter()
 
     def run(
         self,
         statement: str,
         parameters: Sequence[Any] | Mapping[str, Any] = (),
-        relations: Mapping[str, pa.Table] | None = None,
+        relations: Mapping[str, Any] | None = None,
         *,
+        on: duckdb.DuckDBPyConnection | None = None,
         timeout: float | None = None,
     ) -> pa.Table:
-        """Runs one statement over some relations.
+        """Runs one statement.
 
         Args:
             statement: the SQL, with `?` or `$name` for each parameter.
             parameters: their values.
-            relations: Arrow tables by the names that the statement uses.
+            relations: Arrow tables or data sets by the names that the statement uses.
+            on: what `cursor` gave; a new one when None.
             timeout: seconds after which it is interrupted; None for none but that of `time_limit`.
 
         Returns:
@@ -72,15 +73,19 @@ class Engine:
         """
         limit = current_limit()
         check_time()
-        left = [] if timeout is None else [timeout]
-        left += [] if limit is None else [limit.seconds_left]
-        cursor = self._cursor()
+        left = [timeout] if timeout is not None else []
+        left += [limit.seconds_left] if limit is not None else []
+        cursor = on or self.cursor()
+        watch = threading.Timer(min(left), _interrupt, [cursor]) if left else None
+        given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
         try:
-            for name, table in (relations or {}).items():
-                cursor.register(name, pa.Table.from_batches(table.to_batches(SCANNED), table.schema))
-            counted = nullcontext() if limit is None else limit.statement()
-            with counted, self._interrupter.after(min(left, default=None), cursor.interrupt):
-                return cursor.sql(statement, params=_listed(parameters)).to_arrow_table()
+            for name, relation in (relations or {}).items():
+                cursor.register(name, relation)
+            if watch is not None:
+                watch.daemon = True
+                watch.start()
+            with nullcontext() if limit is None else limit.statement():
+                return cursor.sql(statement, params=given).to_arrow_table()
         except duckdb.InterruptException:
             if limit is not None and not limit.seconds_left:
                 raise limit.error() from None
@@ -88,7 +93,10 @@ class Engine:
         except duckdb.Error as error:
             raise StoreError(f"sql: {error}") from error
         finally:
-            cursor.close()
+            if watch is not None:
+                watch.cancel()
+            if on is None:
+                cursor.close()
 
     def close(self) -> None:
         """Lets go of its memory; the next statement opens it again."""
@@ -97,12 +105,15 @@ class Engine:
         if database is not None:
             database.close()
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of one thread's own; whoever asks closes it."""
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:")
                 self._database.execute(f"SET threads = {self._threads}")
                 self._database.execute(f"SET memory_limit = '{_memory()}B'")
+                if self._folder is not None:
+                    self._database.execute("SET allowed_directories = [?]", [str(self._folder.resolve())])
                 for setting in _SETTINGS:
                     self._database.execute(setting)
             return self._database.cursor()
@@ -128,8 +139,9 @@ def check_select(statement: str) -> None:
         raise StoreError("sql: PRAGMA is refused; expected one SELECT, the table is read only.")
 
 
-def _listed(parameters: Sequence[Any] | Mapping[str, Any]) -> Any:
-    return dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+def _interrupt(cursor: duckdb.DuckDBPyConnection) -> None:
+    with suppress(duckdb.Error):  # it may have been closed meanwhile
+        cursor.interrupt()
 
 
 def _memory() -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -11,24 +10,31 @@ import pyarrow.compute as pc
 
 from rollout_traces.ledger.columns import number_text
 
-BYTES_OF_A_VALUE = 8
-"""What a value takes in memory, at most where it is a number, and roughly where it is a text."""
 Kind = Literal["bool", "int", "float", "text", "tags", "mixed"]
 """`tags` are lists of names; `mixed` columns hold numbers and texts, all as text."""
 
-_TYPES: dict[Kind, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "text": pa.string(),
-    "tags": pa.list_(pa.string()),
-    "mixed": pa.string(),
+_TYPES: dict[Kind, tuple[pa.DataType, str]] = {
+    "bool": (pa.bool_(), "BOOLEAN"),
+    "int": (pa.int64(), "BIGINT"),
+    "float": (pa.float64(), "DOUBLE"),
+    "text": (pa.string(), "VARCHAR"),
+    "tags": (pa.list_(pa.string()), "VARCHAR[]"),
+    "mixed": (pa.string(), "VARCHAR"),
 }
+_NUMBER_TEXT = """CASE WHEN isinf({0}) THEN CASE WHEN {0} < 0 THEN '-Infinity' ELSE 'Infinity' END
+    WHEN {0} = trunc({0}) AND abs({0}) < 9007199254740992 THEN CAST(CAST({0} AS BIGINT) AS VARCHAR)
+    ELSE CAST({0} AS VARCHAR) END"""
+"""As `number_text`."""
 
 
 def type_of(kind: Kind) -> pa.DataType:
     """The Arrow type of a kind."""
-    return _TYPES[kind]
+    return _TYPES[kind][0]
+
+
+def sql_type(kind: Kind) -> str:
+    """The SQL type of a kind."""
+    return _TYPES[kind][1]
 
 
 def kind_of_type(kind: pa.DataType) -> Kind:
@@ -52,68 +58,59 @@ def common_kind(kinds: Iterable[Kind]) -> Kind:
     return "float" if found <= {"bool", "int", "float"} else "mixed"
 
 
-def cast(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array | pa.ChunkedArray:
-    """A column as another kind that holds it; a dictionary of values of that kind stays one."""
+def cast(column: pa.Array, kind: Kind) -> pa.Array:
+    """A column as another kind that holds it."""
     wanted = type_of(kind)
-    if pa.types.is_null(column.type):
-        found = unknown(len(column), kind)
-        return pa.chunked_array([found]) if isinstance(column, pa.ChunkedArray) else found
-    if pa.types.is_dictionary(column.type) and column.type.value_type != wanted:
-        column = column.cast(column.type.value_type)
-    if column.type == wanted or pa.types.is_dictionary(column.type):
+    if column.type == wanted:
         return column
-    if pa.types.is_list(column.type):
-        return pc.binary_join(column, ", ")
-    if kind == "mixed" and pa.types.is_floating(column.type):
-        signed = pc.if_else(pc.less(column, 0), "-Infinity", "Infinity")
-        return pc.if_else(pc.is_inf(column), signed, pc.cast(column, wanted))
+    if kind == "mixed":
+        return column_of([tuple(v) if isinstance(v, list) else v for v in column.to_pylist()], kind)[1]
     return pc.cast(column, wanted, safe=False)
 
 
-def unknown(n: int, kind: Kind) -> pa.Array:
-    """A column without any value [n]; all of them share their zeros."""
-    wanted = type_of(kind)
-    zeros = _zeros(((n + 1) * BYTES_OF_A_VALUE - 1).bit_length())
-    if wanted == pa.string():
-        return pa.Array.from_buffers(wanted, n, [zeros, zeros, pa.py_buffer(b"")], n)
-    children = [pa.array([], pa.string())] if pa.types.is_list(wanted) else None
-    return pa.Array.from_buffers(wanted, n, [zeros, zeros], n, children=children)
+def sql_cast(column: str, held: Kind, kind: Kind) -> str:
+    """The same in SQL.
+
+    Args:
+        column: SQL of the column.
+        held: what it holds.
+        kind: what it becomes.
+    """
+    if sql_type(held) == sql_type(kind):
+        return column
+    if kind == "mixed" and held == "tags":
+        return f"array_to_string({column}, ', ')"
+    return (
+        _NUMBER_TEXT.format(column)
+        if kind == "mixed" and held == "float"
+        else f"CAST({column} AS {sql_type(kind)})"
+    )
 
 
-@cache
-def _zeros(bits: int) -> pa.Buffer:
-    """2 ** bits bytes of zeros."""
-    return pa.py_buffer(bytes(1 << bits))
+def column_of(values: Sequence[Any], kind: Kind | None = None) -> tuple[Kind, pa.Array]:
+    """A column of plain values, None where unknown.
+
+    Args:
+        values: bools, ints, floats, texts, or tuples of texts, in any mixture.
+        kind: what the column holds; the narrowest kind that holds the values when None.
+    """
+    types = {type(value) for value in values} - {type(None)}
+    if kind is None and types <= {bool, int}:
+        kind = "int"
+    elif kind is None and types <= {bool, int, float}:
+        kind = "float"
+    elif kind is None and types <= {str}:
+        kind = "text"
+    found: Kind = kind or ("tags" if types == {tuple} else "mixed")
+    if found in _PLAIN:
+        values = [None if value is None else _PLAIN[found](value) for value in values]
+    return found, pa.array(values, type_of(found))
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
+def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value)
     return number_text(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
-def column_of(values: Sequence[Any]) -> tuple[Kind, pa.Array]:
-    """A column of plain values, None where unknown.
-
-    Args:
-        values: bools, ints, floats, texts, or tuples of texts, in any mixture.
-    """
-    types = {type(value) for value in values} - {type(None)}
-    kind: Kind
-    if types <= {bool, int}:
-        kind = "int"
-    elif types <= {bool, int, float}:
-        kind = "float"
-    elif types <= {str}:
-        kind = "text"
-    else:
-        kind = "tags" if types == {tuple} else "mixed"
-    if kind == "mixed":
-        values = [_as_text(value) for value in values]
-    elif kind == "float":
-        values = [None if v is None else float(v) for v in values]
-    elif kind == "int":
-        values = [None if v is None else int(v) for v in values]
-    return kind, pa.array(values, type_of(kind))
+_PLAIN: dict[Kind, Callable[[Any], Any]] = {"int": int, "float": float, "mixed": _as_text}

@@ -30,7 +30,7 @@ COMPUTED: Mapping[str, Kind] = {
 """Not stored in this form, and known of every row."""
 LABELLED: Mapping[str, Kind] = {"labels": "tags", "notes": "text", "labelled_by": "tags"}
 """From the file of labels; known of the rows that somebody labelled."""
-INTERNAL = frozenset({"row", "place", "run_no", "doc", "position", "late_part", "from_ledger"})
+INTERNAL = frozenset({"row", "place", "run_no", "doc", "late_part", "from_ledger"})
 """What the store needs, and a query of the filter language cannot name."""
 ALWAYS: Mapping[str, Kind] = {
     "group": "int",
@@ -107,6 +107,11 @@ METRICS: Mapping[str, Kind] = {
 def quoted(name: str) -> str:
     """A column's name inside SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text inside SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def stored_name(name: str) -> str | None:

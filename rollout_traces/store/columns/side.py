@@ -38,21 +38,20 @@ class SideColumns:
     files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
-    _read: dict[str, tuple[pa.Array, pa.Array]] = field(default_factory=dict, compare=False)
 
-    def of(self, ids: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
-        """A column's values for some traces, null where no side table speaks of them.
+    def table(self, key: str, names: Sequence[str]) -> pa.Table:
+        """Some columns by trace id, null where no side table speaks of a trace.
 
         Args:
-            ids: trace ids [N], null for rollouts that were not traced.
-            name: the column.
+            key: what the column of ids is called.
+            names: the columns.
         """
-        if name not in self._read:
-            self._read[name] = self._load(name)
-        keys, values = self._read[name]
-        at = pc.index_in(ids, value_set=keys)
-        at = at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at
-        return values.take(at)
+        found = {name: self._load(name) for name in names}
+        ids = pa.array(dict.fromkeys(i for keys, _ in found.values() for i in keys.to_pylist()), pa.string())
+        columns = {
+            name: values.take(pc.index_in(ids, value_set=keys)) for name, (keys, values) in found.items()
+        }
+        return pa.table({key: ids, **columns})
 
     def _load(self, name: str) -> tuple[pa.Array, pa.Array]:
         kind = type_of(self.kinds[name])

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store.columns.schema import LABELLED
 from rollout_traces.store.labels.entry import Entry, Kind, check_entry, new_entry
 from rollout_traces.store.labels.log import LabelLog
 
@@ -30,30 +30,26 @@ class Labelled:
     entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     taken_back: frozenset[str] = frozenset()
 
-    def column(self, name: str, uid: pa.ChunkedArray | pa.Array, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """A column of the table of rollouts: `labels`, `notes` or `labelled_by`.
+    def table(self, key: str) -> pa.Table:
+        """The columns `labels`, `notes` and `labelled_by` of the rollouts that have any.
 
         Args:
-            name: which.
-            uid: text [N], null where a row has none.
-            ids: text [N], ids of traces, null where a row is none.
+            key: what the column of rollouts is called.
         """
-        rollouts, values = self._columns[name]
-        keys = pc.coalesce(_texts(uid), _texts(ids))
-        return values.take(pc.index_in(keys, value_set=rollouts))
+        return self._columns.rename_columns([key, *LABELLED])
 
     @cached_property
-    def _columns(self) -> dict[str, tuple[pa.Array, pa.Array]]:
-        rollouts = pa.array(list(self.entries), pa.string())
+    def _columns(self) -> pa.Table:
         rows = list(self.entries.values())
-        labels = [_of(row, "label") or None for row in rows]
-        notes = ["\n".join(_of(row, "note")) or None for row in rows]
-        authors = [list(dict.fromkeys(entry.author for entry in row)) for row in rows]
-        return {
-            "labels": (rollouts, pa.array(labels, pa.list_(pa.string()))),
-            "notes": (rollouts, pa.array(notes, pa.string())),
-            "labelled_by": (rollouts, pa.array(authors, pa.list_(pa.string()))),
-        }
+        return pa.table(
+            [
+                pa.array(list(self.entries), pa.string()),
+                pa.array([_of(row, "label") or None for row in rows], pa.list_(pa.string())),
+                pa.array(["\n".join(_of(row, "note")) or None for row in rows], pa.string()),
+                pa.array([list(dict.fromkeys(e.author for e in row)) for row in rows], pa.list_(pa.string())),
+            ],
+            ["rollout", *LABELLED],
+        )
 
 
 class LabelBook:
@@ -179,7 +175,3 @@ def _of(row: tuple[Entry, ...], kind: Kind) -> list[str]:
 
 def _place(entry: Entry) -> tuple[object, ...]:
     return (entry.kind, entry.text, entry.turn, entry.start, entry.stop)
-
-
-def _texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    return column if column.type == pa.string() else column.cast(pa.string())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
+from rollout_traces.store.columns.schema import literal
 from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.query.names import Names, QueryColumn
 from rollout_traces.store.query.nodes import (
@@ -26,8 +27,8 @@ from rollout_traces.store.query.nodes import (
     Name,
     Node,
     Not,
-    Place,
     SortKey,
+    Span,
     Term,
     Test,
     Text,
@@ -69,6 +70,12 @@ class Sql:
             return other if self == EVERY else self
         return Sql(f"{self.text} AND {other.text}", (*self.parameters, *other.parameters))
 
+    @property
+    def written(self) -> str:
+        """The SQL with its values in it, as a view takes them."""
+        pieces = [literal(value) if isinstance(value, str) else str(value) for value in self.parameters]
+        return "".join(a + b for a, b in zip(self.text.split("?"), [*pieces, ""], strict=True))
+
 
 EVERY = Sql("true")
 """The condition that every row satisfies."""
@@ -80,12 +87,12 @@ class Valued:
 
     sql: Sql
     kind: TermKind
-    place: Place
+    span: Span
 
 
 @dataclass
 class Compiler:
-    """Compiles filters and sorts over the table, alias `t`.
+    """Compiles filters and sorts over the table.
 
     Attributes:
         names: what can be named.
@@ -124,11 +131,11 @@ class Compiler:
         for key in keys:
             value = self._value(key.term)
             if value.kind == "tags":
-                value = Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", value.place)
+                value = Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", value.span)
             found.append((value.sql, key.descending))
         return found
 
-    def column(self, name: str, place: Place) -> QueryColumn:
+    def column(self, name: str, span: Span) -> QueryColumn:
         """The column of that name.
 
         Raises:
@@ -136,7 +143,7 @@ class Compiler:
         """
         column = self.names.column(name)
         if column is None:
-            self._refuse(place, f"no column {name!r}.{self.names.hint(name)}")
+            self._refuse(span, f"no column {name!r}.{self.names.hint(name)}")
         self.used.update(dict.fromkeys(column.reads))
         return column
 
@@ -166,10 +173,10 @@ class Compiler:
     def _bare(self, node: Bare) -> Sql:
         term = node.term
         if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
-            return self._has_name("flags", term.name, term.place)
+            return self._has_name("flags", term.name, term.span)
         value = self._value(term)
         if isinstance(term, Constant) and not isinstance(term.value, int):
-            self._refuse(term.place, "a value alone is no test; compare it with something.")
+            self._refuse(term.span, "a value alone is no test; compare it with something.")
         if value.kind in ("number", "any"):
             return Sql(f"({value.sql.text} <> 0)", value.sql.parameters)
         return Sql(f"NOT {self._is_empty(value).text}", self._is_empty(value).parameters)
@@ -177,7 +184,7 @@ class Compiler:
     def _compare(self, node: Compare) -> Sql:
         if isinstance(node.left, Constant) and isinstance(node.right, Name | Arithmetic | Call):
             turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(node.operator, node.operator)
-            node = Compare(node.right, turned, node.left, node.place)  # type: ignore[arg-type]
+            node = Compare(node.right, turned, node.left, node.span)  # type: ignore[arg-type]
         left = self._value(node.left)
         if left.kind == "tags":
             return self._compare_tags(node)
@@ -193,38 +200,36 @@ class Compiler:
         name = self._named_text(node.right)
         if name is None or node.operator not in ("=", "!="):
             column = node.left.name if isinstance(node.left, Name) else "a list"
-            self._refuse(node.place, f"{column} is a list of names; use {column} has 'name'.")
-        has = self._has(Has(node.left, name, node.place))
+            self._refuse(node.span, f"{column} is a list of names; use {column} has 'name'.")
+        has = self._has(Has(node.left, name, node.span))
         return has if node.operator == "=" else Sql(f"NOT coalesce({has.text}, false)", has.parameters)
 
     def _has(self, node: Has) -> Sql:
         if not isinstance(node.term, Name):
-            self._refuse(node.place, "has looks into a list of names, such as flags.")
-        return self._has_name(node.term.name, node.name, node.place, node.term.place)
+            self._refuse(node.span, "has looks into a list of names, such as flags.")
+        return self._has_name(node.term.name, node.name, node.span, node.term.span)
 
-    def _has_name(self, column_name: str, name: str, place: Place, of: Place | None = None) -> Sql:
-        column = self.column(column_name, of or place)
+    def _has_name(self, column_name: str, name: str, span: Span, of: Span | None = None) -> Sql:
+        column = self.column(column_name, of or span)
         if column.kind != "tags":
-            self._refuse(of or place, f"{column_name} is no list of names; use {column_name} = '{name}'.")
+            self._refuse(of or span, f"{column_name} is no list of names; use {column_name} = '{name}'.")
         if column_name == "flags" and not self.names.is_flag(name):
-            self._refuse(place, f"no flag {name!r}.{self.names.flag_hint(name)}")
+            self._refuse(span, f"no flag {name!r}.{self.names.flag_hint(name)}")
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
     def _matches(self, node: Matches) -> Sql:
         value = self._value(node.term)
         if value.kind == "number":
-            self._refuse(
-                value.place, f"{self._said(value.place)} holds numbers; {node.how} looks into texts."
-            )
+            self._refuse(value.span, f"{self._said(value.span)} holds numbers; {node.how} looks into texts.")
         if value.kind == "tags":
             if node.how == "contains":
                 return Sql(
                     f"(len(list_filter({value.sql.text}, lambda x: contains(lower(x), lower(?)))) > 0)",
                     (*value.sql.parameters, node.pattern),
                 )
-            self._refuse(value.place, f"{self._said(value.place)} is a list of names; use has or contains.")
+            self._refuse(value.span, f"{self._said(value.span)} is a list of names; use has or contains.")
         if node.how == "~":
-            check_pattern(node.pattern, self.source, node.place)
+            check_pattern(node.pattern, self.source, node.span)
         test = {
             "contains": "contains(lower({}), lower(?))",
             "like": "({} ILIKE ? ESCAPE '\\')",
@@ -236,8 +241,8 @@ class Compiler:
         if value.kind == "tags":
             names = [self._named_text(v) for v in node.values]
             if None in names:
-                self._refuse(value.place, f"{self._said(value.place)} is a list of names; found a number.")
-            return joined([self._has(Has(node.term, str(name), node.place)) for name in names], " OR ")
+                self._refuse(value.span, f"{self._said(value.span)} is a list of names; found a number.")
+            return joined([self._has(Has(node.term, str(name), node.span)) for name in names], " OR ")
         unknown = [v for v in node.values if isinstance(v, Constant) and v.value is None]
         given = [self._other(v, value) for v in node.values if v not in unknown]
         parts = []
@@ -261,7 +266,7 @@ class Compiler:
             kind: TermKind = (
                 "any" if term.value is None else "text" if isinstance(term.value, str) else "number"
             )
-            return Valued(Sql("?", (term.value,)), kind, term.place)
+            return Valued(Sql("?", (term.value,)), kind, term.span)
         if isinstance(term, Arithmetic):
             return self._arithmetic(term)
         if isinstance(term, Call):
@@ -270,8 +275,8 @@ class Compiler:
             split = _as_arithmetic(term, self.names)
             if split is not None:
                 return self._value(split)
-        column = self.column(term.name, term.place)
-        return Valued(Sql(column.sql), column.kind, term.place)
+        column = self.column(term.name, term.span)
+        return Valued(Sql(column.sql), column.kind, term.span)
 
     def _arithmetic(self, term: Arithmetic) -> Valued:
         left, right = self._number(term.left), self._number(term.right)
@@ -279,28 +284,28 @@ class Compiler:
         return Valued(
             Sql(f"({left.text} {term.sign} {divisor})", (*left.parameters, *right.parameters)),
             "number",
-            term.place,
+            term.span,
         )
 
     def _call(self, term: Call) -> Valued:
         if term.function not in _FUNCTIONS:
-            self._refuse(term.place, f"no function {term.function!r}; there is {', '.join(_FUNCTIONS)}.")
+            self._refuse(term.span, f"no function {term.function!r}; there is {', '.join(_FUNCTIONS)}.")
         fewest, most = _FUNCTIONS[term.function]
         if not fewest <= len(term.arguments) <= most:
             wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-            self._refuse(term.place, f"{term.function} takes {wanted} values; found {len(term.arguments)}.")
+            self._refuse(term.span, f"{term.function} takes {wanted} values; found {len(term.arguments)}.")
         if term.function == "len":
             value = self._value(term.arguments[0])
             if value.kind == "number":
-                self._refuse(value.place, f"{self._said(value.place)} holds numbers, which have no length.")
-            return Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", term.place)
+                self._refuse(value.span, f"{self._said(value.span)} holds numbers, which have no length.")
+            return Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", term.span)
         numbers = [self._number(argument) for argument in term.arguments]
         listed = ", ".join(number.text for number in numbers)
         parameters = tuple(p for number in numbers for p in number.parameters)
         if term.function == "round":
             listed = listed if len(numbers) == 1 else f"{numbers[0].text}, CAST({numbers[1].text} AS INTEGER)"
         if term.function in ("abs", "round"):
-            return Valued(Sql(f"{term.function}({listed})", parameters), "number", term.place)
+            return Valued(Sql(f"{term.function}({listed})", parameters), "number", term.span)
         unknown = " OR ".join(f"{number.text} IS NULL" for number in numbers)
         most_or_least = "least" if term.function == "min" else "greatest"
         return Valued(
@@ -309,34 +314,34 @@ class Compiler:
                 (*parameters, *parameters),
             ),
             "number",
-            term.place,
+            term.span,
         )
 
     def _number(self, term: Term) -> Sql:
         value = self._value(term)
         if value.kind in ("text", "tags"):
             holds = "texts" if value.kind == "text" else "a list of names"
-            self._refuse(value.place, f"{self._said(value.place)} is {holds}; expected a number.")
+            self._refuse(value.span, f"{self._said(value.span)} is {holds}; expected a number.")
         test = "TRY_CAST" if value.kind == "mixed" else "CAST"
         return Sql(f"{test}({value.sql.text} AS DOUBLE)", value.sql.parameters)
 
     def _other(self, term: Term, beside: Valued) -> Valued:
         """The value that a column is compared with; an unquoted word beside a text is that text."""
-        word = self.source[term.place.start : term.place.stop]
+        word = self.source[term.span.start : term.span.stop]
         if isinstance(term, Arithmetic) and beside.kind in ("text", "mixed") and _HYPHENATED.fullmatch(word):
-            return Valued(Sql("?", (word,)), "text", term.place)
+            return Valued(Sql("?", (word,)), "text", term.span)
         if isinstance(term, Name) and beside.kind in ("text", "mixed") and not self._names_a_value(term):
-            return Valued(Sql("?", (term.name,)), "text", term.place)
+            return Valued(Sql("?", (term.name,)), "text", term.span)
         if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
-            self._refuse(term.place, f"{term.name} is a flag; use flags has {term.name}.")
+            self._refuse(term.span, f"{term.name} is a flag; use flags has {term.name}.")
         value = self._value(term)
         if value.kind == "any":
-            self._refuse(term.place, "null has no order; use 'is null' or 'is not null'.")
+            self._refuse(term.span, "null has no order; use 'is null' or 'is not null'.")
         fits = beside.kind == value.kind or "mixed" in (beside.kind, value.kind)
         if not fits:
             holds = "numbers" if beside.kind == "number" else "texts, which stand in quotes"
-            shown = repr(term.value) if isinstance(term, Constant) else self._said(value.place)
-            self._refuse(beside.place, f"{self._said(beside.place)} holds {holds}; found {shown}.")
+            shown = repr(term.value) if isinstance(term, Constant) else self._said(value.span)
+            self._refuse(beside.span, f"{self._said(beside.span)} holds {holds}; found {shown}.")
         return value
 
     def _named_text(self, term: Term) -> str | None:
@@ -347,14 +352,14 @@ class Compiler:
     def _names_a_value(self, term: Name) -> bool:
         return self.names.column(term.name) is not None or _as_arithmetic(term, self.names) is not None
 
-    def _said(self, place: Place) -> str:
-        return self.source[place.start : place.stop].strip("`") or "this"
+    def _said(self, span: Span) -> str:
+        return self.source[span.start : span.stop].strip("`") or "this"
 
-    def _refuse(self, place: Place, what: str) -> NoReturn:
-        raise QueryError(what, self.source, place.start, place.stop)
+    def _refuse(self, span: Span, what: str) -> NoReturn:
+        raise QueryError(what, self.source, span.start, span.stop)
 
 
-def check_pattern(pattern: str, source: str, place: Place) -> None:
+def check_pattern(pattern: str, source: str, span: Span) -> None:
     """Refuses what is no regular expression of RE2, which takes time linear in the text.
 
     Raises:
@@ -364,13 +369,13 @@ def check_pattern(pattern: str, source: str, place: Place) -> None:
 
     if len(pattern) > MOST_PATTERN:
         what = f"a regular expression of {len(pattern)} characters; at most {MOST_PATTERN}."
-        raise QueryError(what, source, place.start, place.stop)
+        raise QueryError(what, source, span.start, span.stop)
     try:
         with duckdb.connect(":memory:") as database:
             database.execute("SELECT regexp_matches('', ?)", (pattern,))
     except duckdb.Error as error:
         what = f"no regular expression: {str(error).splitlines()[0].removeprefix('Invalid Input Error: ')}."
-        raise QueryError(what, source, place.start, place.stop) from error
+        raise QueryError(what, source, span.start, span.stop) from error
 
 
 def joined(parts: Sequence[Sql], by: str) -> Sql:
@@ -393,15 +398,15 @@ def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
         if text[at] not in "+-/":
             continue
         left, right = text[:at], text[at + 1 :]
-        start = term.place.start
+        start = term.span.start
         if names.column(right) is None:
             continue
-        below: Term = Name(left, Place(start, start + at))
+        below: Term = Name(left, Span(start, start + at))
         if names.column(left) is None:
             deeper = _as_arithmetic(below, names)  # type: ignore[arg-type]
             if deeper is None:
                 continue
             below = deeper
-        above = Name(right, Place(start + at + 1, term.place.stop))
-        return Arithmetic(below, text[at], above, term.place)  # type: ignore[arg-type]
+        above = Name(right, Span(start + at + 1, term.span.stop))
+        return Arithmetic(below, text[at], above, term.span)  # type: ignore[arg-type]
     return None

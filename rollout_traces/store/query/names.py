@@ -63,6 +63,16 @@ class QueryColumn:
     sql: str
     reads: tuple[str, ...]
 
+    @property
+    def uncast(self) -> str:
+        """The SQL that leaves booleans as they are."""
+        return self.sql.removeprefix("CAST(").removesuffix(" AS TINYINT)")
+
+    @property
+    def number(self) -> str:
+        """The SQL that reads it as a number, null where it is none."""
+        return f"TRY_CAST({self.sql} AS DOUBLE)" if self.kind != "tags" else "CAST(NULL AS DOUBLE)"
+
 
 @dataclass(frozen=True)
 class Names:
@@ -81,15 +91,15 @@ class Names:
     def column(self, name: str) -> QueryColumn | None:
         """The column of a name, None where there is none."""
         if name in GROUP:
-            return QueryColumn(name, "number", f"t.{quoted(group_column(name))}", (name,))
+            return QueryColumn(name, "number", group_column(name), (name,))
         if name == "answer":
-            both = ", ".join(f"t.{quoted(each)}" for each in ANSWER)
+            both = ", ".join(quoted(each) for each in ANSWER)
             return QueryColumn(name, "text", f"coalesce({both})", ANSWER)
         name = name if name in self.kinds else ALIASES.get(name, name)
         kind = self.kinds.get(name)
         if kind is None or name in INTERNAL:
             return None
-        sql = f"t.{quoted(name)}"
+        sql = quoted(name)
         return QueryColumn(name, _KINDS[kind], f"CAST({sql} AS TINYINT)" if kind == "bool" else sql, (name,))
 
     def is_flag(self, name: str) -> bool:

@@ -11,7 +11,7 @@ Sign = Literal["+", "-", "*", "/", "%"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Span:
     """Where something stands in a query.
 
     Attributes:
@@ -29,12 +29,12 @@ class Name:
 
     Attributes:
         name: the name.
-        place: where it stands.
+        span: where it stands.
         quoted: it stands in backquotes, so it is a column.
     """
 
     name: str
-    place: Place
+    span: Span
     quoted: bool = False
 
 
@@ -43,7 +43,7 @@ class Constant:
     """A number, a text, true, false or null."""
 
     value: Value
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Arithmetic:
     left: Term
     sign: Sign
     right: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Call:
 
     function: str
     arguments: tuple[Term, ...]
-    place: Place
+    span: Span
 
 
 Term = Name | Constant | Arithmetic | Call
@@ -74,7 +74,7 @@ class Bare:
     """A term alone: `success`, `truncated`."""
 
     term: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Compare:
     left: Term
     operator: Operator
     right: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class IsNull:
     """`term is null`."""
 
     term: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class IsEmpty:
     """`term is empty`: unknown, a text without characters, or a list without names."""
 
     term: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Between:
     term: Term
     low: Term
     high: Term
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class In:
 
     term: Term
     values: tuple[Term, ...]
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Has:
 
     term: Term
     name: str
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Matches:
     term: Term
     how: Literal["contains", "like", "~"]
     pattern: str
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Text:
     """`text 'phrase'`: the conversation holds this."""
 
     phrase: str
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -157,13 +157,13 @@ class TextScan:
         pattern: what is looked for.
         how: as a piece of text in any case, or as a regular expression.
         part: of the whole conversation, or of its first user or last assistant message.
-        place: where it stands.
+        span: where it stands.
     """
 
     pattern: str
     how: Literal["contains", "~"]
     part: Literal["text", "prompt", "reply"]
-    place: Place
+    span: Span
 
 
 @dataclass(frozen=True)

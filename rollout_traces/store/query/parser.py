@@ -41,9 +41,9 @@ from rollout_traces.store.query.nodes import (
     Name,
     Node,
     Not,
-    Place,
     Query,
     SortKey,
+    Span,
     Term,
     Text,
     TextScan,
@@ -185,12 +185,12 @@ class _Parser:
         return self._tested(term)
 
     def _search(self) -> Node:
-        place = _place(self.token)
+        span = _span(self.token)
         if self._take("contains"):
-            return TextScan(self._string("a text in quotes to search for"), "contains", "text", place)
+            return TextScan(self._string("a text in quotes to search for"), "contains", "text", span)
         if self._take("~"):
-            return TextScan(self._string("a regular expression in quotes"), "~", "text", place)
-        return Text(self._string("a text in quotes to search for"), place)
+            return TextScan(self._string("a regular expression in quotes"), "~", "text", span)
+        return Text(self._string("a text in quotes to search for"), span)
 
     def _tested(self, term: Term) -> Node:
         for operator in _COMPARISONS:
@@ -201,7 +201,7 @@ class _Parser:
         if self.token.kind == "symbol" and self.token.value in ("~", "!~"):
             negated = self._take("!~") or not self._take("~")
             pattern = self._string("a regular expression in quotes")
-            node = _matches(term, "~", pattern, term.place)
+            node = _matches(term, "~", pattern, term.span)
             return Not(node) if negated else node
         before = self._at
         negated = self._take("not")
@@ -212,7 +212,7 @@ class _Parser:
             self.refuse("one of in, between, has, contains, like")
         self._at = before
         if self._ends_a_test():
-            return Bare(term, term.place)
+            return Bare(term, term.span)
         self.refuse("one of =, !=, <, <=, >, >=, is, in, between, has, contains, like, ~")
 
     def _ends_a_test(self) -> bool:
@@ -226,20 +226,20 @@ class _Parser:
                 raise self._wrong(
                     token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
                 )
-            node: Node = IsNull(term, term.place)
+            node: Node = IsNull(term, term.span)
             return node if operator == "=" else Not(node)
-        return Compare(term, operator, right, right.place)  # type: ignore[arg-type]
+        return Compare(term, operator, right, right.span)  # type: ignore[arg-type]
 
     def _is(self, term: Term) -> Node:
         negated = self._take("not")
         if self._is_word(self.token, "empty"):
             self._at += 1
-            node: Node = IsEmpty(term, term.place)
+            node: Node = IsEmpty(term, term.span)
         else:
             self._expect(
                 "null", "'null' or 'empty'" if negated else "'null', 'empty', 'not null' or 'not empty'"
             )
-            node = IsNull(term, term.place)
+            node = IsNull(term, term.span)
         return Not(node) if negated else node
 
     def _worded(self, term: Term) -> Node | None:
@@ -249,15 +249,15 @@ class _Parser:
         if self._take("between"):
             return self._between(term)
         if self._take("has"):
-            place = _place(self.token)
-            return Has(term, self._text_or_name("a name, such as 'truncated',"), place)
+            span = _span(self.token)
+            return Has(term, self._text_or_name("a name, such as 'truncated',"), span)
         if self._take("contains"):
-            place = _place(self.token)
-            return _matches(term, "contains", self._text_or_name("a text in quotes"), place)
+            span = _span(self.token)
+            return _matches(term, "contains", self._text_or_name("a text in quotes"), span)
         if self._is_word(self.token, "like"):
             self._at += 1
-            place = _place(self.token)
-            return Matches(term, "like", self._string("a text in quotes, % for anything"), place)
+            span = _span(self.token)
+            return Matches(term, "like", self._string("a text in quotes, % for anything"), span)
         return None
 
     def _in(self, term: Term) -> Node:
@@ -266,22 +266,22 @@ class _Parser:
             values = self._values("[", "]")
             numbers = [v for v in values if not isinstance(v, Constant) or isinstance(v.value, int | float)]
             if len(values) == 2 and len(numbers) == 2:
-                return Between(term, values[0], values[1], term.place)
-            return In(term, values, term.place)
+                return Between(term, values[0], values[1], term.span)
+            return In(term, values, term.span)
         if opening.kind in ("name", "quoted") and isinstance(term, Constant) and isinstance(term.value, str):
             self._at += 1
-            return Has(self._name(opening), term.value, term.place)
-        return In(term, self._values("(", ")"), term.place)
+            return Has(self._name(opening), term.value, term.span)
+        return In(term, self._values("(", ")"), term.span)
 
     def _between(self, term: Term) -> Node:
         if self.token.value == "[" and self.token.kind == "symbol":
             opening, values = self.token, self._values("[", "]")
             if len(values) != 2:
                 raise self._wrong(opening, f"{len(values)} values; a range has two, [40, 60].")
-            return Between(term, values[0], values[1], term.place)
+            return Between(term, values[0], values[1], term.span)
         low = self._sum()
         self._expect("and", "'and'")
-        return Between(term, low, self._sum(), term.place)
+        return Between(term, low, self._sum(), term.span)
 
     def _values(self, opening: str, closing: str) -> tuple[Term, ...]:
         self._expect(opening, f"{opening!r}")
@@ -312,7 +312,7 @@ class _Parser:
         sign = str(self.token.value)
         self._at += 1
         right = right_of("a number or a column")
-        return Arithmetic(left, sign, right, Place(left.place.start, right.place.stop))  # type: ignore[arg-type]
+        return Arithmetic(left, sign, right, Span(left.span.start, right.span.stop))  # type: ignore[arg-type]
 
     def _signed(self, expected: str) -> Term:
         opening = self.token
@@ -320,10 +320,10 @@ class _Parser:
             self._deeper(opening)
             term = self._signed(expected)
             self._depth -= 1
-            place = Place(opening.start, term.place.stop)
+            span = Span(opening.start, term.span.stop)
             if isinstance(term, Constant) and isinstance(term.value, int | float):
-                return Constant(-term.value, place)
-            return Arithmetic(Constant(0, _place(opening)), "-", term, place)
+                return Constant(-term.value, span)
+            return Arithmetic(Constant(0, _span(opening)), "-", term, span)
         if self._take("+"):
             return self._signed(expected)
         if opening.kind == "symbol" and self._take("("):
@@ -338,10 +338,10 @@ class _Parser:
         token = self.token
         if token.kind in ("number", "string"):
             self._at += 1
-            return Constant(token.value, _place(token))
+            return Constant(token.value, _span(token))
         for word, value in (("true", 1), ("false", 0), ("null", None)):
             if self._take(word):
-                return Constant(value, _place(token))
+                return Constant(value, _span(token))
         if token.kind not in ("name", "quoted"):
             self.refuse(expected)
         self._at += 1
@@ -349,11 +349,11 @@ class _Parser:
             self._deeper(token)
             arguments = self._values("(", ")")
             self._depth -= 1
-            return Call(str(token.value).lower(), arguments, _place(token))
+            return Call(str(token.value).lower(), arguments, _span(token))
         return self._name(token)
 
     def _name(self, token: Token) -> Name:
-        return Name(str(token.value), _place(token), token.kind == "quoted")
+        return Name(str(token.value), _span(token), token.kind == "quoted")
 
     def _text_or_name(self, expected: str) -> str:
         if self.token.kind == "name":
@@ -395,12 +395,12 @@ class _Parser:
             self.refuse(expected)
 
 
-def _matches(term: Term, how: Literal["contains", "~"], pattern: str, place: Place) -> Node:
+def _matches(term: Term, how: Literal["contains", "~"], pattern: str, span: Span) -> Node:
     """A look into a column; into the whole message where its column holds the first words alone."""
     if isinstance(term, Name) and term.name in ("prompt", "reply"):
-        return TextScan(pattern, how, term.name, place)  # type: ignore[arg-type]
-    return Matches(term, how, pattern, place)
+        return TextScan(pattern, how, term.name, span)  # type: ignore[arg-type]
+    return Matches(term, how, pattern, span)
 
 
-def _place(token: Token) -> Place:
-    return Place(token.start, token.stop)
+def _span(token: Token) -> Span:
+    return Span(token.start, token.stop)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-import numpy as np
+import pyarrow as pa
 
-from rollout_traces.store.columns.attempts import mark, superseded_from
+from rollout_traces.store.columns.attempts import superseded_from, superseded_sql
+from rollout_traces.store.columns.engine import Engine
 
 
 class TestSuperseded:
@@ -18,11 +19,9 @@ class TestSuperseded:
         assert superseded_from({(1, "rollout", "a"): 1, (2, "rollout", "b"): 1}) == {}
 
     def test_rows_from_that_step_on_are_marked(self) -> None:
-        marked = mark(
-            np.array([1, 1, 1]),
-            ["rollout"] * 3,
-            ["a", "a", None],
-            np.array([4, 5, 6]),
-            {(1, "rollout", "a"): 5},
+        rows = pa.table(
+            {"run_no": [1] * 3, "split": ["rollout"] * 3, "attempt": ["a", "a", None], "step": [4, 5, 6]}
         )
-        assert marked.tolist() == [False, True, False]
+        for since, marked in (({(1, "rollout", "a"): 5}, [False, True, False]), ({}, [False] * 3)):
+            found = Engine().run(f"SELECT {superseded_sql(since)} AS m FROM rows", (), {"rows": rows})
+            assert found["m"].to_pylist() == marked

@@ -1,0 +1,295 @@
+"""The rollouts of an index inside DuckDB: a table that follows the manifest, and views that give every column.
+
+`stored` has the columns of the segments and the run that each row is of; `rows` has those that are computed beside
+them; `rollouts`, which SQL of anybody reads, has labels and side tables too, and none of the store's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.columns.attempts import First, superseded_sql
+from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.kinds import Kind, common_kind, sql_cast, sql_type
+from rollout_traces.store.columns.schema import (
+    ALWAYS,
+    COMPUTED,
+    INTERNAL,
+    LABELLED,
+    PLACE,
+    TRACE,
+    literal,
+    quoted,
+)
+from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment
+from rollout_traces.store.columns.side import SideColumns
+from rollout_traces.store.labels.book import Labelled
+
+MOST_LOADED = 3_000_000
+"""Rows up to which the table is in memory, some 400 bytes each; of more, a question reads the parquet files."""
+MOST_GONE = 1_000_000
+"""Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
+LABEL_KEY, SIDE_KEY = "__labelled", "__side"
+"""What labels and side tables are joined by; names that no column of a run has."""
+
+Lent = TypeVar("Lent")
+Loaded = dict[str, tuple[int, frozenset[int]]]
+"""File -> its number in the table, and the places of it that were left out."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What the manifest says at one moment.
+
+    Attributes:
+        stamp: changes with every change of the index.
+        segments: the segments, in order of arrival.
+        runs: run number -> (id, name).
+        superseded: see `attempts.superseded_from`.
+        labelled: labels and notes.
+        side: columns of side tables.
+    """
+
+    stamp: tuple[int, ...]
+    segments: tuple[SegmentFile, ...]
+    runs: Mapping[int, tuple[str, str]]
+    superseded: First = field(default_factory=dict)
+    labelled: Labelled = field(default_factory=Labelled)
+    side: SideColumns = field(default_factory=SideColumns)
+
+    @cached_property
+    def stored_kinds(self) -> dict[str, Kind]:
+        """The kind of every column that some segment has."""
+        found: dict[str, set[Kind]] = {}
+        for segment in self.segments:
+            for name, kind in segment.kinds.items():
+                found.setdefault(name, set()).add(kind)
+        return {**PLACE, **{name: common_kind(kinds) for name, kinds in found.items()}}
+
+    @cached_property
+    def own_kinds(self) -> dict[str, Kind]:
+        """The kind of every column but those of side tables."""
+        return {**ALWAYS, **self.stored_kinds, **TRACE, "from_ledger": "bool", **COMPUTED, **LABELLED}
+
+    @cached_property
+    def side_names(self) -> frozenset[str]:
+        """The columns that come from side tables: those that the table has not by itself, in any case of letters."""
+        own = {name.lower() for name in self.own_kinds}
+        by_lower = {name.lower(): name for name in self.side.kinds}
+        return frozenset(name for lower, name in by_lower.items() if lower not in own)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of every column, those included that no row knows yet."""
+        return self.own_kinds | {name: self.side.kinds[name] for name in sorted(self.side_names)}
+
+    def relation(self, names: Sequence[str] | None = None) -> str:
+        """What stands behind FROM for some columns of `kinds`; all when None."""
+        joins = []
+        if names is None or not LABELLED.keys().isdisjoint(names):
+            joins.append(f"LEFT JOIN labelled ON {LABEL_KEY} = coalesce(CAST(uid AS VARCHAR), id)")
+        if self.side_names and (names is None or not self.side_names.isdisjoint(names)):
+            joins.append(f"LEFT JOIN side ON {SIDE_KEY} = id")
+        return f"(SELECT * FROM rows {' '.join(joins)})" if joins else "rows"
+
+    def views(self) -> list[str]:
+        """The statements that make `rows` and `rollouts` of `stored`, `labelled` and `side`."""
+        stored = self.stored_kinds
+        computed = {
+            "traced": "doc IS NOT NULL",
+            "late": "coalesce(late_part <> 0, false)",
+            "superseded": superseded_sql(self.superseded),
+        }
+        absent = [
+            f"CAST(NULL AS {sql_type(kind)}) AS {quoted(name)}"
+            for name, kind in {**ALWAYS, **TRACE, "from_ledger": "bool"}.items()
+            if name not in stored
+        ]
+        every = f"SELECT {', '.join(['*', *absent])} FROM stored"
+        listed = ", ".join(f"{sql} AS {name}" for name, sql in computed.items())
+        return [
+            f"CREATE OR REPLACE VIEW rows AS SELECT *, {listed} FROM ({every})",
+            f"CREATE OR REPLACE VIEW rollouts AS {self.rollouts('true')}",
+        ]
+
+    def rollouts(self, condition: str) -> str:
+        """The statement behind `rollouts`, of some rows."""
+        shown = ", ".join(quoted(name) for name in self.kinds if name not in INTERNAL or name == "row")
+        return f"SELECT {shown} FROM {self.relation()} WHERE {condition}"
+
+    def select(self, segment: SegmentFile, scan: str) -> str:
+        """The living rows of a segment, with the columns of `stored`.
+
+        Args:
+            segment: the segment.
+            scan: what stands behind FROM to read its file.
+        """
+        columns = [
+            f"{sql_cast(quoted(name), segment.kinds[name], kind)} AS {quoted(name)}"
+            if name in segment.kinds
+            else f"CAST(NULL AS {sql_type(kind)}) AS {quoted(name)}"
+            for name, kind in self.stored_kinds.items()
+        ]
+        dead = f" WHERE NOT {_in_places(segment.dead)}" if segment.dead else ""
+        return f"SELECT run, run_id, s.* FROM (SELECT {', '.join(columns)} FROM {scan}{dead}) s JOIN runs USING (run_no)"
+
+    def stored(self, scan: Callable[[SegmentFile], str]) -> str:
+        """The statement behind `stored` that reads the segments themselves.
+
+        Args:
+            scan: gives what stands behind FROM to read a segment's file.
+        """
+        parts = [self.select(segment, scan(segment)) for segment in self.segments]
+        return " UNION ALL ".join(parts) or f"{self.select(SegmentFile(0, Path(), 0, {}, 0), 'runs')} LIMIT 0"
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The tables beside the segments, by name."""
+        numbers = list(self.runs)
+        named = {
+            "run_no": pa.array(numbers, pa.int64()),
+            "run_id": pa.array([self.runs[number][0] for number in numbers], pa.string()),
+            "run": pa.array([self.runs[number][1] for number in numbers], pa.string()),
+        }
+        side = self.side.table(SIDE_KEY, sorted(self.side_names))
+        return {"runs": pa.table(named), "labelled": self.labelled.table(LABEL_KEY), "side": side}
+
+
+class RolloutTable:
+    """The table of one process.
+
+    Args:
+        engine: what holds it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._now: State | None = None
+        self._loaded: Loaded = {}
+        self._next = self._gone = 0
+
+    @contextmanager
+    def at(
+        self, now: Callable[[], tuple[State, Lent]]
+    ) -> Iterator[tuple[State, duckdb.DuckDBPyConnection, Lent]]:
+        """Lends a connection whose statements all see one state of the table.
+
+        Args:
+            now: gives the state, and what else belongs to it; called by one thread at a time, so that no state is
+                older than the one before.
+
+        Raises:
+            FileNotFoundError: another process has replaced a segment; the state is an old one.
+            DamagedSegment: a segment cannot be read.
+        """
+        with closing(self._engine.cursor()) as cursor:
+            with self._lock:
+                state, lent = now()
+                if self._now is None or self._now.stamp != state.stamp:
+                    self._follow(cursor, state)
+                cursor.execute("BEGIN")
+                cursor.execute(
+                    "SELECT 1 FROM runs LIMIT 0"
+                )  # the transaction begins with what it first reads
+            yield state, cursor, lent
+
+    def forget(self) -> None:
+        """Reads everything anew at the next question."""
+        with self._lock:
+            self._now = None
+
+    def _follow(self, cursor: duckdb.DuckDBPyConnection, state: State) -> None:
+        """Brings the table from the state that it has to another one, or leaves it as it is."""
+        before, self._now = self._now, None
+        cursor.execute("BEGIN")
+        try:
+            for name, relation in state.tables().items():
+                cursor.register("given", relation)
+                cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
+                cursor.unregister("given")
+            if sum(segment.n_rows for segment in state.segments) > MOST_LOADED:
+                loaded: Loaded = {}
+                stored = self._of_files(cursor, state, before)
+            else:
+                loaded = self._load(cursor, state, before)
+                stored = "SELECT * EXCLUDE (file_no) FROM loaded"
+            for statement in (f"CREATE OR REPLACE VIEW stored AS {stored}", *state.views()):
+                cursor.execute(statement)
+            cursor.execute("COMMIT")
+        except duckdb.Error as error:
+            raise StoreError(f"the table cannot be read ({error}).") from error
+        self._now, self._loaded = state, loaded
+
+    def _load(self, cursor: duckdb.DuckDBPyConnection, state: State, before: State | None) -> Loaded:
+        """Puts new segments into the table and takes out what is gone; all of it where its columns changed."""
+        there = {segment.path.name: segment for segment in state.segments}
+        known = {file: each for file, each in self._loaded.items() if before is not None and file in there}
+        renamed = before is not None and any(
+            state.runs.get(no, run) != run for no, run in before.runs.items()
+        )
+        if (
+            not known
+            or renamed
+            or (before and before.stored_kinds != state.stored_kinds)
+            or self._gone > MOST_GONE
+        ):
+            typed = ", ".join(f"{quoted(name)} {sql_type(kind)}" for name, kind in state.stored_kinds.items())
+            cursor.execute(
+                f"CREATE OR REPLACE TABLE loaded (file_no INTEGER, run VARCHAR, run_id VARCHAR, {typed})"
+            )
+            cursor.execute('CREATE INDEX by_row ON loaded ("row")')
+            known, self._loaded, self._gone = {}, {}, 0
+        for file, (number, dead) in self._loaded.items():
+            segment = there.get(file)
+            if segment is None:
+                self._delete(cursor, f"file_no = {number}")
+            elif segment.dead != dead:
+                self._delete(cursor, f"file_no = {number} AND {_in_places(segment.dead)}")
+                known[file] = (number, segment.dead)
+        for file, segment in there.items():
+            if file not in known:
+                check_segment(segment)
+                self._next += 1
+                known[file] = (self._next, segment.dead)
+                rows = state.select(segment, _scan(segment))
+                self._insert(cursor, segment, f"SELECT {self._next}, * FROM ({rows})")
+        return known
+
+    def _delete(self, cursor: duckdb.DuckDBPyConnection, which: str) -> None:
+        [(gone,)] = cursor.execute(f"DELETE FROM loaded WHERE {which}").fetchall()
+        self._gone += gone
+
+    @staticmethod
+    def _insert(cursor: duckdb.DuckDBPyConnection, segment: SegmentFile, select: str) -> None:
+        try:
+            cursor.execute(f"INSERT INTO loaded {select}")
+        except duckdb.IOException as error:
+            raise DamagedSegment(segment, error) from error
+
+    @staticmethod
+    def _of_files(cursor: duckdb.DuckDBPyConnection, state: State, before: State | None) -> str:
+        """Lets go of the table in memory; gives the statement that reads the files themselves."""
+        cursor.execute("DROP TABLE IF EXISTS loaded")
+        known = set() if before is None else {segment.path.name for segment in before.segments}
+        for segment in state.segments:
+            if segment.path.name not in known:
+                check_segment(segment)
+        return state.stored(_scan)
+
+
+def _scan(segment: SegmentFile) -> str:
+    return f"read_parquet({literal(str(segment.path.resolve()))})"
+
+
+def _in_places(places: Collection[int]) -> str:
+    return f"place IN ({', '.join(map(str, places))})"
