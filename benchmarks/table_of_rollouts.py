@@ -103,9 +103,8 @@ def label_rollouts(store: Any, n: int = 10_000) -> None:
     """Labels rollouts of all steps, half of them `odd`, as lines of the file that people's labels are in."""
     if len(store.labels.now().entries) >= n:
         return
-    n_rows = store.count(rows="all")
-    picked = np.arange(n) * n_rows // n
-    uids = store.ask(lambda asking: asking.rows.take(picked, ["uid"]))["uid"].to_pylist()
+    known = store.rollouts(columns=["uid"])["uid"]
+    uids = known.take(np.arange(n) * len(known) // n).to_pylist()
     store.labels.add("label", uids[0], "odd", "bench")
     [first] = store.labels.of(uids[0])
     lines = [

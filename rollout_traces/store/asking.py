@@ -195,7 +195,8 @@ class Asking:
     def _hits(self, docs: np.ndarray) -> Sql:
         """The condition that a row has one of some conversations; its name says which, so that equals are equal."""
         name = "found_" + blake2b(docs.tobytes(), digest_size=16).hexdigest()
-        self.cursor.register(name, pa.table({"doc": docs}))
+        column = pa.Array.from_buffers(pa.int64(), len(docs), [None, pa.py_buffer(docs.astype(np.int64))])
+        self.cursor.register(name, pa.table([column], ["doc"]))
         return Sql(f"doc IN (SELECT doc FROM {name})")
 
     def _read(self, node: Text | TextScan, parts: Sequence[Sql], used: Collection[str]) -> Sql:

@@ -56,6 +56,7 @@ def run_apart(
             "names": list(tables),
             "segments": {f"segment_{segment.number}": str(segment.path) for segment in state.segments},
             "views": [
+                state.runs_table,
                 f"CREATE OR REPLACE VIEW stored AS {state.stored(lambda segment: f'segment_{segment.number}')}",
                 *state.views(),
             ],
@@ -107,7 +108,7 @@ def main(folder: Path) -> None:
     try:
         engine.run("SELECT 1", (), relations, on=cursor)
         for view in asked["views"]:
-            cursor.execute(view.replace("CREATE OR REPLACE VIEW", "CREATE TEMP VIEW"))
+            cursor.execute(view.replace("CREATE OR REPLACE", "CREATE TEMP"))
         _bound_memory()
         answer = engine.run(asked["query"], asked["parameters"], on=cursor, timeout=asked["timeout"])
         if answer.nbytes > MOST_ANSWER:

@@ -183,7 +183,7 @@ class StoreTables:
         check_select(query)
 
         def answer(asking: Asking) -> pa.Table:
-            metrics = self.metrics_table() if reads_metrics(asking.cursor, query) else None
+            metrics = self.metrics_table() if reads_metrics(asking, query) else None
             return run_apart(asking.state, metrics, query, parameters, timeout)
 
         return self._finder.ask(answer)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from rollout_traces.store.asking import Asking
@@ -63,7 +62,7 @@ class Table:
             if self.scope != Scope(rows="all"):
                 within = " AND ".join(part.written for part in self.scope.place(asking.state))
                 asking.cursor.execute(f"CREATE TEMP VIEW rollouts AS {asking.state.rollouts(within)}")
-            if reads_metrics(asking.cursor, query):
+            if reads_metrics(asking, query):
                 asking.cursor.register("metrics", self.metrics())
             return asking.run(query, parameters)
 
@@ -105,9 +104,7 @@ class Table:
         return pa.concat_tables(parts) if parts else _METRICS.empty_table()
 
 
-def reads_metrics(cursor: duckdb.DuckDBPyConnection, query: str) -> bool:
-    """Whether a statement reads the relation `metrics`, or DuckDB cannot say what it reads."""
-    try:
-        return "metrics" in map(str.lower, cursor.get_table_names(query))
-    except duckdb.Error:
-        return True
+def reads_metrics(asking: Asking, query: str) -> bool:
+    """Whether a statement reads the relation `metrics`, as DuckDB parses it."""
+    said = asking.run("SELECT json_serialize_sql(?) AS said", [query])["said"][0].as_py().lower()
+    return '"table_name":"metrics"' in said or '"error":true' in said

@@ -209,8 +209,7 @@ class TestNeverAuthoritative:
         "spoil",
         [
             "UPDATE segments SET kinds = '{\"uid\"'",
-            'UPDATE segments SET packed = \'{"uid": {"odd": 1}}\'',
-            "UPDATE segments SET packed = x'ff00'",
+            "UPDATE segments SET kinds = x'ff00'",
             "UPDATE attempts SET attempt = x'00'",
         ],
     )

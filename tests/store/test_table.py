@@ -45,7 +45,8 @@ class TestRollouts:
         run = Engine.run
 
         def counted(engine: Engine, statement: str, *rest: object, **more: object) -> pa.Table:
-            ran.append(statement)
+            if "json_serialize_sql" not in statement:
+                ran.append(statement)
             return run(engine, statement, *rest, **more)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Engine, "run", counted)

@@ -152,16 +152,18 @@ class State:
         parts = [self.select(segment, scan(segment)) for segment in self.segments]
         return " UNION ALL ".join(parts) or f"{self.select(SegmentFile(0, Path(), 0, {}, 0), 'runs')} LIMIT 0"
 
+    @property
+    def runs_table(self) -> str:
+        """The statement that makes the table `runs`."""
+        rows = [f"({no}, {literal(run_id)}, {literal(name)})" for no, (run_id, name) in self.runs.items()]
+        listed = ", ".join(rows or ["(NULL, NULL, NULL)"])
+        named = "t(run_no, run_id, run)"
+        return f"CREATE OR REPLACE TABLE runs AS SELECT * FROM (VALUES {listed}) {named} WHERE run_no IS NOT NULL"
+
     def tables(self) -> dict[str, pa.Table]:
-        """The tables beside the segments, by name."""
-        numbers = list(self.runs)
-        named = {
-            "run_no": pa.array(numbers, pa.int64()),
-            "run_id": pa.array([self.runs[number][0] for number in numbers], pa.string()),
-            "run": pa.array([self.runs[number][1] for number in numbers], pa.string()),
-        }
+        """The tables of labels and side tables, by name."""
         side = self.side.table(SIDE_KEY, sorted(self.side_names))
-        return {"runs": pa.table(named), "labelled": self.labelled.table(LABEL_KEY), "side": side}
+        return {"labelled": self.labelled.table(LABEL_KEY), "side": side}
 
 
 class RolloutTable:
@@ -213,6 +215,7 @@ class RolloutTable:
         before, self._now = self._now, None
         cursor.execute("BEGIN")
         try:
+            cursor.execute(state.runs_table)
             for name, relation in state.tables().items():
                 cursor.register("given", relation)
                 cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
@@ -247,7 +250,6 @@ class RolloutTable:
             cursor.execute(
                 f"CREATE OR REPLACE TABLE loaded (file_no INTEGER, run VARCHAR, run_id VARCHAR, {typed})"
             )
-            cursor.execute('CREATE INDEX by_row ON loaded ("row")')
             known, self._loaded, self._gone = {}, {}, 0
         for file, (number, dead) in self._loaded.items():
             segment = there.get(file)
@@ -263,6 +265,9 @@ class RolloutTable:
                 known[file] = (self._next, segment.dead)
                 rows = state.select(segment, _scan(segment))
                 self._insert(cursor, segment, f"SELECT {self._next}, * FROM ({rows})")
+        cursor.execute(
+            'CREATE INDEX IF NOT EXISTS by_row ON loaded ("row")'
+        )  # last: it is made quicker than kept
         return known
 
     def _delete(self, cursor: duckdb.DuckDBPyConnection, which: str) -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store.columns.kinds import type_of
 from rollout_traces.store.columns.schema import LABELLED
 from rollout_traces.store.labels.entry import Entry, Kind, check_entry, new_entry
 from rollout_traces.store.labels.log import LabelLog
+
+_TABLE = pa.schema([("rollout", pa.string()), *((name, type_of(kind)) for name, kind in LABELLED.items())])
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,18 @@ class Labelled:
 
     @cached_property
     def _columns(self) -> pa.Table:
-        rows = list(self.entries.values())
+        if not self.entries:  # pyarrow.array, which imports all of pandas, is not needed
+            return _TABLE.empty_table()
+        rows = self.entries.values()
+        columns = [
+            list(self.entries),
+            [_of(row, "label") or None for row in rows],
+            ["\n".join(_of(row, "note")) or None for row in rows],
+            [list(dict.fromkeys(entry.author for entry in row)) for row in rows],
+        ]
         return pa.table(
-            [
-                pa.array(list(self.entries), pa.string()),
-                pa.array([_of(row, "label") or None for row in rows], pa.list_(pa.string())),
-                pa.array(["\n".join(_of(row, "note")) or None for row in rows], pa.string()),
-                pa.array([list(dict.fromkeys(e.author for e in row)) for row in rows], pa.list_(pa.string())),
-            ],
-            ["rollout", *LABELLED],
+            [pa.array(values, kind) for values, kind in zip(columns, _TABLE.types, strict=True)],
+            schema=_TABLE,
         )
 
 

@@ -16,6 +16,8 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import column_of
 from rollout_traces.store.columns.rollout_table import RolloutTable, State
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, write_segment
+from rollout_traces.store.labels.book import Labelled
+from rollout_traces.store.labels.entry import new_entry
 
 RUNS = {1: ("a", "run"), 2: ("b", "other")}
 
@@ -112,6 +114,19 @@ def test_it_follows_what_comes_goes_and_is_replaced(seen: Seen, tmp_path: Path) 
     assert seen.column("n") == []
     assert seen.column("n", one, written(tmp_path, 4, n=["text"])) == ["1", "1", "text"]
     assert seen.column("run", one, runs={1: ("a", "renamed")}) == ["renamed"] * 2
+
+
+def test_a_label_is_of_a_uid_and_of_the_id_where_there_is_none(seen: Seen, tmp_path: Path) -> None:
+    entries = {key: (new_entry("label", key, f"of {key}", "ann"),) for key in ("u", "the id", "both")}
+    segment = written(tmp_path, uid=["u", None, "both", "other"], id=[None, "the id", "the id", "both"])
+    labelled = Labelled(1, entries)
+    query = 'SELECT labels FROM rollouts ORDER BY "row"'
+    assert seen.column("labels", segment, query=query, labelled=labelled) == [
+        ["of u"],
+        ["of the id"],
+        ["of both"],
+        None,
+    ]
 
 
 def test_it_is_loaded_anew_where_much_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

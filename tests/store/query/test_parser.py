@@ -21,7 +21,7 @@ def said(node) -> str:
         return " ".join(map(said, node))
     if isinstance(node, Name):
         return node.name
-    fields = [said(value) for key, value in vars(node).items() if key not in ("place", "quoted")]
+    fields = [said(value) for key, value in vars(node).items() if key not in ("span", "quoted")]
     return f"({type(node).__name__} {' '.join(fields)})"
 
 
