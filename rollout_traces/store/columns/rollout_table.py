@@ -96,7 +96,7 @@ class State:
     def relation(self, names: Sequence[str] | None = None) -> str:
         """What stands behind FROM for some columns of `kinds`; all when None."""
         joins = []
-        if names is None or not LABELLED.keys().isdisjoint(names):
+        if self.labelled.entries and (names is None or not LABELLED.keys().isdisjoint(names)):
             joins.append(f"LEFT JOIN labelled ON {LABEL_KEY} = coalesce(CAST(uid AS VARCHAR), id)")
         if self.side_names and (names is None or not self.side_names.isdisjoint(names)):
             joins.append(f"LEFT JOIN side ON {SIDE_KEY} = id")
@@ -110,9 +110,10 @@ class State:
             "late": "coalesce(late_part <> 0, false)",
             "superseded": superseded_sql(self.superseded),
         }
+        unlabelled = {} if self.labelled.entries else LABELLED
         absent = [
             f"CAST(NULL AS {sql_type(kind)}) AS {quoted(name)}"
-            for name, kind in {**ALWAYS, **TRACE, "from_ledger": "bool"}.items()
+            for name, kind in {**ALWAYS, **TRACE, "from_ledger": "bool", **unlabelled}.items()
             if name not in stored
         ]
         every = f"SELECT {', '.join(['*', *absent])} FROM stored"
@@ -161,9 +162,11 @@ class State:
         return f"CREATE OR REPLACE TABLE runs AS SELECT * FROM (VALUES {listed}) {named} WHERE run_no IS NOT NULL"
 
     def tables(self) -> dict[str, pa.Table]:
-        """The tables of labels and side tables, by name."""
-        side = self.side.table(SIDE_KEY, sorted(self.side_names))
-        return {"labelled": self.labelled.table(LABEL_KEY), "side": side}
+        """The tables of labels and side tables, by name, where there are any."""
+        found = {"labelled": self.labelled.table(LABEL_KEY)} if self.labelled.entries else {}
+        if self.side_names:
+            found["side"] = self.side.table(SIDE_KEY, sorted(self.side_names))
+        return found
 
 
 class RolloutTable:

@@ -46,8 +46,6 @@ class SideColumns:
             key: what the column of ids is called.
             names: the columns.
         """
-        if not names:
-            return pa.schema([(key, pa.string())]).empty_table()
         found = {name: self._load(name) for name in names}
         ids = pa.array(dict.fromkeys(i for keys, _ in found.values() for i in keys.to_pylist()), pa.string())
         columns = {

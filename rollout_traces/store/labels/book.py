@@ -43,8 +43,6 @@ class Labelled:
 
     @cached_property
     def _columns(self) -> pa.Table:
-        if not self.entries:  # pyarrow.array, which imports all of pandas, is not needed
-            return _TABLE.empty_table()
         rows = self.entries.values()
         columns = [
             list(self.entries),
