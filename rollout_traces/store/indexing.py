@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble
+from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
@@ -68,22 +70,101 @@ def read_stored(stored: StoredTrace) -> Read:
 
 
 class IndexWriter:
-    """Adds traces to the index on a connection whose transaction the caller holds.
+    """Adds rows and words to the index on a connection whose transaction the caller holds.
 
     Args:
         connection: the connection.
-        source: where a step is read from again when more of it comes.
         folder: where segments go.
     """
 
-    def __init__(self, connection: sqlite3.Connection, source: Source, folder: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
+        self.names = manifest.ColumnNames(connection)
         self._connection = connection
-        self._source = source
         self._folder = folder
         self._runs: dict[str, int] = dict(connection.execute("SELECT run_id, run FROM runs").fetchall())
-        self._names = manifest.ColumnNames(connection)
-        self._columns: dict[tuple[str, ...], list[str | None]] = {}
         self._places: dict[tuple[int, str, int], int] = {}
+
+    def run_no(self, run_id: str, name: str, started: str = "", last_step: int = 0) -> int:
+        """The number of a run, a new one where it has none."""
+        if run_id not in self._runs:
+            cursor = self._connection.execute(
+                "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, ?, ?)",
+                (run_id, name, started, last_step),
+            )
+            self._runs[run_id] = int(cursor.lastrowid or 0)
+        return self._runs[run_id]
+
+    def place(self, run_no: int, split: str, step: int) -> int:
+        """The number of a step of a split of a run, a new one where it has none."""
+        key = (run_no, split, step)
+        if key not in self._places:
+            self._places[key] = manifest.place_of(self._connection, *key)
+        return self._places[key]
+
+    def add_docs(
+        self, docs: Sequence[tuple[int, str, str | None, int, str]], words: Iterable[bytes | None]
+    ) -> range:
+        """Adds conversations and their words.
+
+        Args:
+            docs: rowid in the source, id, uid, place and kind of each.
+            words: its words; None for what is not searched.
+
+        Returns:
+            Their numbers, which are never given out again.
+        """
+        highest = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'docs'").fetchone()
+        first = 1 + (highest[0] if highest else 0)
+        numbers = range(first, first + len(docs))
+        self._connection.executemany(
+            "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)",
+            ((number, *doc) for number, doc in zip(numbers, docs, strict=True)),
+        )
+        self._connection.executemany(
+            "INSERT INTO words (rowid, text) VALUES (?, ?)",
+            ((number, text) for number, text in zip(numbers, words, strict=True) if text is not None),
+        )
+        return numbers
+
+    def add_segment(self, table: pa.Table, kinds: Mapping[str, Kind]) -> None:
+        """Adds rows of the table.
+
+        Args:
+            table: the rows; nothing is written where there are none.
+            kinds: the kind of each column.
+        """
+        if not table.num_rows:
+            return
+        written = write_segment(self._folder, table)
+        manifest.add_segment(self._connection, written, table.num_rows, dict(kinds), parts_of(table))
+        remember_attempts(self._connection, table)
+
+    def say_left_out(self) -> None:
+        """Warns of names for which there is no column left."""
+        if self.names.left_out:
+            logger.warning(
+                "rollout-traces: %d names have no column in the index, which holds %d; they stay in the"
+                " traces. The first: %s.",
+                len(self.names.left_out),
+                manifest.MAX_COLUMNS,
+                sorted(self.names.left_out)[0],
+            )
+            self.names.left_out.clear()
+
+
+class TraceWriter(IndexWriter):
+    """Adds traces to the index.
+
+    Args:
+        connection: the connection.
+        folder: where segments go.
+        source: where a step is read from again when more of it comes.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, folder: Path, source: Source) -> None:
+        super().__init__(connection, folder)
+        self._source = source
+        self._columns: dict[tuple[str, ...], list[str | None]] = {}
 
     def add(self, batch: Sequence[Read]) -> None:
         """Adds traces; a step of which something is stored already is put together anew.
@@ -94,8 +175,12 @@ class IndexWriter:
         if not batch:
             return
         places = [self._place(read) for read in batch]
+        docs = self.add_docs(
+            [_document(read, place) for read, place in zip(batch, places, strict=True)],
+            (None if read.reading.kind == DIGEST else read.reading.words for read in batch),
+        )
         arrived: dict[int, list[tuple[Read, int]]] = {}
-        for read, place, doc in zip(batch, places, self._docs(batch, places), strict=True):
+        for read, place, doc in zip(batch, places, docs, strict=True):
             arrived.setdefault(place, []).append((read, doc))
         again = [
             place
@@ -104,7 +189,7 @@ class IndexWriter:
         ]
         self.put_together(again)
         self._write({place: reads for place, reads in arrived.items() if place not in set(again)})
-        self._say_left_out()
+        self.say_left_out()
         _say_unreadable(batch)
 
     def put_together(self, places: Sequence[int]) -> None:
@@ -142,16 +227,9 @@ class IndexWriter:
         self._write_segment(waiting)
 
     def _write_segment(self, places: Sequence[PlaceParts]) -> None:
-        if not places:
-            return
-        made = assemble(places)
-        if not made.table.num_rows:
-            return
-        written = write_segment(self._folder, made.table)
-        manifest.add_segment(
-            self._connection, written, made.table.num_rows, dict(made.kinds), parts_of(made.table)
-        )
-        remember_attempts(self._connection, made.table)
+        if places:
+            made = assemble(places)
+            self.add_segment(made.table, made.kinds)
 
     def _parts(self, place: int, reads: Sequence[tuple[Read, int]]) -> PlaceParts:
         first = reads[0][0]
@@ -185,7 +263,7 @@ class IndexWriter:
     def _columns_of(self, names: tuple[str, ...]) -> list[str | None]:
         """The columns that some names are stored in; most traces have the same names."""
         if names not in self._columns:
-            self._columns[names] = [self._names.stored(name) for name in names]
+            self._columns[names] = [self.names.stored(name) for name in names]
         return self._columns[names]
 
     def _ledger(self, read: Read) -> LedgerPart | None:
@@ -196,7 +274,7 @@ class IndexWriter:
         except StoreError as error:
             logger.warning("rollout-traces: the ledger of %s is left out: %s", read.stored.trace_id, error)
             return None
-        named = {self._names.stored(name): column for name, column in columns.items()}
+        named = {self.names.stored(name): column for name, column in columns.items()}
         return LedgerPart(
             read.stored.rowid, n, {name: column for name, column in named.items() if name is not None}
         )
@@ -207,46 +285,8 @@ class IndexWriter:
 
     def _place(self, read: Read) -> int:
         stored = read.stored
-        if stored.run_id not in self._runs:
-            cursor = self._connection.execute(
-                "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, ?, ?)",
-                (stored.run_id, stored.run_name, stored.timestamp, stored.step),
-            )
-            self._runs[stored.run_id] = int(cursor.lastrowid or 0)
-        key = (self._runs[stored.run_id], read.reading.split, read.reading.step)
-        if key not in self._places:
-            self._places[key] = manifest.place_of(self._connection, *key)
-        return self._places[key]
-
-    def _docs(self, batch: Sequence[Read], places: Sequence[int]) -> Sequence[int]:
-        """Adds documents and their words; returns their numbers, which are never given out again."""
-        highest = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'docs'").fetchone()
-        first = 1 + (highest[0] if highest else 0)
-        docs = range(first, first + len(batch))
-        self._connection.executemany(
-            "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)",
-            (_document(read, doc, place) for read, doc, place in zip(batch, docs, places, strict=True)),
-        )
-        self._connection.executemany(
-            "INSERT INTO words (rowid, text) VALUES (?, ?)",
-            (
-                (doc, read.reading.words)
-                for read, doc in zip(batch, docs, strict=True)
-                if read.reading.kind != DIGEST
-            ),
-        )
-        return docs
-
-    def _say_left_out(self) -> None:
-        if self._names.left_out:
-            logger.warning(
-                "rollout-traces: %d names have no column in the index, which holds %d; they stay in the"
-                " traces. The first: %s.",
-                len(self._names.left_out),
-                manifest.MAX_COLUMNS,
-                sorted(self._names.left_out)[0],
-            )
-            self._names.left_out.clear()
+        run_no = self.run_no(stored.run_id, stored.run_name, stored.timestamp, stored.step)
+        return self.place(run_no, read.reading.split, read.reading.step)
 
 
 def remember_attempts(connection: sqlite3.Connection, table: Any) -> None:
@@ -313,11 +353,15 @@ def _say_unreadable(batch: Sequence[Read]) -> None:
         )
 
 
-def _document(read: Read, doc: int, place: int) -> tuple[Any, ...]:
-    """A row of the table `docs`."""
+def _document(read: Read, place: int) -> tuple[int, str, str | None, int, str]:
     uid = read.reading.fields.get("uid")
-    stored = read.stored
-    return doc, stored.rowid, stored.trace_id, None if uid is None else str(uid), place, read.reading.kind
+    return (
+        read.stored.rowid,
+        read.stored.trace_id,
+        None if uid is None else str(uid),
+        place,
+        read.reading.kind,
+    )
 
 
 def _belongs_to_a_ledger(read: Read) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,17 +18,15 @@ from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, stacked
 from rollout_traces.store.columns.kinds import Kind, type_of
 from rollout_traces.store.columns.schema import TRACE
-from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.exports.address import FoundFile
 from rollout_traces.store.exports.layout import SIDE
 from rollout_traces.store.exports.rows import FileRows, read_file
 from rollout_traces.store.exports.source import ExportSource
 from rollout_traces.store.index import Index, Progress, logger
-from rollout_traces.store.indexing import parts_of, remember_attempts
-from rollout_traces.store.reading import conversation_text, spaced
+from rollout_traces.store.indexing import IndexWriter
 
-AT_ONCE = 4
-"""Files that are fetched ahead."""
+AT_ONCE = 8
+"""Files that are fetched together."""
 SEGMENT_ROWS = 65_536
 """Rows after which a segment is written; a file is never torn."""
 
@@ -108,41 +106,35 @@ class ExportIndex(Index):
             return 0
         self.export.forget()
         added = done = 0
-        for batch in self._read(new):
+        for batch in self._batches_of(new):
             with self._transaction() as connection:
-                added += _Writer(connection, self.export, self.segments).add(batch)
+                added += _add(connection, self.segments, batch)
                 manifest.changed(connection)
             done += len(batch)
             if progress is not None:
                 progress(done, len(new))
         with self._transaction() as connection:
-            _store_attempts(connection, self.export)
+            _replace_attempts(connection, self.export)
         self._compact()
         self._copy_runs()
         return added
 
-    def _read(self, files: Sequence[FoundFile]) -> Iterator[list[tuple[FoundFile, FileRows | None]]]:
+    def _batches_of(self, files: Sequence[FoundFile]) -> Iterator[list[tuple[FoundFile, FileRows | None]]]:
         """The files in order, as many together as make a segment; None for those that are damaged."""
+        batch: list[tuple[FoundFile, FileRows | None]] = []
+        n = 0
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout-traces-read") as readers:
-            coming: deque[tuple[FoundFile, Future[FileRows | None]]] = deque()
-            waiting = iter(files)
-            batch: list[tuple[FoundFile, FileRows | None]] = []
-            n = 0
-            while True:
-                while len(coming) < 2 * AT_ONCE and (file := next(waiting, None)) is not None:
-                    coming.append((file, readers.submit(self._one, file)))
-                if not coming:
-                    break
-                file, reading = coming.popleft()
-                rows = reading.result()
-                batch.append((file, rows))
-                # conversations count as rows by their size, so that a batch of texts stays small
-                n += 0 if rows is None else rows.n_rows + (file.size >> 9)
-                if n >= SEGMENT_ROWS:
-                    yield batch
-                    batch, n = [], 0
-            if batch:
-                yield batch
+            for at in range(0, len(files), AT_ONCE):
+                chunk = files[at : at + AT_ONCE]
+                for file, rows in zip(chunk, readers.map(self._one, chunk), strict=True):
+                    batch.append((file, rows))
+                    # conversations count as rows by their size, so that a batch of texts stays small
+                    n += 0 if rows is None else rows.n_rows + (file.size >> 9)
+                    if n >= SEGMENT_ROWS:
+                        yield batch
+                        batch, n = [], 0
+        if batch:
+            yield batch
 
     def _one(self, file: FoundFile) -> FileRows | None:
         data = self.export.folder.read(file.path)
@@ -152,16 +144,6 @@ class ExportIndex(Index):
             logger.warning("rollout-traces: %s: left out: %s", self.export.label, error)
             return None
 
-    def _copy_runs(self) -> None:
-        runs = self.export.runs()
-        with self._transaction() as connection:
-            for run in runs:
-                connection.execute(
-                    "UPDATE runs SET name = ?, started = ?, last_step = ? WHERE run_id = ?",
-                    (run.name, run.started, run.last_step, run.run_id),
-                )
-            manifest.changed(connection)
-
     def _rebuild_damaged(self) -> None:
         """An export is indexed again as a whole: its files are read once anyway."""
         if self._damaged:
@@ -169,108 +151,74 @@ class ExportIndex(Index):
             with self._transaction() as connection:
                 self._make_tables(connection)
             self._damaged.clear()
-            self._rows = None
+            self._state = None
 
 
-class _Writer:
-    """Adds files to an index on a connection whose transaction the caller holds."""
-
-    def __init__(self, connection: sqlite3.Connection, source: ExportSource, folder: Path) -> None:
-        self._connection = connection
-        self._source = source
-        self._folder = folder
-        self._names = manifest.ColumnNames(connection)
-        self._runs: dict[str, int] = dict(connection.execute("SELECT run_id, run FROM runs").fetchall())
-        self._next_doc = int(connection.execute("SELECT coalesce(max(doc), 0) FROM docs").fetchone()[0]) + 1
-
-    def add(self, batch: Sequence[tuple[FoundFile, FileRows | None]]) -> int:
-        """Adds files; returns the number of their traces."""
-        first = self._next_doc
-        blocks = []
-        for file, rows in batch:
-            cursor = self._connection.execute(
-                "INSERT OR IGNORE INTO files (path, size, stamp) VALUES (?, ?, ?)",
-                (file.path, file.size, file.stamp),
-            )
-            if cursor.rowcount and rows is not None and rows.n_rows:
-                blocks.append(self._block(int(cursor.lastrowid or 0), rows))
-        if blocks:
-            columns = stacked(blocks)
-            table = pa.table({name: column for name, (_, column) in columns.items()})
-            written = write_segment(self._folder, table)
-            kinds = {name: kind for name, (kind, _) in columns.items()}
-            manifest.add_segment(self._connection, written, table.num_rows, kinds, parts_of(table))
-            if not self._source.attempts():
-                remember_attempts(self._connection, table)
-        return self._next_doc - first
-
-    def _block(self, file: int, rows: FileRows) -> dict[str, pa.Array]:
-        given, n = rows.columns, rows.n_rows
-        run_ids = _texts(given, "run_id", _texts(given, "run", [""] * n))
-        names = _texts(given, "run", run_ids)
-        splits = _texts(given, "split", ["rollout"] * n)
-        steps = given["step"][1].to_pylist()
-        run_numbers = [self._run_no(i, name) for i, name in zip(run_ids, names, strict=True)]
-        of_place: dict[tuple[int, str, int], int] = {}
-        places = []
-        for key in zip(run_numbers, splits, steps, strict=True):
-            if key not in of_place:
-                of_place[key] = manifest.place_of(self._connection, *key)
-            places.append(of_place[key])
-        block: dict[str, pa.Array] = {}
-        for name, (_, column) in given.items():
-            stored = name if name in TRACE else self._names.stored(name)
-            if stored is not None and stored not in block and column.null_count < n:
-                block[stored] = column
-        numbers = (file << ROW_BITS) + np.arange(n, dtype=np.int64)
-        kinds = _texts(given, "kind", [""] * n)
-        block |= {
-            "row": pa.array(numbers),
-            "place": pa.array(places, pa.int64()),
-            "run_no": pa.array(run_numbers, pa.int64()),
-            "split": pa.array(splits, pa.string()),
-            "step": pa.array(steps, pa.int64()),
-            "from_ledger": pa.array([kind in ("", "rollout") or None for kind in kinds], pa.bool_()),
-            "doc": self._docs(numbers, places, rows),
-        }
-        if "late" in given:
-            block["late_part"] = given["late"][1].cast(pa.int64())
-        return block
-
-    def _docs(self, numbers: np.ndarray, places: Sequence[int], rows: FileRows) -> pa.Array:
-        """Notes the traced rows and their words; their numbers [N], null where a row was not traced."""
-        n = rows.n_rows
-        ids = _texts(rows.columns, "id", None) if "id" in rows.columns else [None] * n
-        uids = _texts(rows.columns, "uid", None) if "uid" in rows.columns else [None] * n
-        kinds = _texts(rows.columns, "kind", ["rollout"] * n)
-        docs: list[int | None] = []
-        noted, words = [], []
-        for row, trace_id in enumerate(ids):
-            if trace_id is None:
-                docs.append(None)
-                continue
-            doc = self._next_doc
-            self._next_doc += 1
-            docs.append(doc)
-            noted.append((doc, int(numbers[row]), trace_id, uids[row], places[row], kinds[row]))
-            said = None if rows.messages is None else rows.messages[row].as_py()
-            words.append((doc, b"" if said is None else spaced(conversation_text(said))))
-        self._connection.executemany(
-            "INSERT INTO docs (doc, src, id, uid, place, kind) VALUES (?, ?, ?, ?, ?, ?)", noted
+def _add(
+    connection: sqlite3.Connection, folder: Path, batch: Sequence[tuple[FoundFile, FileRows | None]]
+) -> int:
+    """Adds files on a connection whose transaction the caller holds; returns the number of their traces."""
+    writer = IndexWriter(connection, folder)
+    blocks, n_traces = [], 0
+    for file, rows in batch:
+        cursor = connection.execute(
+            "INSERT OR IGNORE INTO files (path, size, stamp) VALUES (?, ?, ?)",
+            (file.path, file.size, file.stamp),
         )
-        self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
-        return pa.array(docs, pa.int64())
+        if cursor.rowcount and rows is not None and rows.n_rows:
+            block, traced = _block(writer, int(cursor.lastrowid or 0), rows)
+            blocks.append(block)
+            n_traces += traced
+    columns = stacked(blocks)
+    table = pa.table({name: column for name, (_, column) in columns.items()})
+    writer.add_segment(table, {name: kind for name, (kind, _) in columns.items()})
+    writer.say_left_out()
+    return n_traces
 
-    def _run_no(self, run_id: str, name: str) -> int:
-        if run_id not in self._runs:
-            cursor = self._connection.execute(
-                "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, '', 0)", (run_id, name)
-            )
-            self._runs[run_id] = int(cursor.lastrowid or 0)
-        return self._runs[run_id]
+
+def _block(writer: IndexWriter, file: int, rows: FileRows) -> tuple[dict[str, pa.Array], int]:
+    """The columns of a file as a segment has them, and how many of its rows are traced."""
+    given, n = rows.columns, rows.n_rows
+    run_ids = _texts(given, "run_id", _texts(given, "run", [""] * n))
+    names = _texts(given, "run", run_ids)
+    splits = _texts(given, "split", ["rollout"] * n)
+    steps = given["step"][1].to_pylist()
+    kinds = _texts(given, "kind", [""] * n)
+    run_nos = [writer.run_no(i, name) for i, name in zip(run_ids, names, strict=True)]
+    places = [writer.place(*each) for each in zip(run_nos, splits, steps, strict=True)]
+    numbers = (file << ROW_BITS) + np.arange(n, dtype=np.int64)
+    ids, uids = (_texts(given, name, None) if name in given else [None] * n for name in ("id", "uid"))
+    traced = [row for row, trace_id in enumerate(ids) if trace_id is not None]
+    docs: list[int | None] = [None] * n
+    added = writer.add_docs(
+        [
+            (int(numbers[row]), str(ids[row]), uids[row], places[row], str(kinds[row] or "rollout"))
+            for row in traced
+        ],
+        (rows.words(row) for row in traced),
+    )
+    for row, doc in zip(traced, added, strict=True):
+        docs[row] = doc
+    block: dict[str, pa.Array] = {}
+    for name, (_, column) in given.items():
+        stored = name if name in TRACE else writer.names.stored(name)
+        if stored is not None and stored not in block and column.null_count < n:
+            block[stored] = column
+    block |= {
+        "row": pa.array(numbers),
+        "place": pa.array(places, pa.int64()),
+        "run_no": pa.array(run_nos, pa.int64()),
+        "split": pa.array(splits, pa.string()),
+        "step": pa.array(steps, pa.int64()),
+        "from_ledger": pa.array([kind in ("", "rollout") or None for kind in kinds], pa.bool_()),
+        "doc": pa.array(docs, pa.int64()),
+    }
+    if "late" in given:
+        block["late_part"] = given["late"][1].cast(pa.int64())
+    return block, len(traced)
 
 
-def _texts(columns: dict[str, tuple[Kind, pa.Array]], name: str, otherwise: list | None) -> list:
+def _texts(columns: dict[str, tuple[Kind, pa.Array]], name: str, otherwise: list[Any] | None) -> list[Any]:
     """A column as texts, unknown ones replaced by those of another list where it is given."""
     if name not in columns:
         return list(otherwise or [])
@@ -280,8 +228,12 @@ def _texts(columns: dict[str, tuple[Kind, pa.Array]], name: str, otherwise: list
     return [value if value is not None else other for value, other in zip(values, otherwise, strict=True)]
 
 
-def _store_attempts(connection: sqlite3.Connection, source: ExportSource) -> None:
-    for run_id, split, attempt, first in source.attempts():
+def _replace_attempts(connection: sqlite3.Connection, source: ExportSource) -> None:
+    """Takes the export's word for what each attempt wrote first, where it says that: it may hold a part of a run."""
+    attempts = source.attempts()
+    if attempts:
+        connection.execute("DELETE FROM attempts")
+    for run_id, split, attempt, first in attempts:
         connection.execute(
             "INSERT OR REPLACE INTO attempts SELECT run, ?, ?, ? FROM runs WHERE run_id = ?",
             (split, attempt, first, run_id),

@@ -16,6 +16,7 @@ from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE
 from rollout_traces.store.exports.layout import MESSAGES, NO_VALUE, TEXTS
+from rollout_traces.store.reading import conversation_text, spaced
 from rollout_traces.store.source import NO_STEP
 
 _DROPPED = frozenset({*TEXTS, "traced", "superseded", "position", "row", "place", "run_no", "doc"})
@@ -35,6 +36,11 @@ class FileRows:
     columns: dict[str, tuple[Kind, pa.Array]]
     messages: pa.Array | None
     n_rows: int
+
+    def words(self, row: int) -> bytes:
+        """A row's conversation as it is indexed."""
+        said = None if self.messages is None else self.messages[row].as_py()
+        return b"" if said is None else spaced(conversation_text(said))
 
 
 def read_file(data: bytes, name: str) -> FileRows:
