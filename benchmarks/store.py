@@ -1,4 +1,4 @@
-"""How fast the read side is, beside Trackio's own reads of the same project in the same process.
+"""How fast the read side is, beside Trackio's own reads of the same project and a plain DuckDB table of its rows.
 
     python -m benchmarks.store --traces 10000
     python -m benchmarks.store --traces 50000 --folder bench-data   # keeps and reuses the project
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import in_fresh_process
-from benchmarks.rows_in_sqlite import rows_in_sqlite
+from benchmarks.plain_duckdb import plain_duckdb
 from benchmarks.spent import spent
 
 PROJECT = "bench"
@@ -176,22 +176,8 @@ def measure(quiet: bool) -> dict[str, Any]:
     }
     figures["ours"] = {name: spent(ask, store.forget_answers) for name, ask in ours.items()}
     figures["trackio"] = trackio_figures(some_id or "")
-    figures["rows in SQLite"] = in_sqlite(store)
+    figures["a plain DuckDB table"] = plain_duckdb(store.index_path / "segments")
     return figures
-
-
-def in_sqlite(store: Any) -> dict[str, dict[str, float]]:
-    """The old way: a record of SQLite for each trace, without its text."""
-    first = "SELECT * FROM rollouts"
-    return rows_in_sqlite(
-        store.rollouts().to_pylist(),
-        {
-            "sort by reward": f"{first} ORDER BY reward DESC LIMIT 50",
-            "filter": f"{first} WHERE reward < 0.5 AND instr(flags, 'truncated') ORDER BY reward DESC LIMIT 50",
-            "count": "SELECT count(*) FROM rollouts WHERE staleness_max >= 2",
-            "histogram of reward": "SELECT CAST(reward * 20 AS INTEGER) AS bin, count(*) FROM rollouts GROUP BY bin",
-        },
-    )
 
 
 def trackio_figures(some_id: str) -> dict[str, dict[str, float]]:

@@ -1,7 +1,6 @@
-"""The table of every rollout of a run, none traced: filling, opening, asking, beside rows in SQLite.
+"""The table of every rollout of a run, none traced: filling, opening, asking, beside a plain DuckDB table.
 
-Part of `python -m benchmarks.store --rows 1000000`. The baseline of the same run is a row of SQLite for each
-rollout, put in by `executemany` and asked by SQL: 100,000 of them, its times scaled to all.
+Part of `python -m benchmarks.store --rows 1000000`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fresh_process import in_fresh_process
-from benchmarks.rows_in_sqlite import rows_in_sqlite
+from benchmarks.plain_duckdb import plain_duckdb
 from benchmarks.spent import spent
 
 PROJECT, RUN, RUN_ID = "bench", "run-001", "a" * 32
@@ -26,8 +25,6 @@ GROUP_SIZE = 8
 ANSWER = "s.count(where='reward > 0.99 and source = math', rows='all')"
 MOST_WHOLE = 2_000_000
 """Rows up to which the whole table is asked for at once."""
-IN_SQLITE = 100_000
-"""Rows of the baseline."""
 
 
 def measure(folder: Path, n_rows: int) -> dict[str, Any]:
@@ -82,7 +79,8 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
     figures["the table"]["append a live step"] = appended(store, n_steps)
     figures["peak memory of all, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     figures["trackio"] = trackio_figures()
-    figures["rows in SQLite"] = in_sqlite(n_steps * STEP_ROWS)
+    if n_rows <= MOST_WHOLE:
+        figures["a plain DuckDB table"] = plain_duckdb(store.index_path / "segments")
     return figures
 
 
@@ -213,19 +211,3 @@ def appended(store: Any, first: int) -> dict[str, float]:
         walls.append((time.perf_counter() - wall) * 1000)
         cpus.append((time.process_time() - cpu) * 1000)
     return {"wall": round(statistics.median(walls), 2), "cpu": round(statistics.median(cpus), 2)}
-
-
-def in_sqlite(n_rows: int) -> dict[str, dict[str, float]]:
-    """The old way: a record of SQLite for each rollout; times of IN_SQLITE rows scaled to all."""
-    ledgers = [make_ledger(step) for step in range(-(-IN_SQLITE // STEP_ROWS))]
-    rows = [ledger.row(b) for ledger in ledgers for b in range(ledger.n_rows)]
-    return rows_in_sqlite(
-        rows,
-        {
-            "filter": "SELECT count(*) FROM rollouts WHERE reward > 0.99 AND source = 'math'",
-            "count by source": "SELECT source, count(*) FROM rollouts GROUP BY source",
-            "flags has": "SELECT count(*) FROM rollouts WHERE instr(flags, 'truncated')",
-            "sort and first page": "SELECT rowid FROM rollouts ORDER BY reward DESC LIMIT 50",
-        },
-        n_rows / len(rows),
-    )

@@ -22,7 +22,7 @@ from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, quoted
 from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
-from rollout_traces.store.query.nodes import Span, Text, TextScan
+from rollout_traces.store.query.nodes import QuerySpan, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
 from rollout_traces.store.rows import TraceRow
 from rollout_traces.store.scope import Scope, conjuncts, holds_text
@@ -135,7 +135,7 @@ class Asking:
         Raises:
             QueryError: there is none.
         """
-        return Compiler(self.names, name, _no_text).column(name, Span(0, len(name)))
+        return Compiler(self.names, name, _no_text).column(name, QuerySpan(0, len(name)))
 
     def relation(self, columns: Collection[str]) -> str:
         """What stands behind FROM where these columns are read, figures of groups among them."""

@@ -30,7 +30,7 @@ from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, c
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.indexing import TraceWriter, forget_all_but, read_batch
+from rollout_traces.store.indexing import StepWriter, forget_all_but, read_batch
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import Source
@@ -334,7 +334,7 @@ class Index:
                 watermark = meta(connection, "watermark", 0)
                 fresh = [read for read in batch if read.stored.rowid > watermark]
                 if fresh:
-                    TraceWriter(connection, self.segments, self.source).add(fresh)
+                    StepWriter(connection, self.segments, self.source).add(fresh)
                     set_meta(connection, "watermark", after)
                     set_meta(connection, "last_id", fresh[-1].stored.trace_id)
                     set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
@@ -381,7 +381,7 @@ class Index:
             )
         ]
         manifest.drop_segments(connection, [segment.number])
-        TraceWriter(connection, self.segments, self.source).put_together(places)
+        StepWriter(connection, self.segments, self.source).put_together(places)
 
     def _forget_deleted(self) -> None:
         """Drops what was deleted at the source, where rowids may have been given out again."""
@@ -402,7 +402,7 @@ class Index:
         there = self.source.trace_ids()
         with self._transaction() as connection:
             gone, places = forget_all_but(connection, there)
-            TraceWriter(connection, self.segments, self.source).put_together(places)
+            StepWriter(connection, self.segments, self.source).put_together(places)
             known = [src for (src,) in connection.execute("SELECT src FROM docs WHERE src >= 0")]
             watermark = max(known, default=0)
             set_meta(connection, "watermark", watermark)

@@ -152,7 +152,7 @@ class IndexWriter:
             self.names.left_out.clear()
 
 
-class TraceWriter(IndexWriter):
+class StepWriter(IndexWriter):
     """Adds traces to the index.
 
     Args:

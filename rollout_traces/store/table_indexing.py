@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rollout_traces.store import manifest
-from rollout_traces.store.indexing import TraceWriter, read_stored
+from rollout_traces.store.indexing import StepWriter, read_stored
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.manifest import meta, set_meta
 from rollout_traces.store.source import BATCH_BYTES, Source
@@ -71,7 +71,7 @@ def _remember(connection: sqlite3.Connection, source: Source, reached: int, foun
 
 
 def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:
-    TraceWriter(connection, segments, source).add([read_stored(row) for row in rows])
+    StepWriter(connection, segments, source).add([read_stored(row) for row in rows])
     manifest.changed(connection)
 
 
@@ -85,7 +85,7 @@ def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, c
     if not gone:
         return
     connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
-    TraceWriter(connection, segments, source).put_together(sorted({place for _, place in gone}))
+    StepWriter(connection, segments, source).put_together(sorted({place for _, place in gone}))
     manifest.changed(connection)
 
 

@@ -41,7 +41,7 @@ def look():
         load_batch(path)
     elif kind == "side":
         found = read_side_columns(path.parent, SideColumns())
-        [found.of(pyarrow.array(["a"]), name) for name in found.kinds]
+        found.table("key", list(found.kinds))
     else:
         for run in scan([path], problems):
             for file in run.files:

@@ -27,8 +27,8 @@ from rollout_traces.store.query.nodes import (
     Name,
     Node,
     Not,
+    QuerySpan,
     SortKey,
-    Span,
     Term,
     Test,
     Text,
@@ -87,7 +87,7 @@ class Valued:
 
     sql: Sql
     kind: TermKind
-    span: Span
+    span: QuerySpan
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Compiler:
             found.append((value.sql, key.descending))
         return found
 
-    def column(self, name: str, span: Span) -> QueryColumn:
+    def column(self, name: str, span: QuerySpan) -> QueryColumn:
         """The column of that name.
 
         Raises:
@@ -209,7 +209,7 @@ class Compiler:
             self._refuse(node.span, "has looks into a list of names, such as flags.")
         return self._has_name(node.term.name, node.name, node.span, node.term.span)
 
-    def _has_name(self, column_name: str, name: str, span: Span, of: Span | None = None) -> Sql:
+    def _has_name(self, column_name: str, name: str, span: QuerySpan, of: QuerySpan | None = None) -> Sql:
         column = self.column(column_name, of or span)
         if column.kind != "tags":
             self._refuse(of or span, f"{column_name} is no list of names; use {column_name} = '{name}'.")
@@ -352,14 +352,14 @@ class Compiler:
     def _names_a_value(self, term: Name) -> bool:
         return self.names.column(term.name) is not None or _as_arithmetic(term, self.names) is not None
 
-    def _said(self, span: Span) -> str:
+    def _said(self, span: QuerySpan) -> str:
         return self.source[span.start : span.stop].strip("`") or "this"
 
-    def _refuse(self, span: Span, what: str) -> NoReturn:
+    def _refuse(self, span: QuerySpan, what: str) -> NoReturn:
         raise QueryError(what, self.source, span.start, span.stop)
 
 
-def check_pattern(pattern: str, source: str, span: Span) -> None:
+def check_pattern(pattern: str, source: str, span: QuerySpan) -> None:
     """Refuses what is no regular expression of RE2, which takes time linear in the text.
 
     Raises:
@@ -401,12 +401,12 @@ def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
         start = term.span.start
         if names.column(right) is None:
             continue
-        below: Term = Name(left, Span(start, start + at))
+        below: Term = Name(left, QuerySpan(start, start + at))
         if names.column(left) is None:
             deeper = _as_arithmetic(below, names)  # type: ignore[arg-type]
             if deeper is None:
                 continue
             below = deeper
-        above = Name(right, Span(start + at + 1, term.span.stop))
+        above = Name(right, QuerySpan(start + at + 1, term.span.stop))
         return Arithmetic(below, text[at], above, term.span)  # type: ignore[arg-type]
     return None

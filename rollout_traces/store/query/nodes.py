@@ -11,7 +11,7 @@ Sign = Literal["+", "-", "*", "/", "%"]
 
 
 @dataclass(frozen=True)
-class Span:
+class QuerySpan:
     """Where something stands in a query.
 
     Attributes:
@@ -34,7 +34,7 @@ class Name:
     """
 
     name: str
-    span: Span
+    span: QuerySpan
     quoted: bool = False
 
 
@@ -43,7 +43,7 @@ class Constant:
     """A number, a text, true, false or null."""
 
     value: Value
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Arithmetic:
     left: Term
     sign: Sign
     right: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Call:
 
     function: str
     arguments: tuple[Term, ...]
-    span: Span
+    span: QuerySpan
 
 
 Term = Name | Constant | Arithmetic | Call
@@ -74,7 +74,7 @@ class Bare:
     """A term alone: `success`, `truncated`."""
 
     term: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Compare:
     left: Term
     operator: Operator
     right: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class IsNull:
     """`term is null`."""
 
     term: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class IsEmpty:
     """`term is empty`: unknown, a text without characters, or a list without names."""
 
     term: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Between:
     term: Term
     low: Term
     high: Term
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class In:
 
     term: Term
     values: tuple[Term, ...]
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Has:
 
     term: Term
     name: str
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Matches:
     term: Term
     how: Literal["contains", "like", "~"]
     pattern: str
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Text:
     """`text 'phrase'`: the conversation holds this."""
 
     phrase: str
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class TextScan:
     pattern: str
     how: Literal["contains", "~"]
     part: Literal["text", "prompt", "reply"]
-    span: Span
+    span: QuerySpan
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ from rollout_traces.store.query.nodes import (
     Node,
     Not,
     Query,
+    QuerySpan,
     SortKey,
-    Span,
     Term,
     Text,
     TextScan,
@@ -312,7 +312,7 @@ class _Parser:
         sign = str(self.token.value)
         self._at += 1
         right = right_of("a number or a column")
-        return Arithmetic(left, sign, right, Span(left.span.start, right.span.stop))  # type: ignore[arg-type]
+        return Arithmetic(left, sign, right, QuerySpan(left.span.start, right.span.stop))  # type: ignore[arg-type]
 
     def _signed(self, expected: str) -> Term:
         opening = self.token
@@ -320,7 +320,7 @@ class _Parser:
             self._deeper(opening)
             term = self._signed(expected)
             self._depth -= 1
-            span = Span(opening.start, term.span.stop)
+            span = QuerySpan(opening.start, term.span.stop)
             if isinstance(term, Constant) and isinstance(term.value, int | float):
                 return Constant(-term.value, span)
             return Arithmetic(Constant(0, _span(opening)), "-", term, span)
@@ -395,12 +395,12 @@ class _Parser:
             self.refuse(expected)
 
 
-def _matches(term: Term, how: Literal["contains", "~"], pattern: str, span: Span) -> Node:
+def _matches(term: Term, how: Literal["contains", "~"], pattern: str, span: QuerySpan) -> Node:
     """A look into a column; into the whole message where its column holds the first words alone."""
     if isinstance(term, Name) and term.name in ("prompt", "reply"):
         return TextScan(pattern, how, term.name, span)  # type: ignore[arg-type]
     return Matches(term, how, pattern, span)
 
 
-def _span(token: Token) -> Span:
-    return Span(token.start, token.stop)
+def _span(token: Token) -> QuerySpan:
+    return QuerySpan(token.start, token.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rollout_traces.store.query.error import QueryError
-from rollout_traces.store.query.nodes import Span, Text
+from rollout_traces.store.query.nodes import QuerySpan, Text
 
 MOST_WORDS = 100
 """Words and phrases in one search; each of them is looked up."""
@@ -39,5 +39,5 @@ def parse_search(text: str) -> list[Text]:
                     match.start(),
                     match.end(),
                 )
-            found[chunk] = Text(chunk, Span(match.start(), match.end()))
+            found[chunk] = Text(chunk, QuerySpan(match.start(), match.end()))
     return list(found.values())

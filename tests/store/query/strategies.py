@@ -18,7 +18,7 @@ from rollout_traces.store.query.nodes import (
     Name,
     Node,
     Not,
-    Span,
+    QuerySpan,
 )
 from rollout_traces.store.query.nodes import Any as AnyOf
 
@@ -32,17 +32,17 @@ texts = st.one_of(
 ).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text) and "\x00" not in text)
 
 
-NOWHERE = st.just(Span(0, 0))
+NOWHERE = st.just(QuerySpan(0, 0))
 
 
 def name(text: str) -> Name:
     """A column that stands nowhere in particular."""
-    return Name(text, Span(0, 0))
+    return Name(text, QuerySpan(0, 0))
 
 
 def constant(value: Any) -> Constant:
     """A value that stands nowhere in particular."""
-    return Constant(value, Span(0, 0))
+    return Constant(value, QuerySpan(0, 0))
 
 
 def tests() -> st.SearchStrategy[Node]:
