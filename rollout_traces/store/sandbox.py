@@ -6,6 +6,7 @@ is on the process's address space. Relations go in and the answer comes out as A
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -134,3 +135,4 @@ def _bound_memory() -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    os._exit(0)  # a thread that still reads ahead would end the interpreter with an abort
