@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.model.text import encodable
 from rollout_traces.errors import StoreError
+from rollout_traces.model.text import encodable
 from rollout_traces.store import steps
 from rollout_traces.store.asking import Asking, groups_table
 from rollout_traces.store.columns.engine import check_select

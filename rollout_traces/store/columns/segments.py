@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
-from rollout_traces.private_files import write_file
+from rollout_traces.model.private_files import write_file
 from rollout_traces.store.columns.kinds import Kind
 
 SUFFIX = ".parquet"
