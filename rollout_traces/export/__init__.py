@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.atif import export_atif
+from rollout_traces.export.formats import write_jsonl, write_parquet
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-FORMATS = ("jsonl", "parquet")
-"""Each is a module here with a `SUFFIX` and `write(path, records) -> int`."""
+FORMATS = {"jsonl": write_jsonl, "parquet": write_parquet}
+"""Format, and the ending of its files -> `(path, records)` writes them and gives their number."""
 
 
 def export(
@@ -71,7 +71,7 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        n = importlib.import_module(f"{__name__}.{name}").write(unfinished, found)
+        n = FORMATS[name](unfinished, found)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.environment import read_environment, typed_value
 from rollout_traces.settings.logger_options import LoggerOptions, option_names
 from rollout_traces.settings.secrets import stored_config
@@ -250,16 +250,4 @@ def plain_config(given: Any, read: StatsLoggerConfig) -> dict[str, Any]:
     whole = given if isinstance(given, Mapping) else None
     if whole is None and hasattr(given, "__dataclass_fields__") and not isinstance(given, type):
         whole = asdict(given)
-    return stored_config(_plain(whole if whole is not None else asdict(read)), read.trackio.not_secret)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (str, int, bool)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)
+    return stored_config(plain(whole if whole is not None else asdict(read)), read.trackio.not_secret)

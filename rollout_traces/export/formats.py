@@ -1,4 +1,7 @@
-"""Parquet: one column a metadata name; messages as a list of structs that data set viewers understand."""
+"""The files of an export. JSONL: an object a line, UTF-8; parquet: a column a metadata name, messages as a list of structs.
+
+In JSONL unknown values are null, infinite ones "Infinity" and "-Infinity".
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,13 @@ import orjson
 from rollout_traces.errors import extra
 from rollout_traces.model.plain_values import finite_or_text
 
-SUFFIX = ".parquet"
 ROW_GROUP = 500
 """Records in one row group, and in memory at once."""
 
 _MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls")
 
 
-def write(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
+def write_parquet(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
     """Writes records; a column's type is the narrowest that holds all its values, else JSON as text.
 
     The types are known only at the end, so the records wait in a temporary file.
@@ -124,3 +126,22 @@ def _fit(value: Any, kind: Any) -> Any:
 
 def _groups(lines: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
     return iter(lambda: [orjson.loads(line) for line in itertools.islice(lines, ROW_GROUP)], [])
+
+
+def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
+    """Writes records.
+
+    Args:
+        path: the file.
+        records: plain values.
+
+    Returns:
+        How many were written.
+    """
+    n = 0
+    with path.open("wb") as file:
+        for record in records:
+            stated = {name: finite_or_text(value) for name, value in record.items()}
+            file.write(orjson.dumps(stated, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+            n += 1
+    return n
