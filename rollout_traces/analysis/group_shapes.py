@@ -39,7 +39,7 @@ def group_rows(rows: RunRows) -> RunRows | None:
     }
     groups = RunRows(rows.steps, rows.at[first], np.arange(n_units), parts, weight=np.ones(n_units))
     if np.ptp(size):
-        groups.measures.append(_of("group/size", size.astype(float)))
+        groups.measures.append(_of("group/size_mean", size.astype(float)))
     _prompts(rows, groups, n_units)
     by_name = {str(measure.name): measure for measure in rows.measures}
     for name, measure in by_name.items():

@@ -17,6 +17,8 @@ NAMED_BY_US = ("group",)
 """Columns `<one of these>/...` are ours."""
 OWN_VALUES = ("flags",)
 """Columns whose values are names of ours."""
+NUMBERS = ("staleness_max",)
+"""Columns of numbers by which rollouts are parted."""
 PER_CENT = 100
 WHOLE_FROM = 1000
 """Numbers from here on are written without decimals."""
@@ -92,7 +94,7 @@ def part_filter(part: Part | None) -> str:
     """A filter in the query language for the rows of a part; "" for all."""
     conditions = []
     for column in dict.fromkeys(column for column, _ in part or ()):
-        values = [f"{column} = {literal(value)}" for name, value in part or () if name == column]
+        values = [f"{column} = {value if column in NUMBERS else literal(value)}" for name, value in part or () if name == column]
         conditions.append(values[0] if len(values) == 1 else f"({' or '.join(values)})")
     return " and ".join(conditions)
 

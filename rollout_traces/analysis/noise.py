@@ -69,7 +69,11 @@ def noise_of(
         moved: float [S, T], what it did that is no noise; nothing by default.
         lags: steps between the values whose differences are looked at; of neighbours alone, nothing is known of memory.
     """
-    y = values - moved if moved is not None else values
+    given = values, errors
+    order = in_a_row(values)
+    moved = np.zeros_like(values) if moved is None else moved
+    values, errors, moved = (np.take_along_axis(each, order, axis=1) for each in (values, errors, moved))
+    y = values - moved
     n = np.isfinite(y).sum(axis=1)
     known = np.where(np.isfinite(y), np.nan_to_num(errors), np.nan)
     own = _median(known)
@@ -89,8 +93,20 @@ def noise_of(
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
     variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
+    freedom = _freedom(y, np.where(np.isfinite(values), variance, np.inf))
+    values, errors = given
+    variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
     variance = np.where(np.isfinite(values), variance, np.inf)
-    return Noise(variance, memory, _freedom(y, variance), clipped(values, variance))
+    return Noise(variance, memory, freedom, clipped(values, variance))
+
+
+def in_a_row(values: np.ndarray) -> np.ndarray:
+    """int [S, T]: the places of what is known, one after the other, then those of what is not.
+
+    Args:
+        values: float [S, T], NaN where there is none: a source that comes every third step has its own neighbours.
+    """
+    return np.argsort(~np.isfinite(values), axis=1, kind="stable")
 
 
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -103,14 +119,14 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     there = np.isfinite(values)
     if not there.any() or values.shape[1] < NEIGHBOURS:
         return values
-    places = np.where(there, np.arange(values.shape[1]), 0)
-    np.maximum.accumulate(places, axis=1, out=places)
-    filled = np.take_along_axis(values, places, axis=1)
-    first = np.take_along_axis(values, np.argmax(there, axis=1)[:, None], axis=1)
-    filled = np.where(np.isfinite(filled), filled, np.nan_to_num(first))
-    padded = np.pad(filled, ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)), mode="edge")
+    order = in_a_row(values)
+    packed = np.take_along_axis(values, order, axis=1)
+    last = np.maximum(there.sum(axis=1) - 1, 0)[:, None]
+    upto = np.minimum(np.arange(values.shape[1]), last)
+    padded = np.pad(np.nan_to_num(np.take_along_axis(packed, upto, axis=1)), ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)), mode="edge")
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
-    middle = np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2]
+    middle = np.empty_like(values)
+    np.put_along_axis(middle, order, np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2], axis=1)
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
     return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
 

@@ -21,6 +21,8 @@ HALF_A_ROW = 0.5
 """What is added to the rows that have a value, so that a share that never occurred is not impossible."""
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""
+LEAST_ERROR = 0.1
+"""Error of a mean, of that of as many independent rows, at least: advantages add up to 0 in every group, and what they miss is nothing."""
 FLOAT32 = np.finfo(np.float32).eps
 """Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
 ROUNDING = 1e-9
@@ -180,6 +182,7 @@ class Parting:
         plain = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
+        between_rows = float(np.nanvar(plain)) if np.isfinite(plain).any() else 0.0
         rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
         found = []
         for column in ("", *rows.parts):
@@ -187,7 +190,7 @@ class Parting:
                 continue
             cells = self.cells(column)
             mean, variance, n = cells.sums(values, weight)
-            variance = np.maximum(variance, rounding)
+            variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
             if measure.name.value is not None:
                 variance = np.maximum(variance, _binomial(mean, n))
             level = mean if plain is values else cells.sums(plain, weight)[0]

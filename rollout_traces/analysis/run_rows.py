@@ -26,6 +26,10 @@ TOGETHER = 6
 """Numeric columns that are read together."""
 UNKNOWN = "unknown"
 """The value of a number that a row does not have, as the name of a share."""
+CUT_BY_NUMBER = ("staleness_max",)
+"""Whole numbers by which rollouts are parted, as by a text."""
+CUT_BY_OUTCOME = ("stop_reason",)
+"""How a rollout came out, by which rollouts are parted all the same: what is changed after it was sampled may hang on it."""
 OF_TRACES = ("tool_names", "error_signatures")
 """Tags that only a decoded rollout has."""
 DERIVED = {
@@ -130,9 +134,14 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(RowMeasure(SeriesName(prefix + name, UNKNOWN, "share"), _unknown(known)))
         if known.any() and np.ptp(floats[known]) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
+        if name in CUT_BY_NUMBER and known.any():
+            values, codes = np.unique(floats[known], return_inverse=True)
+            if 2 <= len(values) <= MOST_PARTS:
+                rows.parts[name] = np.full(len(at), -1), [f"{value:g}" for value in values.tolist()]
+                rows.parts[name][0][known] = codes
     for i, name in enumerate(texts):
         codes, values = _coded(found.column(f"t{i}"))
-        if name not in OUTCOMES and 2 <= len(values) <= MOST_PARTS:
+        if (name not in OUTCOMES or name in CUT_BY_OUTCOME) and 2 <= len(values) <= MOST_PARTS:
             rows.parts[name] = codes, values
         if 1 <= len(values) <= MOST_PARTS:
             rows.measures += _shares(prefix + name, codes, values)

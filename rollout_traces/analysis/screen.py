@@ -146,7 +146,8 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         z = sizes[rows, at]
         is_short = kind == "window" and length <= SPIKE
         tails = np.minimum(freedom, noise.freedom * length) if is_short else freedom
-        gained = evidence(_as_normal(z, tails), n, n_lengths)
+        same = np.minimum(freedom, noise.freedom * SPIKE) if is_short else freedom
+        gained = evidence(_as_normal(z, same), n, n_lengths)
         better = gained > best.evidence
         best.kind[better], best.start[better], best.length[better] = kind, at[better], length
         best.z[better], best.evidence[better] = z[better], gained[better]
