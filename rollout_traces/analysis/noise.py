@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 
 from rollout_traces.analysis.student import log_tail, quartile
 
-LAGS = (1, 4, 7)
-"""Steps between the values whose differences are looked at: neighbours, and two at which a short memory is nearly over."""
 DEVIATION = 1.4826
 """A standard deviation in median absolute deviations, for a normal distribution."""
 CLIPPED = 3.5
 """Differences beyond so many standard deviations are movements or outliers, and count as this many."""
 CLIPPED_LOSS = 1.01
 """What the variance of a normal distribution loses by that clipping, made good."""
-LONGEST_MEMORY = 0.9
-"""The correlation of two neighbours is taken as at most this, else nothing could ever be seen."""
-SPREAD_ERROR = 1.0
-"""Standard error of a variance times the root of the number of steps: what may be chance is not held against the groups."""
 TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
@@ -57,47 +51,140 @@ class Noise:
         """Of some of the series."""
         return Noise(self.variance[series], self.memory[series], self.freedom[series], self.clipped[series])
 
+    def put(self, series: np.ndarray, others: Noise) -> Noise:
+        """With that of some of the series replaced."""
+        found = {each.name: getattr(self, each.name).copy() for each in fields(self)}
+        for name, values in found.items():
+            values[series] = getattr(others, name)
+        return Noise(**found)
 
-def noise_of(
-    values: np.ndarray, errors: np.ndarray, moved: np.ndarray | None = None, *, lags: tuple[int, ...] = LAGS
-) -> Noise:
-    """Estimates noise from differences of neighbours, which a change of level touches once.
+
+def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
+    """Noise from the differences of neighbours alone, without memory: what a movement hardly touches.
 
     Args:
         values: float [S, T], NaN where there is none.
         errors: float [S, T], variance of each value that is known from its groups; 0 where it is not known.
-        moved: float [S, T], what it did that is no noise; nothing by default.
-        lags: steps between the values whose differences are looked at; of neighbours alone, nothing is known of memory.
     """
-    given = values, errors
+    packed = np.take_along_axis(values, in_a_row(values), axis=1)
+    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    between = np.maximum(np.nan_to_num(_spread(packed)) - own, 0.0)
+    variance = _variance(values, errors, own, between)
+    zero = np.zeros(len(values))
+    return Noise(variance, zero, np.full(len(values), FREEDOMS[-1]), clipped(values, variance))
+
+
+def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple[Noise, np.ndarray]:
+    """The noise that the likelihood of a series says, averaged over `SPREADS` and `MEMORIES`; and the log of that likelihood.
+
+    A value is its basis, its groups' error, and what steps differ by, which is autoregressive of first order. Nothing is
+    known of the scale where there are no groups.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+        errors: float [S, T], variance of each value that is known from its groups; 0 where it is not known.
+        basis: float [S, K, T], what a series did that is no noise.
+    """
+    first = crude(values, errors)
+    level = np.nanmedian(np.where(np.isfinite(values), first.variance, np.nan), axis=1)
+    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    known = own > 0
+    between, memory, likelihood = (np.zeros(len(values)) for _ in range(3))
+    for chosen, spreads in ((known, SPREADS), (~known, (1.0,))):
+        at = np.flatnonzero(chosen)
+        if not len(at):
+            continue
+        grid = [(spread, memory) for spread in spreads for memory in (MEMORIES if spread else MEMORIES[:1])]
+        scale = level[at] if spreads[1:] else np.ones(len(at))
+        error = np.nan_to_num(errors[at]) * (own[at] > 0)[:, None]
+        fits = [_fit(first.clipped[at], error + (spread * scale)[:, None], spread * scale, m, basis[at], not spreads[1:]) for spread, m in grid]
+        free, restricted, squares, held = (np.stack([fit[i] for fit in fits]) for i in range(4))
+        top = restricted.max(axis=0)
+        weight = np.exp(restricted - top)
+        weight /= weight.sum(axis=0)
+        by_spread = np.asarray([spread for spread, _ in grid])[:, None] * scale
+        between[at] = (weight * by_spread * squares).sum(axis=0)
+        memory[at] = (weight * held).sum(axis=0)
+        peak = free.max(axis=0)
+        likelihood[at] = peak + np.log(np.exp(free - peak).mean(axis=0))
+    variance = _variance(values, errors, own, between)
+    there = np.isfinite(values)
+    moved = _fitted(values, basis)
     order = in_a_row(values)
-    moved = np.zeros_like(values) if moved is None else moved
-    values, errors, moved = (np.take_along_axis(each, order, axis=1) for each in (values, errors, moved))
-    y = values - moved
-    n = np.isfinite(y).sum(axis=1)
-    known = np.where(np.isfinite(y), np.nan_to_num(errors), np.nan)
-    own = _median(known)
-    spreads = np.stack([_spread(y, lag) for lag in lags])
-    further = spreads[1:] if len(lags) > 1 else spreads
-    level = np.nan_to_num(np.where(np.isfinite(further), further, spreads[:1])).mean(axis=0)
-    level = np.where(np.isfinite(level), np.maximum(level, spreads[0]), 0.0)
-    scale = np.sqrt(_median((y - _median(y)[:, None]) ** 2)) + np.abs(_median(y)) * SMALLEST_ERROR
-    with np.errstate(invalid="ignore", divide="ignore"):
-        root = np.sqrt(np.maximum(n, 1.0))
-        memory = 1 - np.nan_to_num(spreads[0] / level, nan=1.0)
-        between = np.where(own > 0, level - own * (1 + SPREAD_ERROR / root), level)
-    between = np.maximum(between, 0.0)
-    memory = np.where((n > 2 * LAGS[-1]) & (len(lags) > 1), np.clip(memory, 0.0, LONGEST_MEMORY), 0.0)
-    memory = np.where(own > 0, np.minimum(memory, between / np.maximum(between + own, TINY)), memory)
+    left, wide = (np.take_along_axis(each, order, axis=1) for each in (np.where(there, values - moved, np.nan), variance))
+    return Noise(variance, memory, _freedom(left, wide), clipped(values, variance)), likelihood
+
+
+SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)
+"""Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
+MEMORIES = (0.0, 0.3, 0.6, 0.85)
+"""Correlations of what neighbours differ by, that are weighed against each other."""
+RIDGE = 1e-9
+"""Part of a basis that is added to its own squares, so that what is nearly the same twice can be solved."""
+
+
+def _fit(
+    y: np.ndarray, variance: np.ndarray, between: np.ndarray, memory: float, basis: np.ndarray, is_free: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of S series under one noise: log likelihood, that of what the basis leaves, its scale, and the memory of values.
+
+    Args:
+        y: float [S, T], NaN where there is none.
+        variance: float [S, T], of each value.
+        between: float [S], of it what has a memory.
+        memory: of that.
+        basis: float [S, K, T].
+        is_free: whether the scale of the variance is free.
+    """
+    there = np.isfinite(y)
+    wide = np.where(there, variance, 1.0)
+    held = memory * between / np.maximum(_median(np.where(there, variance, np.nan)), TINY)
+    both = there.copy()
+    both[:, 0] = False
+    both[:, 1:] &= there[:, :-1]
+    taken = np.where(both, held[:, None], 0.0)
+    weight = np.where(there, 1 / (wide * (1 - taken**2)), 0.0)
+    root = np.sqrt(weight)[:, None]
+    all_of = np.concatenate([basis, np.where(there, y, 0.0)[:, None]], axis=1)
+    before = np.zeros_like(all_of)
+    before[..., 1:] = all_of[..., :-1]
+    white = root * (all_of - taken[:, None] * before)
+    gram = white @ np.swapaxes(white, 1, 2)
+    own, right, total = gram[:, :-1, :-1], gram[:, :-1, -1:], gram[:, -1, -1]
+    size = np.maximum(np.trace(own, axis1=1, axis2=2), TINY)
+    own = own + RIDGE * size[:, None, None] * np.eye(own.shape[1])
+    squares = np.maximum(total - (right * np.linalg.solve(own, right)).sum(axis=(1, 2)), TINY)
+    n = there.sum(axis=1)
+    left = np.maximum(n - basis.shape[1], 1)
+    logs = np.where(there, np.log(np.where(there, weight, 1.0)), 0.0).sum(axis=1) / 2
+    volume = np.linalg.slogdet(own)[1] / 2
+    if is_free:
+        scale = squares / left
+        return logs - n / 2 * np.log(squares), logs - left / 2 * np.log(squares) - volume, scale, held
+    return logs - squares / 2, logs - squares / 2 - volume, np.ones(len(y)), held
+
+
+def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: np.ndarray) -> np.ndarray:
+    """float [S, T]: of each value, at least what a series that hardly ever moves may have; infinite where there is none."""
+    scale = np.sqrt(_median((values - _median(values)[:, None]) ** 2)) + np.abs(_median(values)) * SMALLEST_ERROR
     floor = np.where(own > 0, own * CONSTANT, (CONSTANT * scale) ** 2)
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
     variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
-    freedom = _freedom(y, np.where(np.isfinite(values), variance, np.inf))
-    values, errors = given
-    variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
-    variance = np.where(np.isfinite(values), variance, np.inf)
-    return Noise(variance, memory, freedom, clipped(values, variance))
+    return np.where(np.isfinite(values), variance, np.inf)
+
+
+def _fitted(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """float [S, T]: least squares over the steps that there are."""
+    there = np.isfinite(values)
+    middle = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(
+        there.sum(axis=1, keepdims=True), 1
+    )
+    centre = np.where(there, values - middle, 0.0)
+    masked = np.where(there[:, None], basis, 0.0)
+    gram = masked @ np.swapaxes(masked, 1, 2) + np.eye(basis.shape[1]) * RIDGE
+    right = masked @ centre[..., None]
+    return middle + (np.swapaxes(basis, 1, 2) @ np.linalg.solve(gram, right))[..., 0]
 
 
 def in_a_row(values: np.ndarray) -> np.ndarray:
@@ -141,17 +228,15 @@ def _median(values: np.ndarray) -> np.ndarray:
         return np.nan_to_num(np.nanmedian(values, axis=1))
 
 
-def _spread(y: np.ndarray, lag: int) -> np.ndarray:
-    """float [S]: half the mean squared difference of values some steps apart, robustly; NaN where there are too few."""
-    if y.shape[1] <= 2 * lag:
+def _spread(y: np.ndarray) -> np.ndarray:
+    """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few."""
+    if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
-    differences = y[:, lag:] - y[:, :-lag]
-    size = np.abs(differences)
+    size = np.abs(np.diff(y, axis=1))
     robust = DEVIATION * _median(size)
-    plain = np.sqrt(np.nan_to_num(_mean(differences**2)))
+    plain = np.sqrt(np.nan_to_num(_mean(size**2)))
     scale = np.where(robust > 0, robust, plain)
-    clipped = np.minimum(size, CLIPPED * scale[:, None])
-    return CLIPPED_LOSS * _mean(clipped**2) / 2
+    return CLIPPED_LOSS * _mean(np.minimum(size, CLIPPED * scale[:, None]) ** 2) / 2
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rollout_traces.analysis.noise import LAGS, Noise, noise_of
+from rollout_traces.analysis.noise import Noise, crude, noise_of
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -52,49 +52,48 @@ class Scanned:
 
 
 def noise_of_panel(panel: Panel) -> Noise:
-    """The noise of each series around a slow drift and its largest movements."""
+    """The noise of each series around a slow drift, and around those of its movements that make it likelier than any noise does."""
     n_series, n = panel.values.shape
-    first = noise_of(panel.values, panel.errors, lags=LAGS[:1])
+    first = crude(panel.values, panel.errors)
     if n < FEWEST_STEPS:
         return first
-    smooth = polynomials(n, DRIFT_DEGREE)
-    basis = np.zeros((n_series, len(smooth) + LARGEST_OF_NOISE, n))
-    basis[:, : len(smooth)] = smooth
+    n_smooth = DRIFT_DEGREE + 1
+    basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
+    noise, likely = noise_of(panel.values, panel.errors, basis)
+    without_spikes = replace(panel, values=first.clipped)
     left = np.arange(n_series)
-    for place in range(LARGEST_OF_NOISE):
+    for _ in range(LARGEST_OF_NOISE):
         if not len(left):
             break
-        best, _ = scan_in_parts(
-            one_of(panel, left.tolist()), first.at(left), basis[left][:, _used(len(smooth), place)]
-        )
-        sure = np.abs(best.z) > EVIDENT
-        for i, kind, start, length in zip(
-            left[sure], best.kind[sure], best.start[sure], best.length[sure], strict=True
-        ):
-            stop = n if kind == "level" else int(start) + int(length)
-            basis[i, len(smooth) + place] = Template(kind, int(start), stop).over(n)
-        left = left[sure]
-    return noise_of(panel.values, panel.errors, _fitted(panel.values, basis))
+        best, _ = scan_in_parts(one_of(without_spikes, left.tolist()), first.at(left), basis[left])
+        worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
+        left, kept = left[worth], np.flatnonzero(worth)
+        if not len(left):
+            break
+        further = [
+            Template(best.kind[i], int(best.start[i]), n if best.kind[i] == "level" else int(best.start[i] + best.length[i])).over(n)
+            for i in kept.tolist()
+        ]
+        wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
+        own, other = noise_of(panel.values[left], panel.errors[left], wider)
+        sure = other - likely[left] > np.log(n_tests(n)) + EVIDENT
+        left, wider, own, other = left[sure], wider[sure], own.at(sure), other[sure]
+        noise, likely = noise.put(left, own), _put(likely, left, other)
+        basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
+        basis[left] = wider
+    return noise
 
 
 LARGEST_OF_NOISE = 3
 """Movements that are taken out of a series before its noise is looked at ..."""
-EVIDENT = 8.0
-"""... where they are this large beside the differences of its neighbours."""
+EVIDENT = 3.0
+"""... where its log likelihood gains this much by each, beyond what one of so many places and lengths gains by chance."""
 
 
-def _used(n_smooth: int, place: int) -> list[int]:
-    return [0, *range(n_smooth, n_smooth + place)] if place else list(range(n_smooth))
-
-
-def _fitted(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """float [S, T]: least squares over the steps that there are."""
-    there = np.isfinite(values)
-    centre = np.where(there, values - _centre(values), 0.0)
-    masked = np.where(there[:, None], basis, 0.0)
-    gram = np.einsum("skt,slt->skl", masked, masked) + np.eye(basis.shape[1]) * 1e-9
-    right = np.einsum("skt,st->sk", masked, centre)
-    return np.einsum("skt,sk->st", basis, np.linalg.solve(gram, right[..., None])[..., 0])
+def _put(values: np.ndarray, at: np.ndarray, others: np.ndarray) -> np.ndarray:
+    found = values.copy()
+    found[at] = others
+    return found
 
 
 def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, None]:
@@ -106,13 +105,6 @@ def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanne
         parts.append(scan(one_of(panel, here.tolist()), noise.at(here), basis[here])[0])
     names = [each.name for each in fields(Scanned)]
     return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names)), None
-
-
-def _centre(values: np.ndarray) -> np.ndarray:
-    there = np.isfinite(values)
-    return np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(
-        there.sum(axis=1, keepdims=True), 1
-    )
 
 
 def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whitened]:
