@@ -200,10 +200,10 @@ def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
         worth = away > WORTH_A_LOOK
         if worth.any():
             chances[np.isin(ready, at[worth])] = _log_p(trail, at[worth], n, since[worth])
-    allowed = limits([chances[i : i + 1] for i in range(len(ready))])
+    allowed = limits([chances[i : i + 1] for i in range(len(ready))], [np.zeros(1)] * len(ready))
     found = {}
     for i, chance, limit in zip(ready.tolist(), chances.tolist(), allowed, strict=True):
-        if chance <= limit and (movement := _movement(trail, i, limit)) is not None:
+        if chance <= limit[0] and (movement := _movement(trail, i, limit)) is not None:
             found[i] = movement
     return found
 
@@ -258,11 +258,8 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     """
     panel = _panel(trail, at, n)
     inside = np.arange(n) >= n - since[:, None]
-    size = np.asarray(
-        [row[own].mean() - np.median(row[~own]) for row, own in zip(panel.values, inside, strict=True)]
-    )
-    noise = noise_of(panel.values, panel.errors, size[:, None] * inside)
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
+    noise, _ = noise_of(panel.values, panel.errors, np.concatenate([basis, inside[:, None]], axis=1))
     sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
     freedom = freedom_of(panel)
     sizes, tails = [], []
@@ -276,7 +273,7 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     return np.minimum(np.log(n_tests(max(trail.n_steps, n))) + chances, 0.0)
 
 
-def _movement(trail: Trail, i: int, limit: float) -> Moved | None:
+def _movement(trail: Trail, i: int, limit: np.ndarray) -> Moved | None:
     """What a series does at its newest step, as it is found in a whole run."""
     n = int(trail.known[i])
     panel = _panel(trail, np.asarray([i]), n)

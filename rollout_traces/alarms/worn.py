@@ -20,7 +20,7 @@ from rollout_traces.analysis.entries import severity_of
 from rollout_traces.analysis.panel import Parting
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows, read_rows
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits
+from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits, shares_of
 from rollout_traces.analysis.step_series import Part
 from rollout_traces.flags import REGISTRY
 
@@ -146,7 +146,7 @@ def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
     panels = [parting.panel(measure) for measure in rows.measures if measure.name.value in names]
     there = [panel for panel in panels if panel is not None]
     noises = all_noise(there)
-    allowed = limits([log_p for log_p, _ in all_screened(there, noises)])
+    allowed = limits([log_p for log_p, _ in all_screened(there, noises)], [shares_of(each) for each in there])
     return [
         Rise(str(panel.names[0].value), *span(found), found.chosen.values or ())
         for panel, noise, limit in zip(there, noises, allowed, strict=True)

@@ -23,7 +23,7 @@ from rollout_traces.analysis.scan import (
 )
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
-    FEWEST_STEPS,
+    FEWEST_EVALUATIONS,
     Scanned,
     drift_evidence,
     freedom_of,
@@ -71,13 +71,13 @@ class Moved:
         return self.located.template
 
 
-def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
+def movements(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
     """The movements of a measure, the surest first, each of its smallest part.
 
     Args:
         panel: the series of the measure; one series for a logged scalar.
         noise: theirs.
-        limit: log p up to which something is a movement.
+        limit: float [S], log p up to which each series has moved.
     """
     n = len(panel.steps)
     basis, n_smooth = polynomials(n, 0), 1
@@ -86,8 +86,8 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
     aside = 0
     while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
-        at = int(np.lexsort((-best.evidence, best.log_p))[0])
-        if best.log_p[at] <= limit and n_smooth == 1 and n >= FEWEST_STEPS:
+        at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
+        if best.log_p[at] <= limit[at] and n_smooth == 1 and n >= FEWEST_EVALUATIONS:
             wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
             smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
             gained = drift_evidence(w, smooth, n, freedom_of(panel))
@@ -95,10 +95,10 @@ def movements(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
                 kept.append(_drift(panel, noise, basis, w, smooth, at))
                 basis, n_smooth = wider, len(wider) - len(basis) + 1
                 continue
-        if best.log_p[at] > limit:
+        if best.log_p[at] > limit[at]:
             break
         found = _found(panel, noise, basis, best, w, at)
-        if found is None or found.log_p > limit:
+        if found is None or found.log_p > limit[at]:
             _set_aside(noise, best, at)
             aside += 1
             continue
@@ -314,7 +314,7 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
     )
 
 
-def spikes_of_rows(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
+def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
     """The steps that a handful of rows carry, against the noise of the others."""
     if not panel.carried or panel.parts[0] != ():
         return []
@@ -324,7 +324,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: float) -> list[Moved]:
         error = np.sqrt(noise.variance[0, at])
         z = (whole - float(panel.levels[0, at])) / error if np.isfinite(error) and error > 0 else 0.0
         log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
-        if np.isfinite(z) and log_p <= limit:
+        if np.isfinite(z) and log_p <= limit[0]:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
             levels = panel.levels.copy()
             levels[0, at] = whole

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rollout_traces.analysis.relations import Relations, as_arrays
 from rollout_traces.analysis.step_series import Series, SeriesName
 
 
-def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) -> list[Series]:
+def logged_series(relations: Relations, run: str) -> list[Series]:
     """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
 
     Args:
         relations: where to read.
         run: the run.
-        prefixes: leave out keys that begin with one of these.
     """
     query = """
         select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
@@ -35,16 +32,6 @@ def logged_series(relations: Relations, run: str, prefixes: Sequence[str] = ()) 
     starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     series = []
     for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
-        name = str(names[start])
-        if not name.startswith(tuple(prefixes)) or not prefixes:
-            values = found["value"][start:stop].astype(float)
-            series.append(
-                Series(
-                    SeriesName(name, None, "logged"),
-                    (),
-                    found["step"][start:stop].astype(np.int64),
-                    values,
-                    np.zeros(len(values)),
-                )
-            )
+        name, values = SeriesName(str(names[start]), None, "logged"), found["value"][start:stop].astype(float)
+        series.append(Series(name, (), found["step"][start:stop].astype(np.int64), values, np.zeros(len(values))))
     return series

@@ -27,6 +27,8 @@ OUTERMOST = 4
 """Values that may be a movement, which says nothing of the tails: two steps and their neighbours."""
 SMALLEST_ERROR = 1e-6
 """Part of a series' own size below which an error is rounding."""
+OF_LEVEL = 0.01
+"""A setting that moves by this part of its level is nothing to speak of."""
 CONSTANT = 0.02
 """A series that hardly ever moves by itself has as error this part of its spread ..."""
 
@@ -68,7 +70,7 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
     """
     packed = np.take_along_axis(values, in_a_row(values), axis=1)
     own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
-    between = np.maximum(np.nan_to_num(_spread(packed)) - own, 0.0)
+    between = np.maximum(np.nan_to_num(_spread(packed, own > 0)) - own, 0.0)
     variance = _variance(values, errors, own, between)
     zero = np.zeros(len(values))
     return Noise(variance, zero, np.full(len(values), FREEDOMS[-1]), clipped(values, variance))
@@ -166,8 +168,9 @@ def _fit(
 
 def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: np.ndarray) -> np.ndarray:
     """float [S, T]: of each value, at least what a series that hardly ever moves may have; infinite where there is none."""
-    scale = np.sqrt(_median((values - _median(values)[:, None]) ** 2)) + np.abs(_median(values)) * SMALLEST_ERROR
-    floor = np.where(own > 0, own * CONSTANT, (CONSTANT * scale) ** 2)
+    middle = _median(values)
+    scale = CONSTANT * np.sqrt(_median((values - middle[:, None]) ** 2)) + OF_LEVEL * np.abs(middle)
+    floor = np.where(own > 0, own * CONSTANT, scale**2)
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
     variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
@@ -228,14 +231,17 @@ def _median(values: np.ndarray) -> np.ndarray:
         return np.nan_to_num(np.nanmedian(values, axis=1))
 
 
-def _spread(y: np.ndarray) -> np.ndarray:
-    """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few."""
+def _spread(y: np.ndarray, is_rare: np.ndarray) -> np.ndarray:
+    """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few.
+
+    Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare.
+    """
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
     size = np.abs(np.diff(y, axis=1))
     robust = DEVIATION * _median(size)
     plain = np.sqrt(np.nan_to_num(_mean(size**2)))
-    scale = np.where(robust > 0, robust, plain)
+    scale = np.where((robust > 0) | ~is_rare, robust, plain)
     return CLIPPED_LOSS * _mean(np.minimum(size, CLIPPED * scale[:, None]) ** 2) / 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -29,10 +30,8 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
-VISITS = 1.5
-"""Groups a prompt from which on prompts come again often enough to compare each with itself."""
-ROUNDS = 12
-"""Alternations between prompts and steps; what is left after them is a hundredth."""
+ASKED = 0.9
+"""Part of all prompts that a step asks where all steps ask the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +220,19 @@ class Parting:
             n = np.bincount(self.sources, there)
             usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
+        prompt = self.rows.prompt
+        if len(prompt) and self._asked_again and there.any():
+            n = np.bincount(prompt[there], minlength=int(prompt.max()) + 1)
+            usual = np.bincount(prompt[there], values[there], len(n)) / np.maximum(n, 1)
+            values = values - (usual - np.average(usual, weights=n))[prompt]
         return values
+
+    @cached_property
+    def _asked_again(self) -> bool:
+        """Whether nearly every step asks the same prompts, as an evaluation does: how prompts differ is no error then."""
+        rows = self.rows
+        cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
+        return len(cells) > ASKED * len(np.unique(rows.prompt)) * len(rows.steps)
 
 
 def _binomial(share: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -21,6 +21,8 @@ PLAINLY = 3.0
 """... or so many in one of its values alone, of which there may be many."""
 ALIKE = 3.0
 """Two ways of cutting that explain a movement within this log likelihood do equally well, where they hold the same rows."""
+LIKELIER = 2.0
+"""Log likelihood by which a movement of a part has to be likelier than one of all rows."""
 SAME_ROWS = 0.9
 """Part of the rows that two ways of cutting share where they are one."""
 
@@ -77,8 +79,9 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         if cut is None:
             continue
         inside, gain, remaining, remaining_error, size = cut
-        apart = abs(remaining) + BOUND * remaining_error < REMAINS * size
-        if gain > 0 and remaining < THERE * remaining_error:
+        gain -= np.log(len(columns))
+        apart = abs(remaining) + BOUND * remaining_error < REMAINS * size and gain > LIKELIER
+        if gain > LIKELIER and remaining < THERE * remaining_error:
             everywhere = False
         if apart:
             chosen = [members[i] for i in inside]

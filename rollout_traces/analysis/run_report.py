@@ -15,17 +15,18 @@ from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
-from rollout_traces.analysis.group_shapes import group_rows, update_series
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries
 from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.relations import Relations
-from rollout_traces.analysis.run_rows import RunRows, read_rows
+from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits
+from rollout_traces.analysis.step_series import Series
+from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS, all_noise, all_screened, limits, shares_of
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
 from rollout_traces.model.text import lines, quoted, table, titled
@@ -120,22 +121,44 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
     panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
-    update = contained("share of the update", update_series, rows)
-    panels += logged_panels([update]) if update is not None and np.isfinite(update.values).any() else []
+    short: list[Panel] = []
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
         read = contained(split, read_rows, other, f"{split}/")
-        panels += _of_measures(read, contained) if read is not None and len(read.at) else []
+        evaluated = _of_measures(read, contained) if read is not None and len(read.at) else []
+        short += [panel for panel in evaluated if FEWEST_EVALUATIONS <= len(panel.steps) < FEWEST_STEPS]
+        panels += evaluated
     written = contained("what was written", text_rows, scope, rows.parts)
     panels += _of_measures(written, contained) if written is not None else []
-    logged = contained("logged scalars", _logged, scope) or []
+    logged = contained("logged scalars", _logged, scope, panels) or []
     panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
-    return [panel for panel in panels if len(panel.steps) >= FEWEST_STEPS]
+    return [panel for panel in panels if len(panel.steps) >= FEWEST_STEPS] + short
 
 
-def _logged(scope: RunScope) -> list[Panel]:
-    """What the trainer logged; our own scalars repeat columns of the ledger."""
-    return logged_panels(logged_series(scope.relations, scope.run, (f"{scope.split}/", "eval-rollout/")))
+def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
+    """What the trainer logged. What is logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
+    ours = (f"{scope.split}/", "eval-rollout/")
+    means = {f"{scope.split}/{panel.names[0]}/mean": panel for panel in panels if panel.parts[0] == ()}
+    found = logged_series(scope.relations, scope.run)
+    return logged_panels(
+        each
+        for each in found
+        if not each.name.column.startswith(ours)
+        or (each.name.column in means and not _repeats(each, means[each.name.column]))
+    )
+
+
+def _repeats(series: Series, panel: Panel) -> bool:
+    """Whether a logged mean is that of the ledger."""
+    both, one, other = np.intersect1d(series.steps, panel.steps, return_indices=True)
+    logged, ledger = series.values[one], panel.levels[0][other]
+    known = np.isfinite(ledger)
+    apart = np.abs(logged - ledger)[known]
+    return bool(len(both) and (apart <= ROUNDED * np.abs(ledger[known]) + ROUNDED * np.ptp(ledger[known])).all())
+
+
+ROUNDED = 1e-3
+"""Part of a mean by which its logged form may differ from the ledger's: rollouts that came later count in one alone."""
 
 
 def _of_measures(rows: RunRows, contained: Contained) -> list[Panel]:
@@ -151,9 +174,13 @@ def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
         return []
     panels = {panel.names[0]: panel for panel in _of_measures(groups, contained)}
     for column in rows.parts:
-        cut = group_rows(rows.cut_by(column)) if column not in groups.parts else None
+        if column in groups.parts or column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
+            continue
+        cut = group_rows(rows.cut_by(column))
         for part in _of_measures(cut, contained) if cut is not None else []:
             name = part.names[0]
+            if name.column in OF_WHOLE_GROUPS:
+                continue
             own = one_of(part, [i for i, each in enumerate(part.parts) if each])
             if own.names:
                 panels[name] = stacked([panels[name], own]) if name in panels else own
@@ -174,7 +201,7 @@ def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[Told], in
     noises = all_noise(panels)
     screens = all_screened(panels, noises)
     n_series = sum(len(log_p) for log_p, _ in screens)
-    allowed = limits([log_p for log_p, _ in screens])
+    allowed = limits([log_p for log_p, _ in screens], [shares_of(panel) for panel in panels])
     found: list[Moved] = []
     for panel, noise, (log_p, slow), limit in zip(panels, noises, screens, allowed, strict=True):
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []

@@ -22,6 +22,8 @@ from rollout_traces.analysis.templates import SPIKE, Kind, Template, evidence
 
 DISCOVERY = 0.01
 """False discovery rate over the run's family of series (Benjamini and Yekutieli 2001)."""
+FEWEST_EVALUATIONS = 6
+"""Steps of an evaluation, of which groups say how sure each is."""
 FEWEST_STEPS = 12
 """Steps of a series; with fewer, nothing is known of what steps differ by."""
 DRIFT_DEGREE = 2
@@ -55,7 +57,7 @@ def noise_of_panel(panel: Panel) -> Noise:
     """The noise of each series around a slow drift, and around those of its movements that make it likelier than any noise does."""
     n_series, n = panel.values.shape
     first = crude(panel.values, panel.errors)
-    if n < FEWEST_STEPS:
+    if n < FEWEST_EVALUATIONS:
         return first
     n_smooth = DRIFT_DEGREE + 1
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
@@ -178,7 +180,7 @@ def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
         part, own = one_of(panel, here.tolist()), noise.at(here)
         plain, w = scan(part, own, polynomials(n, 0))
         log_p = plain.log_p
-        if n >= FEWEST_STEPS:
+        if n >= FEWEST_EVALUATIONS:
             smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
             drift = drift_evidence(w, v, n, freedom_of(part))
             drifts[here] = drift > plain.evidence
@@ -193,23 +195,33 @@ def drift_evidence(plain: Whitened, smooth: Whitened, n: int, freedom: np.ndarra
     return evidence(_as_normal(size, freedom), 1) - DRIFT_DEGREE * np.log(n) / 2
 
 
-def limits(screens: Sequence[np.ndarray]) -> list[float]:
-    """For each measure the log p up to which one of its series has moved.
+def limits(screens: Sequence[np.ndarray], shares: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """For each measure the log p up to which each of its series has moved.
 
-    False discoveries are held at `DISCOVERY` among measures, which depend on each other; a measure's series share its part.
+    False discoveries are held at `DISCOVERY` among measures, which depend on each other. Half of a measure's chance is for
+    all rows together, half for its parts.
 
     Args:
         screens: for each measure the log p of each of its series.
+        shares: for each measure, of each series the log of how many share its chance, see `shares_of`.
     """
     if not screens:
         return []
-    each = np.asarray([float(log_p.min()) + np.log(len(log_p)) for log_p in screens])
+    each = np.asarray([float((log_p + own).min()) for log_p, own in zip(screens, shares, strict=True)])
     m = len(each)
     ranks = np.arange(1, m + 1)
     steps = np.log(DISCOVERY * ranks / (m * (1 / ranks).sum()))
     passed = np.flatnonzero(np.sort(each) <= steps)
     limit = float(steps[passed[-1]] if len(passed) else steps[0])
-    return [limit - float(np.log(len(log_p))) for log_p in screens]
+    return [limit - own for own in shares]
+
+
+def shares_of(panel: Panel) -> np.ndarray:
+    """float [S]: log of how many series of its measure share the chance with one."""
+    whole = np.asarray([part == () for part in panel.parts])
+    if whole.all() or not whole.any():
+        return np.full(len(whole), np.log(len(whole)))
+    return np.log(2.0) + np.where(whole, 0.0, np.log(max((~whole).sum(), 1)))
 
 
 def side_by_side(panels: Sequence[Panel]) -> list[list[int]]:
