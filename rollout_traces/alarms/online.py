@@ -243,7 +243,7 @@ def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
         return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
     parents = tuple(trail.parents[i] for i in at)
     return Panel(
-        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values
+        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.full(len(names), np.nan)
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
-from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
     Whitened,
@@ -243,7 +243,7 @@ def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     n = len(found.panel.steps)
     template = found.template
     lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
-    if found.chosen.values or not lasts or _is_given(found):
+    if not lasts or _is_given(found) or (found.chosen.values and not _is_learned_apart(found)):
         return False
     ramp = max(
         np.abs(w.ramps(length)[at]).max()
@@ -275,6 +275,25 @@ def _is_given(found: Moved) -> bool:
     return found.panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())
 
 
+def _is_learned_apart(found: Moved) -> bool:
+    """Whether a policy may learn otherwise in a part: by what a prompt is or how a rollout came out, but not by who sampled it."""
+    source, part = found.panel.source, found.chosen.values
+    if source is None or not part:
+        return False
+    column = part[0][0]
+    if column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
+        return True
+    by_prompt = replace(source, unit=source.prompt) if len(source.prompt) else source
+    codes = source.parts[column][0]
+    same = np.zeros(int(by_prompt.unit.max(initial=0)) + 1, np.int64) - 1
+    same[by_prompt.unit] = codes
+    return bool((same[by_prompt.unit] == codes).mean() > OF_PROMPTS)
+
+
+OF_PROMPTS = 0.9
+"""Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
+
+
 def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
     """Whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups."""
     known = np.isfinite(values)
@@ -289,7 +308,7 @@ SLOW = 0.2
 """A ramp over this part of the run or more is slow change."""
 CURVE_DEGREE = 3
 """A policy that learns late and then has learned is a cubic."""
-AMBIGUOUS = 6.0
+AMBIGUOUS = 8.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
 RESIDUE = 0.5
 """A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
@@ -300,6 +319,8 @@ NEAR_EDGE = 5
 def _is_rest_of(found: Moved, other: Moved) -> bool:
     """Whether a movement is what is left of another at its edges."""
     one, two = found.template, other.template
+    if found.chosen.values and not other.chosen.values:
+        return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
     if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):

@@ -11,9 +11,6 @@ from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
-COMPONENT = "component/"
-TIED = "group/tied"
-"""Of a component: the share of the groups to which it gives one value, so that it teaches nothing."""
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """What nothing can be said of where a part cuts through groups."""
 MOST = 1e30
@@ -42,12 +39,6 @@ def group_rows(rows: RunRows) -> RunRows | None:
         groups.measures.append(_of("group/size_mean", size.astype(float)))
     _prompts(rows, groups, n_units)
     by_name = {str(measure.name): measure for measure in rows.measures}
-    for name, measure in by_name.items():
-        if name.startswith(COMPONENT):
-            tied = _tied(rows, measure.read(), n_units)
-            groups.measures.append(
-                RowMeasure(SeriesName(TIED, name.removeprefix(COMPONENT), "share"), _constant(tied))
-            )
     reward = by_name.get("reward")
     if reward is None:
         return groups

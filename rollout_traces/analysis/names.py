@@ -67,7 +67,6 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("eval-rollout/",), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
     Signature(("eval-rollout/",), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
     Signature(("group/tie_share", "flags tied_group"), "up", "", "", OUTCOME, "more groups teach nothing", "Look at what their rewards have in common."),
-    Signature(("group/tied",), "up", "", "", OUTCOME, "a component of the reward teaches nothing in more groups", "Look at what this component gives: is it earned always, or never?"),
     Signature(("component/",), "", "", "", ENVIRONMENT, "a component of the reward changed", "Open rollouts of before and after and compare what this component gave."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),

@@ -114,7 +114,10 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
     moved = _fitted(values, basis)
     order = in_a_row(values)
     left, wide = (np.take_along_axis(each, order, axis=1) for each in (np.where(there, values - moved, np.nan), variance))
-    return Noise(variance, memory, _freedom(left, wide), clipped(values, variance)), likelihood
+    freedom = _freedom(left, wide)
+    is_setting = ~known & (_median(np.abs(np.diff(np.take_along_axis(values, order, axis=1), axis=1))) == 0)
+    variance[is_setting], memory[is_setting], freedom[is_setting] = first.variance[is_setting], 0.0, FREEDOMS[-1]
+    return Noise(variance, memory, freedom, clipped(values, variance)), likelihood
 
 
 SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)

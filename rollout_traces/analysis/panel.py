@@ -30,6 +30,9 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
+NORMAL_KURTOSIS = 3.0
+"""Fourth moment of a normal distribution; the excess over it of Student's t of f degrees of freedom is 6 / (f - 4)."""
+EXCESS_OF_T, KURTOSIS_ENDS, MOST_FREEDOM = 6.0, 4.0, 60.0
 ASKED = 0.9
 """Part of all prompts that a step asks where all steps ask the same."""
 
@@ -49,6 +52,7 @@ class Panel:
         source: the rows that it was made of; None for logged scalars.
         measure: the measure, where all series are of one.
         levels: float [S, T], as a person reads them.
+        tails: float [S], degrees of freedom of the tails of a mean, by those of its groups; NaN where it is not known.
         carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
     """
 
@@ -60,6 +64,7 @@ class Panel:
     rows: np.ndarray
     parents: tuple[str, ...]
     levels: np.ndarray
+    tails: np.ndarray = field(default_factory=lambda: np.empty(0))
     source: RunRows | None = None
     measure: RowMeasure | None = None
     carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
@@ -88,8 +93,8 @@ class StepCells:
 
     def sums(
         self, values: np.ndarray, weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, variance of it with groups as units, and rows, float [V, T] each.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, variance of it with groups as units, and rows, float [V, T] each; and the tails of the mean, float [V].
 
         Args:
             values: float [N], NaN where unknown.
@@ -115,13 +120,23 @@ class StepCells:
         many = n_groups > 1
         squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
         mass = np.bincount(self.cell, n_u**2, size)
+        tails = self._tails(apart, n_groups)
         shape = (self.n_values, self.n_steps)
         spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = np.where(n > 0, spread * (mass / n**2).reshape(shape).ravel(), np.nan)
         if weight is not None:
             n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
-        return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape)
+        return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape), tails
+
+    def _tails(self, apart: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
+        """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
+        value = self.cell // self.n_steps
+        many = np.maximum(np.bincount(value, minlength=self.n_values), 1)
+        second, fourth = (np.bincount(value, apart**k, self.n_values) / many for k in (2, 4))
+        excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
+        groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
+        return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)
 
 
 def pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
@@ -188,7 +203,7 @@ class Parting:
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
             cells = self.cells(column)
-            mean, variance, n = cells.sums(values, weight)
+            mean, variance, n, tails = cells.sums(values, weight)
             variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
             if measure.name.value is not None:
                 variance = np.maximum(variance, _binomial(mean, n))
@@ -196,7 +211,7 @@ class Parting:
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
             found += [
-                (cells.parts[i], mean[i], variance[i], n[i], level[i]) for i in np.flatnonzero(keep).tolist()
+                (cells.parts[i], mean[i], variance[i], n[i], level[i], tails[i]) for i in np.flatnonzero(keep).tolist()
             ]
         largest = float(np.max(np.abs(plain), where=np.isfinite(plain), initial=0.0))
         moving = [_moves(each[1], largest) for each in found]
@@ -208,9 +223,9 @@ class Parting:
         ]
         size = len(found)
         parts = tuple(part for part, *_ in found)
-        mean, variance, n, level = (np.stack([each[i] for each in found]) for i in (1, 2, 3, 4))
+        mean, variance, n, level, tails = (np.stack([each[i] for each in found]) for i in range(1, 6))
         return Panel(
-            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, rows, measure, carried
+            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried
         )  # fmt: skip
 
     def _less_mix(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -276,7 +291,7 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     rows = np.stack([each.rows if len(each.rows) else np.ones(len(each.steps)) for each in same])
     return Panel(
         same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows,
-        tuple(s.parent for s in same), levels,
+        tuple(s.parent for s in same), levels, np.full(len(same), np.nan),
     )  # fmt: skip
 
 
@@ -286,7 +301,7 @@ def one_of(panel: Panel, at: Sequence[int]) -> Panel:
     return replace(
         panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
         values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows],
-        parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows],
+        parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows], tails=panel.tails[rows],
     )  # fmt: skip
 
 
@@ -295,7 +310,7 @@ def stacked(panels: Sequence[Panel]) -> Panel:
     return replace(
         panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
         parents=tuple(parent for p in panels for parent in p.parents),
-        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels")},
+        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels", "tails")},
     )  # fmt: skip
 
 

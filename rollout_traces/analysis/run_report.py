@@ -108,7 +108,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         for each in said
         if each is not None
     ]
-    found += contained("prompts that changed", prompt_entries, scope) or []
+    found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found = contained("links to flips", with_flips, relations, run, found) or found
     settings = contained("settings", setting_entries, relations, run, split) or []
@@ -208,6 +208,24 @@ def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[Told], in
         if (log_p <= limit).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, limit) or []
     return entries(found), n_series
+
+
+def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Entries of prompts that changed, each under the entry whose shares say so too."""
+    heads = list(found)
+    for each in changed:
+        column = each.name.split(" ", 1)[0]
+        at = next((i for i, head in enumerate(heads) if _is_told(head, column, each)), None)
+        if at is None:
+            heads.append(each)
+        else:
+            heads[at] = replace(heads[at], consequences=(*heads[at].consequences, each))
+    return heads
+
+
+def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
+    about = any(name.column == column for name in head.series)
+    return about and head.onset[0] <= changed.onset[1] and changed.onset[0] <= head.onset[1]
 
 
 def _said(scope: RunScope, entry: Told, n_series: int, n_rows: float) -> Diagnosis:

@@ -60,8 +60,6 @@ class RowMeasure:
     @property
     def parent(self) -> str:
         """The column that it is computed from; "" for none."""
-        if self.name.column == "group/tied":
-            return f"component/{self.name.value}"
         return DERIVED.get(str(self.name), "")
 
 

@@ -83,7 +83,7 @@ def noise_of_panel(panel: Panel) -> Noise:
         noise, likely = noise.put(left, own), _put(likely, left, other)
         basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
         basis[left] = wider
-    return noise
+    return replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
 
 
 LARGEST_OF_NOISE = 3
@@ -127,7 +127,8 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
         np.zeros(n_series), np.full(n_series, -np.inf),
     )  # fmt: skip
-    tables: list[tuple[Kind, int, np.ndarray, int]] = [("level", n, w.levels(), 1)]
+    # what began in the last steps is a spike for all that is known
+    tables: list[tuple[Kind, int, np.ndarray, int]] = [("level", n, w.levels()[:, :-SPIKE], 1)]
     for length in found.tolist():
         windows = (sharp if length <= SPIKE else w).windows(length)
         tables.append(("window", length, windows, len(found)))

@@ -7,7 +7,7 @@ and of longer texts both ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -115,7 +115,9 @@ def text_shares(texts: KeptTexts, at: np.ndarray) -> dict[SeriesName, np.ndarray
             if min(held.sum(), (known & ~held).sum()) >= FEWEST_HITS:
                 found[SeriesName(column, value, "share")] = np.where(known, held.astype(float), np.nan)
     grams = ngrams_of(written)
-    for i in moving(grams, at, texts.group):
+    plain = [" ".join(text.lower().split()) for text in written]
+    literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEW_TEXTS]])  # noqa: E731
+    for i in moving(grams, at, texts.group, literal):
         held = np.zeros(len(texts))
         held[grams.texts(i)] = 1.0
         found[SeriesName("written", grams.name(i), "text")] = held
@@ -138,7 +140,18 @@ def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
     return found
 
 
-def moving(grams: Ngrams, at: np.ndarray, groups: np.ndarray) -> list[int]:
+def _is_literal(phrase: str, texts: Sequence[str]) -> bool:
+    """Whether texts hold a phrase as it is quoted: words with a mark between them cannot be found by it."""
+    return sum(phrase in text for text in texts) > len(texts) / 2
+
+
+FEW_TEXTS = 8
+"""Texts by which it is told whether a phrase stands in them as it is quoted."""
+
+
+def moving(
+    grams: Ngrams, at: np.ndarray, groups: np.ndarray, literal: Callable[[int], bool] = lambda i: True
+) -> list[int]:
     """The n-grams whose share is not the same over the run, under false discovery control, surest first.
 
     A scan over groups, each counted once: the largest departure of a share in any stretch between two of `BINS` places
@@ -149,6 +162,7 @@ def moving(grams: Ngrams, at: np.ndarray, groups: np.ndarray) -> list[int]:
         grams: the n-grams.
         at: int [N], the position of each text's step.
         groups: int [N], of one step each.
+        literal: whether an n-gram stands in its texts as it is quoted.
     """
     from scipy.stats import false_discovery_control, hypergeom
 
@@ -181,7 +195,7 @@ def moving(grams: Ngrams, at: np.ndarray, groups: np.ndarray) -> list[int]:
     p = np.minimum(2 * np.minimum(*tails) * bins * (bins + 1) / 2, 1.0)
     sure = false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY
     sure &= (rise >= LEAST_RISE) & (total >= FEWEST_GROUPS)
-    listed = [i for i in np.argsort(-largest, kind="stable").tolist() if sure[i]]
+    listed = [i for i in np.argsort(-largest, kind="stable").tolist() if sure[i] and literal(i)]
     return told_once(grams, listed, total, MOST_PHRASES)
 
 
