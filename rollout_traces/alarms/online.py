@@ -19,7 +19,7 @@ from rollout_traces.analysis.detect import RESIDUE, Moved, movements
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, noise_of
-from rollout_traces.analysis.panel import Panel, logged_panels, pooled
+from rollout_traces.analysis.panel import MOST_FREEDOM, Panel, logged_panels, pooled
 from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
@@ -243,7 +243,7 @@ def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
         return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
     parents = tuple(trail.parents[i] for i in at)
     return Panel(
-        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.full(len(names), np.nan)
+        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.asarray([np.nan if name.value is None else MOST_FREEDOM for name in names])
     )  # fmt: skip
 
 

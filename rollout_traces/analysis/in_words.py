@@ -94,7 +94,11 @@ def part_filter(part: Part | None) -> str:
     """A filter in the query language for the rows of a part; "" for all."""
     conditions = []
     for column in dict.fromkeys(column for column, _ in part or ()):
-        values = [f"{column} = {value if column in NUMBERS else literal(value)}" for name, value in part or () if name == column]
+        values = [
+            f"{column} = {value if column in NUMBERS else literal(value)}"
+            for name, value in part or ()
+            if name == column
+        ]
         conditions.append(values[0] if len(values) == 1 else f"({' or '.join(values)})")
     return " and ".join(conditions)
 

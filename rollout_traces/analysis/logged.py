@@ -33,5 +33,7 @@ def logged_series(relations: Relations, run: str) -> list[Series]:
     series = []
     for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
         name, values = SeriesName(str(names[start]), None, "logged"), found["value"][start:stop].astype(float)
-        series.append(Series(name, (), found["step"][start:stop].astype(np.int64), values, np.zeros(len(values))))
+        series.append(
+            Series(name, (), found["step"][start:stop].astype(np.int64), values, np.zeros(len(values)))
+        )
     return series

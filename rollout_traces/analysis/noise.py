@@ -99,7 +99,17 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
         grid = [(spread, memory) for spread in spreads for memory in (MEMORIES if spread else MEMORIES[:1])]
         scale = level[at] if spreads[1:] else np.ones(len(at))
         error = np.nan_to_num(errors[at]) * (own[at] > 0)[:, None]
-        fits = [_fit(first.clipped[at], error + (spread * scale)[:, None], spread * scale, m, basis[at], not spreads[1:]) for spread, m in grid]
+        fits = [
+            _fit(
+                first.clipped[at],
+                error + (spread * scale)[:, None],
+                spread * scale,
+                m,
+                basis[at],
+                not spreads[1:],
+            )
+            for spread, m in grid
+        ]
         free, restricted, squares, held = (np.stack([fit[i] for fit in fits]) for i in range(4))
         top = restricted.max(axis=0)
         weight = np.exp(restricted - top)
@@ -113,10 +123,17 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
     there = np.isfinite(values)
     moved = _fitted(values, basis)
     order = in_a_row(values)
-    left, wide = (np.take_along_axis(each, order, axis=1) for each in (np.where(there, values - moved, np.nan), variance))
+    left, wide = (
+        np.take_along_axis(each, order, axis=1)
+        for each in (np.where(there, values - moved, np.nan), variance)
+    )
     freedom = _freedom(left, wide)
     is_setting = ~known & (_median(np.abs(np.diff(np.take_along_axis(values, order, axis=1), axis=1))) == 0)
-    variance[is_setting], memory[is_setting], freedom[is_setting] = first.variance[is_setting], 0.0, FREEDOMS[-1]
+    variance[is_setting], memory[is_setting], freedom[is_setting] = (
+        first.variance[is_setting],
+        0.0,
+        FREEDOMS[-1],
+    )
     return Noise(variance, memory, freedom, clipped(values, variance)), likelihood
 
 
@@ -216,10 +233,16 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     packed = np.take_along_axis(values, order, axis=1)
     last = np.maximum(there.sum(axis=1) - 1, 0)[:, None]
     upto = np.minimum(np.arange(values.shape[1]), last)
-    padded = np.pad(np.nan_to_num(np.take_along_axis(packed, upto, axis=1)), ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)), mode="edge")
+    padded = np.pad(
+        np.nan_to_num(np.take_along_axis(packed, upto, axis=1)),
+        ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)),
+        mode="edge",
+    )
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
     middle = np.empty_like(values)
-    np.put_along_axis(middle, order, np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2], axis=1)
+    np.put_along_axis(
+        middle, order, np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2], axis=1
+    )
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
     return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
 

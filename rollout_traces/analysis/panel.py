@@ -211,7 +211,8 @@ class Parting:
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
             found += [
-                (cells.parts[i], mean[i], variance[i], n[i], level[i], tails[i]) for i in np.flatnonzero(keep).tolist()
+                (cells.parts[i], mean[i], variance[i], n[i], level[i], tails[i])
+                for i in np.flatnonzero(keep).tolist()
             ]
         largest = float(np.max(np.abs(plain), where=np.isfinite(plain), initial=0.0))
         moving = [_moves(each[1], largest) for each in found]

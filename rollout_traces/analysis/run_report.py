@@ -15,7 +15,7 @@ from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
-from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows, update_series
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries
 from rollout_traces.analysis.logged import logged_series
@@ -25,8 +25,15 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
 from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.screen import (
+    FEWEST_EVALUATIONS,
+    FEWEST_STEPS,
+    all_noise,
+    all_screened,
+    limits,
+    shares_of,
+)
 from rollout_traces.analysis.step_series import Series
-from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS, all_noise, all_screened, limits, shares_of
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
 from rollout_traces.model.text import lines, quoted, table, titled
@@ -121,6 +128,8 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
     panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
+    update = contained("share of the update", update_series, rows)
+    panels += logged_panels([update]) if update is not None and np.isfinite(update.values).any() else []
     short: list[Panel] = []
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
@@ -154,7 +163,9 @@ def _repeats(series: Series, panel: Panel) -> bool:
     logged, ledger = series.values[one], panel.levels[0][other]
     known = np.isfinite(ledger)
     apart = np.abs(logged - ledger)[known]
-    return bool(len(both) and (apart <= ROUNDED * np.abs(ledger[known]) + ROUNDED * np.ptp(ledger[known])).all())
+    return bool(
+        len(both) and (apart <= ROUNDED * np.abs(ledger[known]) + ROUNDED * np.ptp(ledger[known])).all()
+    )
 
 
 ROUNDED = 1e-3

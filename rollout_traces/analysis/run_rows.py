@@ -133,10 +133,11 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         if known.any() and np.ptp(floats[known]) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
         if name in CUT_BY_NUMBER and known.any():
-            values, codes = np.unique(floats[known], return_inverse=True)
-            if 2 <= len(values) <= MOST_PARTS:
-                rows.parts[name] = np.full(len(at), -1), [f"{value:g}" for value in values.tolist()]
-                rows.parts[name][0][known] = codes
+            lags, lag = np.unique(floats[known], return_inverse=True)
+            if 2 <= len(lags) <= MOST_PARTS:
+                held = np.full(len(at), -1)
+                held[known] = lag
+                rows.parts[name] = held, [f"{each:g}" for each in lags.tolist()]
     for i, name in enumerate(texts):
         codes, values = _coded(found.column(f"t{i}"))
         if (name not in OUTCOMES or name in CUT_BY_OUTCOME) and 2 <= len(values) <= MOST_PARTS:

@@ -73,7 +73,11 @@ def noise_of_panel(panel: Panel) -> Noise:
         if not len(left):
             break
         further = [
-            Template(best.kind[i], int(best.start[i]), n if best.kind[i] == "level" else int(best.start[i] + best.length[i])).over(n)
+            Template(
+                best.kind[i],
+                int(best.start[i]),
+                n if best.kind[i] == "level" else int(best.start[i] + best.length[i]),
+            ).over(n)
             for i in kept.tolist()
         ]
         wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
