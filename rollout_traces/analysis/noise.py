@@ -19,6 +19,8 @@ CLIPPED_LOSS = 1.01
 TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
+MOST_OF_LOGGED = 6.0
+"""... of a series without groups at most: the steps of a run are too few to say that it has no tails."""
 NEIGHBOURS = 7
 """Steps whose median a value is compared with: more than twice as many as a spike has."""
 REACH = 4.0
@@ -127,7 +129,7 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
         np.take_along_axis(each, order, axis=1)
         for each in (np.where(there, values - moved, np.nan), variance)
     )
-    freedom = _freedom(left, wide)
+    freedom = np.where(known, _freedom(left, wide), np.minimum(_freedom(left, wide), MOST_OF_LOGGED))
     is_setting = ~known & (_median(np.abs(np.diff(np.take_along_axis(values, order, axis=1), axis=1))) == 0)
     variance[is_setting], memory[is_setting], freedom[is_setting] = (
         first.variance[is_setting],
