@@ -8,7 +8,6 @@ import numpy as np
 
 from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
 from rollout_traces.analysis.step_series import Series, SeriesName
-from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
