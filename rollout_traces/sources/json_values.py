@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-_MARK = re.compile(rb'"(?:[^"\\]|\\.)*("|\Z)|[{}\[\]]', re.DOTALL)
+_MARK = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*("|\\?\Z)|[{}\[\]]', re.DOTALL)
 _LOOKS_CUT = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*"\s*:.*[,{\[])?\s*', re.DOTALL)
 CHUNK = 1 << 20
 
@@ -45,7 +45,7 @@ def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, int, bytes]]:
         for match in _MARK.finditer(buffer, at):
             mark = match[0]
             if mark[:1] == b'"':
-                if not match[1]:
+                if match[1] != b'"':  # the text goes on behind what was read
                     at = match.start()
                     break
             elif mark in b"{[":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.formats.inspect_eval import unpacked
+from rollout_traces.sources.json_values import objects
 from rollout_traces.sources.problems import Problems
 from tests.sources.reading import SAMPLES, rows_of
 
@@ -108,6 +110,13 @@ class TestNames:
         assert [row.line for row in rows] == ([1] * 5 if indent is None else [2, 7, 12, 17, 22])
         path.write_text("\n".join(json.dumps(record, indent=2) for record in records))
         assert len(rows_of(path)) == 5
+
+    @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 50])
+    def test_texts_with_quotes_and_backslashes_are_whole_wherever_a_chunk_ends(self, chunk, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sources.json_values.CHUNK", chunk)
+        records = [{"a": 'x"}]\\', "b": [{"c": '\\"'}]}, {"a": "\\"}]
+        found = [json.loads(raw) for _, _, raw in objects(io.BytesIO(json.dumps(records).encode()), 1000)]
+        assert found == records
 
     def test_an_array_that_is_cut_off_gives_what_is_whole(self, tmp_path):
         path = tmp_path / "dump.json"
