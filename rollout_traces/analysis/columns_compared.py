@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,15 +15,13 @@ from rollout_traces.analysis.compare import (
     between_steps,
     cliffs_delta,
     paired,
-    shares_of_sums,
+    shares,
     step_p,
-    sums_of,
     young_change,
 )
 from rollout_traces.analysis.earlier_visits import EarlierVisits
 from rollout_traces.analysis.finding import Finding
-from rollout_traces.analysis.rows import LEFT_OUT, A, B, SideRows
-from rollout_traces.flags import needs_text
+from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, SideRows, needs_texts
 
 LEAST_SHARE = 0.02
 """A share that neither side reaches is not compared."""
@@ -36,8 +34,6 @@ FEWEST_KNOWN = 4
 """Rollouts that know a number, below which it is not compared."""
 MOST_VALUES = 200
 """Values of a column that are compared, the most frequent of both sides."""
-TEXT_ALONE = ("tool_names", "error_signatures")
-"""Columns that only rollouts with text know."""
 
 
 @dataclass(eq=False)
@@ -94,29 +90,26 @@ class ColumnsCompared:
     def group_sums(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """float [G] rollouts that know a number, and its sum; of float [N], NaN for unknown."""
         known = np.isfinite(values)
-        size = len(self.rows.group_side)
-        if known.all():
-            return np.bincount(self.rows.group, minlength=size).astype(float), np.bincount(
-                self.rows.group, values, size
-            )
-        return (
-            np.bincount(self.rows.group, known, size),
-            np.bincount(self.rows.group, np.where(known, values, 0.0), size),
-        )
+        return self._by_group(known.astype(float)), self._by_group(np.where(known, values, 0.0))
 
-    def number(self, name: str) -> Finding | str | None:
-        """One number compared; the side that alone knows it; None where there is too little."""
-        values = self.rows.number(name)
-        known, total = self.group_sums(values)
+    def _by_group(self, values: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        return np.bincount(self.rows.group[rows], values, len(self.rows.group_side))
+
+    def means(self, name: str) -> np.ndarray:
+        """float [G]: the mean of a number, NaN where no rollout of a group knows it."""
+        known, total = self.group_sums(self.rows.number(name))
+        return np.where(known > 0, total / np.maximum(known, 1), np.nan)
+
+    def number(self, name: str) -> Iterator[Finding | str]:
+        """One number compared; the side that alone knows it; nothing where there is too little."""
+        known, total = self.group_sums(self.rows.number(name))
         n_a, n_b = int(known[self.in_a].sum()), int(known[self.in_b].sum())
         if (n_a == 0) != (n_b == 0):
-            return "A" if n_a else "B"
-        if not n_a or n_a + n_b < FEWEST_KNOWN:
-            return None
-        with np.errstate(invalid="ignore"):
-            means = np.where(known > 0, total / known, np.nan)
+            yield "A" if n_a else "B"
+        if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
+            return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-        return Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, self._effect(name, means))
+        yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, self._effect(name, self.means(name)))
 
     def _effect(self, name: str, means: np.ndarray) -> Effect:
         if self.pairs is not None:
@@ -178,97 +171,52 @@ class ColumnsCompared:
         return between_steps(level[compared], groups[compared], side[compared], pooled)
 
     def shares(self, name: str) -> Iterator[Finding | str]:
-        """The values of a text column, or of one of several values; the side's name where one side alone knows it."""
-        if name in self.rows.texts:
-            codes, values = self.rows.texts[name]
-            rows = np.flatnonzero(codes >= 0)
-            yield from self._values(name, codes >= 0, rows, codes[rows], values, np.ones(len(codes)))
-            return
-        known, rows, codes, values = self.rows.tags(name)
-        drawn = self.rows.columns.has("traced", "selected_by")
-        texted = np.asarray(
-            [drawn and (name in TEXT_ALONE or (name == "flags" and needs_text(v))) for v in values], bool
-        )
-        random, weight = self.rows.at_random
-        for with_text in (False, True):
-            mine = np.flatnonzero(texted == with_text)
-            if len(mine):
-                use = known & random if with_text else known
-                here = np.isin(codes, mine) & use[rows]
-                weights = weight if with_text else np.ones(len(known))
-                yield from self._values(name, use, rows[here], codes[here], values, weights)
+        """The most frequent values of a text column, or of one of several values; the side that alone knows it."""
+        known, rows, codes, values = self.rows.values(name)
+        order = np.argsort(codes, kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(values) + 1))
+        frequent = np.bincount(codes[self.rows.side[rows] <= B], minlength=len(values))
+        of_all: dict[bool, tuple[np.ndarray, np.ndarray, list[int]]] = {}
+        for code in np.argsort(-frequent, kind="stable")[:MOST_VALUES]:
+            by_text = needs_texts(self.rows.columns, name, values[code])
+            if by_text not in of_all:
+                use, weight = self.rows.weighed(name, values[code])
+                weight = np.where(known & use, weight, 0.0)
+                counts = [int((weight[self.rows.side == side] > 0).sum()) for side in (A, B)]
+                of_all[by_text] = weight, self._by_group(weight), counts
+                if (counts[0] == 0) != (counts[1] == 0):
+                    yield "A" if counts[0] else "B"
+            weight, n, counts = of_all[by_text]
+            if frequent[code] and all(counts):
+                mine = rows[order[starts[code] : starts[code + 1]]]
+                yield from self._share(name, values[code], mine[weight[mine] > 0], weight, n, counts)
 
-    def _values(
-        self,
-        name: str,
-        known: np.ndarray,
-        rows: np.ndarray,
-        codes: np.ndarray,
-        values: list[str],
-        weight: np.ndarray,
-    ) -> Iterator[Finding | str]:
-        """The shares of the most frequent values.
+    def _share(
+        self, name: str, value: str, mine: np.ndarray, weight: np.ndarray, n: np.ndarray, known: list[int]
+    ) -> Iterator[Finding]:
+        """The share of one value, if either side has enough of it.
 
         Args:
             name: the column.
-            known: bool [N].
-            rows: int [K], rollouts with a value.
-            codes: int [K], which.
-            values: what the codes stand for.
-            weight: float [N].
+            value: the value.
+            mine: int [K], the rollouts that have it.
+            weight: float [N], what each rollout counts.
+            n: float [G], what those that know the column count together.
+            known: how many of A and of B know it.
         """
-        size = len(self.rows.group_side)
-        side = self.rows.side
-        known_a, known_b = int((known & (side == A)).sum()), int((known & (side == B)).sum())
-        if not known_a or not known_b:
-            if known_a or known_b:
-                yield "A" if known_a else "B"
+        hits = self._by_group(weight[mine], mine)
+        a, b = (float(hits[side].sum() / n[side].sum()) for side in (self.in_a, self.in_b))
+        if max(a, b) < LEAST_SHARE:
             return
-        n = np.bincount(self.rows.group[known], weight[known], size)
-        compared = side[rows] <= B
-        frequent = np.bincount(codes[compared], minlength=len(values))
-        order = np.argsort(codes, kind="stable")
-        starts = np.searchsorted(codes[order], np.arange(len(values) + 1))
-        for code in np.argsort(-frequent, kind="stable")[:MOST_VALUES]:
-            if not frequent[code]:
-                break
-            mine = rows[order[starts[code] : starts[code + 1]]]
-            hits = np.bincount(self.rows.group[mine], weight[mine], size)
-            of = side[mine]
-            counts = (int((of == A).sum()), int((of == B).sum()))
-            found = self._share(name, values[code], hits, n, (known_a, known_b), counts)
-            if found is not None:
-                yield found
-
-    def _share(
-        self,
-        name: str,
-        value: str,
-        hits: np.ndarray,
-        n: np.ndarray,
-        known: tuple[int, int],
-        counts: tuple[int, int],
-    ) -> Finding | None:
-        a, b = (sums_of(hits[side], n[side]) for side in (self.in_a, self.in_b))
-        if max(a.share, b.share) < LEAST_SHARE:
-            return None
-        effect = shares_of_sums(a, b)
-        new = counts[1] == 0 and counts[0] >= max(FEWEST_ROWS, NEW_SHARE * known[0]) and a.with_hits >= 2
-        there = np.where(n > 0, hits / np.where(n > 0, n, 1), 0.0)
+        counts = [int((self.rows.side[mine] == side).sum()) for side in (A, B)]
+        effect = shares(hits[self.in_a], n[self.in_a], hits[self.in_b], n[self.in_b])
+        several = int(np.count_nonzero(hits[self.in_a])) >= 2
+        new = counts[1] == 0 and counts[0] >= max(FEWEST_ROWS, NEW_SHARE * known[0]) and several
+        there = hits / np.where(n > 0, n, 1)
         inside = self._paired(there, n) if self.pairs is not None else None
         if inside is not None:
             effect = replace(effect, p=inside.p, paired=True)
         elif counts[1]:
             p = self._p_of_steps(f"{name} {value}", there, n)
             effect = replace(effect, p=max(effect.p, p if p is not None else 0.0))
-        return Finding(name, value, a.share, b.share, *known, *counts, effect, new)
-
-
-def group_means(compared: ColumnsCompared, names: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Column -> float [G], for the numbers that are named."""
-    found = {}
-    for name in names:
-        known, total = compared.group_sums(compared.rows.number(name))
-        with np.errstate(invalid="ignore"):
-            found[name] = np.where(known > 0, total / known, np.nan)
-    return found
+        yield Finding(name, value, a, b, known[0], known[1], counts[0], counts[1], effect, new)

@@ -256,87 +256,53 @@ def _first_change(values: np.ndarray) -> float:
     return 1 / (len(values) + 1) if whole else 0.0
 
 
-@dataclass(frozen=True)
-class ClusterSums:
-    """Sums over clusters that a share and its variance need.
+def shares(hits_a: np.ndarray, n_a: np.ndarray, hits_b: np.ndarray, n_b: np.ndarray) -> Effect:
+    """The difference of two shares over clusters, with its 95 % interval and p.
 
-    Attributes:
-        hits: sum of h_g, the weight of rows with the value.
-        rows: sum of n_g.
-        hits2: sum of h_g squared.
-        cross: sum of h_g n_g.
-        rows2: sum of n_g squared.
-        clusters: number of clusters.
-        with_hits: clusters with any such row.
-    """
-
-    hits: float
-    rows: float
-    hits2: float
-    cross: float
-    rows2: float
-    clusters: float
-    with_hits: float
-
-    @property
-    def share(self) -> float:
-        """The share."""
-        return self.hits / self.rows if self.rows else float("nan")
-
-    def variance(self, share: float) -> float:
-        """Linearized variance of the share around a share, over clusters."""
-        total = self.hits2 - 2 * share * self.cross + share**2 * self.rows2
-        correction = self.clusters / max(self.clusters - 1, 1)
-        return max(total, 0.0) * correction / max(self.rows**2, TINY)
-
-
-def sums_of(hits: np.ndarray, n: np.ndarray) -> ClusterSums:
-    """The sums of a share.
+    Two tests, and twice the smaller p: the difference over its linearized error under the pooled share, and Fisher's
+    exact test on clusters with the value and without, which alone tells where few have it or one side has none.
 
     Args:
-        hits: float [G], weight of the rows with the value, by group.
-        n: float [G], weight of all rows, by group; groups without any count as none.
-    """
-    return ClusterSums(
-        float(hits.sum()), float(n.sum()), float((hits**2).sum()), float((hits * n).sum()), float((n**2).sum()),
-        int((n > 0).sum()), int((hits > 0).sum()),
-    )  # fmt: skip
-
-
-def shares_of_sums(a: ClusterSums, b: ClusterSums) -> Effect:
-    """The difference of two shares from their sums over clusters, with its 95 % interval and p.
-
-    Two tests, and twice the smaller p: the difference over its error under the pooled share, and Fisher's exact
-    test on clusters with the value and without, which alone tells where few clusters have it or one side has none.
+        hits_a: float [G_a], weight of A's rows with the value, by cluster.
+        n_a: float [G_a], weight of all its rows; clusters without any count as none.
+        hits_b: float [G_b], of B.
+        n_b: float [G_b].
     """
     from scipy.stats import fisher_exact, norm
 
-    if not a.rows or not b.rows:
+    sides = ((hits_a, n_a), (hits_b, n_b))
+    hits, rows = ([float(each.sum()) for each in of] for of in zip(*sides, strict=True))
+    if not all(rows):
         return Effect(float("nan"), float("nan"), float("nan"), 1.0)
-    difference = a.share - b.share
-    half = CONFIDENCE_Z * np.sqrt(a.variance(a.share) + b.variance(b.share))
-    table = [[each.with_hits, each.clusters - each.with_hits] for each in (a, b)]
-    p = float(fisher_exact(np.round(table).astype(int)).pvalue)
-    if a.hits and b.hits:
-        pooled = (a.hits + b.hits) / (a.rows + b.rows)
-        null = np.sqrt(a.variance(pooled) + b.variance(pooled))
+    own = [h / n for h, n in zip(hits, rows, strict=True)]
+    difference = own[0] - own[1]
+    half = CONFIDENCE_Z * np.sqrt(
+        sum(_variance(*side, share) for side, share in zip(sides, own, strict=True))
+    )
+    table = [[int((h > 0).sum()), int(((n > 0) & (h <= 0)).sum())] for h, n in sides]
+    p = float(fisher_exact(table).pvalue)
+    if all(hits):
+        null = np.sqrt(sum(_variance(*side, sum(hits) / sum(rows)) for side in sides))
         p = 2 * min(p, float(2 * norm.sf(abs(difference) / null)) if null > 0 else float(difference == 0))
     return Effect(difference, max(difference - half, -1.0), min(difference + half, 1.0), min(p, 1.0))
 
 
-def discovered(p: Sequence[float], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Which of several hypotheses hold under false discovery control, and the p up to which each would.
+def _variance(hits: np.ndarray, n: np.ndarray, share: float) -> float:
+    """Linearized variance around a share, over clusters."""
+    clusters = int((n > 0).sum())
+    return float(((hits - share * n) ** 2).sum()) * clusters / max(clusters - 1, 1) / float(n.sum()) ** 2
+
+
+def discovered(p: Sequence[float], weights: Sequence[float]) -> np.ndarray:
+    """bool [M]: which of several hypotheses hold under false discovery control.
 
     Args:
         p: p of each.
-        weights: how much of the error each may take; 1 on average.
-
-    Returns:
-        bool [M] and float [M].
+        weights: how much of the error each may take, on any scale.
     """
-    given, w = np.maximum(np.asarray(p, float), TINY), np.asarray(weights, float)
-    w = w / w.mean() if len(w) else w
-    ordered = np.sort(given / w)
-    passed = np.flatnonzero(ordered <= DISCOVERY * np.arange(1, len(w) + 1) / max(len(w), 1))
-    cut = DISCOVERY * (int(passed[-1]) + 1 if len(passed) else 1) / max(len(w), 1) * w
-    return given <= cut, cut
+    from scipy.stats import false_discovery_control
+
+    w = np.asarray(weights, float)
+    if not len(w):
+        return np.empty(0, bool)
+    return np.asarray(false_discovery_control(np.minimum(np.asarray(p) / w * w.mean(), 1)) <= DISCOVERY)

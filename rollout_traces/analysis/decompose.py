@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, written
-from rollout_traces.analysis.rows import A, B, SideRows
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.two_sides import A, B, SideRows
 
 EXACT = 1e-4
 """Recovered weights have to give back each reward within this, relative to the rewards' size."""

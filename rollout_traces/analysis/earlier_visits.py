@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, quoted
-from rollout_traces.analysis.rows import A, SideRows
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.two_sides import A, SideRows
 
 FEWEST_VISITED, MOSTLY = 5, 0.5
 """Groups of A, and of the others, whose prompts came before, and their part of A: below, nothing is adjusted."""

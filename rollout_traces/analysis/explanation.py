@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.carried import Carried, who_carried
-from rollout_traces.analysis.columns_compared import ColumnsCompared, group_means
+from rollout_traces.analysis.columns_compared import ColumnsCompared
 from rollout_traces.analysis.compare import NEIGHBOURS, discovered
 from rollout_traces.analysis.contained import Contained
+from rollout_traces.analysis.contributions import Carried, who_carried
 from rollout_traces.analysis.decompose import Decomposition, decomposed
-from rollout_traces.analysis.detail import detail_of
 from rollout_traces.analysis.earlier_visits import read_earlier_visits
+from rollout_traces.analysis.evidence import detail_of, level_query
 from rollout_traces.analysis.finding import Finding
-from rollout_traces.analysis.level_query import level_query
 from rollout_traces.analysis.logged_compared import compare_logged
 from rollout_traces.analysis.nesting import nested, parents_of
-from rollout_traces.analysis.ngrams import Phrase
+from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
-from rollout_traces.analysis.rows import BEFORE, A, B, SideRows, read_rows
 from rollout_traces.analysis.selections import Selection, before, fixed_by
-from rollout_traces.analysis.written import compare_texts, winners_against_losers
+from rollout_traces.analysis.two_sides import BEFORE, A, B, SideRows, read_rows
+from rollout_traces.errors import StoreError
 from rollout_traces.model.text import lines, table, titled
 from rollout_traces.model.text import quoted as in_quotes
 
@@ -113,69 +112,63 @@ def explain(
     neighbours = b is None
     if b is None:
         if a.steps[0] is None:
-            from rollout_traces.errors import StoreError
-
             raise StoreError(
                 "explain: A has no first step, so nothing comes before it. Name a step, or give B."
             )
         b = before(relations, a, known)
     rows = read_rows(relations, known, [(A, a), (B, b), *_steps_before(relations, known, a, b, neighbours)])
-    empty = _counted(rows, a, b, ())
-    empty = replace(empty, remarks=tuple(_remarks(rows, empty.rows, empty.groups, (a, b))))
-    if min(empty.rows) < 2:
-        return empty
+    remarks = _remarks(rows, (a, b))
+    if min(rows.counts) < 2:
+        return Explanation(a.name, b.name, rows.counts, rows.group_counts, remarks=tuple(remarks))
     contained = Contained()
     earlier = None
     if neighbours and a.run is not None and a.split is not None:
-        earlier = contained(
-            "earlier visits of the prompts", read_earlier_visits, whole or relations, known, a, rows
-        )
+        what = "earlier visits of the prompts"
+        earlier = contained(what, read_earlier_visits, whole or relations, known, a, rows)
     compared = ColumnsCompared(rows, neighbours, earlier)
-    narrowed = (a.where, a.params) != (b.where, b.params)
-    fixed = fixed_by(a, known) | fixed_by(b, known) if narrowed else frozenset()
-    given = [*a.params, *b.params] if narrowed else []
-    tested, only_in = _tested(compared, fixed, given, contained)
-    young = compared.young_step()
-    if young is not None:
+    fixed = _fixed(known, a, b)
+    tested, only_in = _tested(compared, fixed, contained)
+    if (young := compared.young_step()) is not None:
         rows = rows.without(young[1], NEIGHBOURS)
-        b = _left_out(rows, a, b)
-        empty = _counted(rows, a, b, (_said(young, int(a.steps[0] or 0)), *empty.remarks))
-        compared = ColumnsCompared(rows, neighbours, earlier)
-        contained.problems.clear()
-        tested, only_in = _tested(compared, fixed, given, contained)
+        b = _left_out(rows, b)
+        remarks = [_said(young, int(a.steps[0] or 0)), *_remarks(rows, (a, b))]
+        compared, contained.problems[:] = ColumnsCompared(rows, neighbours, earlier), []
+        tested, only_in = _tested(compared, fixed, contained)
     tested = [replace(f, new=f.new and not _occurred(whole or relations, known, a, f)) for f in tested]
-    steps_before = _ends(rows.step[rows.side == BEFORE]) or b.steps
     if not a.where and not b.where:
-        ends = (int(steps_before[0] or 0), int((b.steps[0] or 0) - 1)) if neighbours else None
+        first = rows.step[np.isin(rows.side, (B, BEFORE))].min()
+        ends = (int(first), int((b.steps[0] or 0) - 1)) if neighbours else None
         tested += contained("logged numbers", lambda: list(compare_logged(relations, a, b, ends))) or []
     carried = contained("who carried it", lambda: list(who_carried(rows, a, neighbours=neighbours))) or []
-    sure, _ = discovered([*(f.effect.p for f in tested), *(c.p for c in carried)], _weights(tested, carried))
-    found = _ranked([f for f, ok in zip(tested, sure, strict=False) if ok and _large(f)], compared)
-    return replace(
-        empty,
-        findings=tuple(_with_detail(rows, a, b, f, at < MOST, contained) for at, f in enumerate(found)),
-        decompositions=tuple(contained("the reward's parts", decomposed, rows, a, b, weights) or ()),
+    sure = discovered([*(f.effect.p for f in tested), *(c.p for c in carried)], _weights(tested, carried))
+    found = [f for f, ok in zip(tested, sure, strict=False) if ok and _large(f)]
+    found.sort(key=lambda f: (not f.new, -abs(f.effect.effect), f.name))
+    means = {f.column: compared.means(f.column) for f in found if f.value is None and not f.logged}
+    parts = contained("the reward's parts", decomposed, rows, a, b, weights) or ()
+    return Explanation(
+        a=a.name,
+        b=b.name,
+        rows=rows.counts,
+        groups=rows.group_counts,
+        findings=tuple(
+            _with_evidence(rows, a, b, f, at < MOST, contained) for at, f in enumerate(nested(found, means))
+        ),
+        decompositions=tuple(part for part in parts if part.column not in fixed),
         carried=tuple(c for c, ok in zip(carried, sure[len(tested) :], strict=True) if ok),
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
         winners=tuple(contained("what winners wrote", winners_against_losers, relations, known, a) or ()),
         only_in=only_in,
+        remarks=tuple(remarks),
         problems=tuple(contained.problems),
         n_tested=len(tested),
     )
 
 
-def _counted(rows: SideRows, a: Selection, b: Selection, remarks: tuple[str, ...]) -> Explanation:
-    """Nothing but how many there are."""
-    n_a, n_b = (int((rows.side == side).sum()) for side in (A, B))
-    g_a, g_b = (int((rows.group_side == side).sum()) for side in (A, B))
-    return Explanation(a.name, b.name, (n_a, n_b), (g_a, g_b), remarks=remarks)
-
-
-def _left_out(rows: SideRows, a: Selection, b: Selection) -> Selection:
+def _left_out(rows: SideRows, b: Selection) -> Selection:
     """B as it is once steps were left out."""
-    first, last = _ends(rows.step[rows.side == B]) or (0, -1)
-    n = len(np.unique(rows.step[rows.side == B]))
-    return replace(b, steps=(first, last), label=f"the {n} steps before ({first} to {last})")
+    steps = np.unique(rows.step[rows.side == B])
+    first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, -1)
+    return replace(b, steps=(first, last), label=f"the {len(steps)} steps before ({first} to {last})")
 
 
 def _said(young: tuple[str, int], first: int) -> str:
@@ -183,6 +176,16 @@ def _said(young: tuple[str, int], first: int) -> str:
     name, step = young
     steps = f"Step {step} is" if step == first - 1 else f"Steps {step} to {first - 1} are"
     return f"{steps} left out of what it is compared with: {in_quotes(name)} changed at step {step}."
+
+
+def _fixed(columns: RolloutColumns, a: Selection, b: Selection) -> Mapping[str, Collection[Any]]:
+    """The columns by which two sides were chosen, and of those with several values the ones that were asked for."""
+    if (a.where, a.params) == (b.where, b.params):
+        return {}
+    given = (*a.params, *b.params)
+    return {
+        name: given if name in columns.tags else () for name in fixed_by(a, columns) | fixed_by(b, columns)
+    }
 
 
 def _steps_before(
@@ -199,63 +202,43 @@ def _steps_before(
     return [(BEFORE, replace(a, steps=(few[-1], few[0])))] if few else []
 
 
-def _ends(steps: np.ndarray) -> tuple[int, int] | None:
-    return (int(steps.min()), int(steps.max())) if len(steps) else None
-
-
-def _remarks(rows: SideRows, n: Sequence[int], units: Sequence[int], sides: Sequence[Selection]) -> list[str]:
-    remarks = [f"{side.name}: no rollouts." for side, count in zip(sides, n, strict=True) if count == 0]
+def _remarks(rows: SideRows, sides: Sequence[Selection]) -> list[str]:
+    n, groups = rows.counts, rows.group_counts
     if min(n) == 0:
-        return remarks
+        return [f"{side.name}: no rollouts." for side, count in zip(sides, n, strict=True) if count == 0]
     if min(n) < 2:
-        return [*remarks, "One rollout cannot be compared."]
-    if rows.left_out > 1:
-        remarks.append(f"So many rollouts that one step in {rows.left_out} was read, spread evenly.")
-    if list(units) == list(n) and not rows.columns.has("group"):
-        remarks.append("No groups were logged: every rollout counts as independent.")
-    if min(units) == 1:
-        remarks.append("One side has one group only: groups cannot be separated from chance there.")
-    if sum(len(np.unique(rows.step[rows.side == side])) for side in (A, B)) < FEWEST_STEPS:
-        remarks.append(
-            "Too few steps to know the spread between steps: differences are tested between groups only."
-        )
-    return remarks
+        return ["One rollout cannot be compared."]
+    n_steps = sum(len(np.unique(rows.step[rows.side == side])) for side in (A, B))
+    remarks = {
+        f"So many rollouts that one step in {rows.left_out} was read, spread evenly.": rows.left_out > 1,
+        "No groups were logged: every rollout counts as independent.": groups == n
+        and not rows.columns.has("group"),
+        "One side has one group only: groups cannot be separated from chance there.": min(groups) == 1,
+        "Too few steps to know the spread between steps: differences are tested between groups only.": n_steps
+        < FEWEST_STEPS,
+    }
+    return [remark for remark, holds in remarks.items() if holds]
 
 
 def _tested(
-    compared: ColumnsCompared, fixed: Collection[str], given: Collection[Any], contained: Contained
+    compared: ColumnsCompared, fixed: Mapping[str, Collection[Any]], contained: Contained
 ) -> tuple[list[Finding], dict[str, str]]:
-    """Every column that both sides know, compared; and the side of those that one side alone knows.
-
-    Args:
-        compared: both sides.
-        fixed: the columns by which the sides were chosen; of those with several values only what was asked for.
-        given: the values that were asked for.
-        contained: where problems go.
-    """
+    """Every column that both sides know, compared; and the side of those that one side alone knows."""
     columns = compared.rows.columns
     tested: list[Finding] = []
     only_in: dict[str, str] = {}
-    children = {name for name in columns.names if parents_of(name) & set(fixed)}
     for name in (*columns.numbers, *columns.texts, *columns.tags):
-        if name in children or (name in fixed and name not in columns.tags):
+        if parents_of(name) & set(fixed) or (name in fixed and not fixed[name]):
             continue
-        numeric = name in columns.numbers
-
-        for found in contained(f"column {in_quotes(name)}", _column, compared, name, numeric) or ():
+        compare = compared.number if name in columns.numbers else compared.shares
+        for found in (
+            contained(f"column {in_quotes(name)}", lambda of, name: list(of(name)), compare, name) or ()
+        ):
             if isinstance(found, str):
                 only_in.setdefault(name, found)
-            elif (
-                found is not None
-                and not parents_of(found.name) & set(fixed)
-                and not (name in fixed and found.value in given)
-            ):
+            elif not parents_of(found.name) & set(fixed) and found.value not in fixed.get(name, ()):
                 tested.append(found)
     return tested, only_in
-
-
-def _column(compared: ColumnsCompared, name: str, numeric: bool) -> list[Finding | str | None]:
-    return [compared.number(name)] if numeric else list(compared.shares(name))
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:
@@ -283,14 +266,7 @@ def _large(f: Finding) -> bool:
     return abs(f.effect.effect) >= (LEAST_DELTA if f.value is None else LEAST_SHARE)
 
 
-def _ranked(kept: list[Finding], compared: ColumnsCompared) -> list[Finding]:
-    """New values first, then by effect; what follows from another nested under it."""
-    kept.sort(key=lambda f: (not f.new, -abs(f.effect.effect), f.name))
-    numbers = {f.column: f for f in kept if f.value is None and not f.logged}
-    return nested(kept, group_means(compared, numbers))
-
-
-def _with_detail(
+def _with_evidence(
     rows: SideRows, a: Selection, b: Selection, f: Finding, detailed: bool, contained: Contained
 ) -> Finding:
     """A finding with its query, and for the first ones with parts, examples and picture."""
@@ -298,5 +274,5 @@ def _with_detail(
         return f
     if detailed:
         f = replace(f, detail=contained(f"parts of {in_quotes(f.name)}", detail_of, rows, f))
-    below = tuple(_with_detail(rows, a, b, each, False, contained) for each in f.consequences)
+    below = tuple(_with_evidence(rows, a, b, each, False, contained) for each in f.consequences)
     return replace(f, query=level_query(rows.columns, a, b, f), consequences=below)

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
 from rollout_traces.analysis.relations import current
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
-from rollout_traces.analysis.texts import KeptTexts, read_texts
 
 FEWEST = 3
 """Prompts that change, below which nothing is said."""

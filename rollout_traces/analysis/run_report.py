@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.carrier_rows import carriers_of
 from rollout_traces.analysis.compete import Told, entries
 from rollout_traces.analysis.contained import Contained
+from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of

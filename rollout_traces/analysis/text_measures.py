@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
-from rollout_traces.analysis.ngrams import FEWEST_GROUPS, Ngrams, ngrams_of, told_once, words_of
+from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
+from rollout_traces.analysis.phrases import FEWEST_GROUPS, Ngrams, ngrams_of, told_once, words_of
 from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.step_series import SeriesName
-from rollout_traces.analysis.texts import KeptTexts, read_texts
 
 MOST_PHRASES = 12
 """Phrases that are followed over the run."""

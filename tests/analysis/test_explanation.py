@@ -10,7 +10,7 @@ from benchmarks.step_power import asked, run_of, told
 from rollout_traces.analysis import Explanation, Selection, explain
 from rollout_traces.analysis.columns_compared import ColumnsCompared
 from rollout_traces.analysis.earlier_visits import EarlierVisits
-from rollout_traces.analysis.rows import A, B
+from rollout_traces.analysis.two_sides import A, B
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
@@ -89,6 +89,29 @@ class TestFindings:
         assert "Steps 30 to 33 are left out" in " ".join(found.remarks)
         assert found.b == "the 10 steps before (20 to 29)"
         assert any("vllm-1" in f.sentence for f in found.findings)
+
+    def test_the_reward_is_not_parted_by_what_the_filter_fixes(self):
+        rows = steps(12, reward=noisy, source=lambda s, g, i: "math" if g % 2 else "code", engine="vllm-0")
+        a = Selection("run", "rollout", where='"source" = ?', params=("math",))
+        b = Selection("run", "rollout", where='"source" <> ?', params=("math",))
+        assert [part.column for part in explain(table(rows), a, b).decompositions] == ["engine"]
+
+    def test_a_part_is_named_only_where_the_others_are_enough_to_show_that_they_did_not_move(self):
+        def run(seed: int, rise: dict[str, float], n_steps: int = 1) -> str:
+            first = 40 - n_steps
+            rng = np.random.default_rng(seed)
+            rows = steps(40, groups=12, engine=lambda s, g, i: f"vllm-{g % 3}")
+            for row in rows:
+                row["reward"] = rng.normal() + rise.get(row["engine"], 0.0) * (row["step"] >= first)
+            found = explain(table(rows), Selection("run", "rollout", (first, 39))).findings
+            return found[0].sentence if found else ""
+
+        everywhere = [run(seed, dict.fromkeys(("vllm-0", "vllm-1", "vllm-2"), 0.9)) for seed in range(12)]
+        assert sum(bool(each) for each in everywhere) >= 8
+        assert sum(" on engine" in each for each in everywhere) <= 1
+        one = [run(seed, {"vllm-1": 4.0}, 3) for seed in range(4)]
+        told = [each for each in one if each]
+        assert len(told) >= 2 and all(" on engine “vllm-1”" in each for each in told)
 
     def test_values_are_quoted_in_sentences(self):
         rows = steps(14, groups=12, source=lambda s, g, i: "run; do this" if s == 13 and g % 2 else "math")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.analysis import ngrams as module
-from rollout_traces.analysis.ngrams import FEWEST_TEXTS, LONGEST, enriched, ngrams_of, words_of
+from rollout_traces.analysis import phrases as module
+from rollout_traces.analysis.phrases import FEWEST_TEXTS, LONGEST, enriched, ngrams_of, words_of
 
 
 class TestEnriched:
@@ -19,20 +19,27 @@ class TestEnriched:
         in_a = np.arange(200) < 100
         for i in range(0, 60, 1):
             texts[i] += " I am quite sure"
-        found = enriched(texts, in_a, list(range(200)), [str(i) for i in range(200)])
+        found = enriched(texts, in_a, np.arange(200), [str(i) for i in range(200)])
         assert [p.phrase for p in found] == ["i am quite sure"]
         assert (found[0].n_a, found[0].n_b) == (60, 0)
 
     def test_by_hand(self):
         texts = ["yes"] * 30 + ["no"] * 10 + ["yes"] * 10 + ["no"] * 30
-        (found,) = enriched(texts, np.arange(80) < 40, list(range(80)))
+        (found,) = enriched(texts, np.arange(80) < 40, np.arange(80))
         prior = 10 * 40 / 80
         odds = np.log((30 + prior) / (10 + 10 - prior)) - np.log((10 + prior) / (30 + 10 - prior))
         assert found.log_odds == pytest.approx(odds)
 
     def test_a_phrase_in_fewer_than_three_groups_is_not_told(self):
         texts = ["so it is"] * 20 + [f"a b{i}" for i in range(20)]
-        assert enriched(texts, np.arange(40) < 20, [0] * 20 + list(range(20))) == []
+        assert enriched(texts, np.arange(40) < 20, np.r_[np.zeros(20, int), np.arange(20)]) == []
+
+    def test_what_a_few_prompts_bring_along_is_no_phrase_however_many_rollouts_they_have(self):
+        texts = [f"about trains {i}" if i < 96 else f"word{i % 7} word{i % 11}" for i in range(960)]
+        groups = np.arange(960) // 16
+        assert enriched(texts, np.arange(960) < 480, groups) == []
+        apart = enriched(texts, np.arange(960) < 480, np.arange(960))
+        assert [p.phrase for p in apart] == ["about trains"], "of independent rollouts it is"
 
 
 class TestNgrams:
@@ -57,6 +64,10 @@ class TestNgrams:
         found = ngrams_of(texts)
         names = {found.name(i) for i in range(len(found))}
         assert {"begins", "ends"} <= names and len(found.words) < 5_000
+
+    def test_a_word_that_is_cut_is_no_word(self):
+        found = words_of("Thursday is a longer day than Wednesday was", 32)
+        assert found == ["thursday", "is", "a", "wednesday", "was"]
 
     def test_no_texts_and_no_words(self):
         assert len(ngrams_of([])) == len(ngrams_of(["", "!"])) == 0

@@ -1,4 +1,4 @@
-"""Word n-grams of texts, each counted once a text, and those that one side has more often.
+"""What was written: word n-grams, each counted once a text, that A has more often than B, or winners than losers.
 
 Log-odds with an informative Dirichlet prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", equations 16
 and 22). The background of the prior is all texts that are given; its mass is `PRIOR_MASS` texts.
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
+from rollout_traces.analysis.kept_texts import read_texts
+from rollout_traces.analysis.relations import Relations, RolloutColumns
+from rollout_traces.analysis.selections import Selection
 
 PRIOR_MASS = 10.0
 """Texts that the prior weighs."""
@@ -29,6 +32,11 @@ LEAST_OF_EACH = 1_000
 ONE = 0.8
 """Two n-grams are told as one where this part of the texts of either hold both."""
 EXAMPLES = 5
+MOST = 8
+"""Phrases of an answer."""
+MOST_COMPARED = 1_500
+"""Rollouts of a side whose texts are read."""
+EVERY_KEPT = "true"
 WORDS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _MIXED = np.uint64(0x9E3779B97F4A7C15)
 """Knuth's multiplicative constant, by which the codes of words are mixed to those of n-grams."""
@@ -97,16 +105,33 @@ class Ngrams:
         """float [G]: how many of some texts hold each n-gram; bool or weights [n_texts]."""
         return np.bincount(self.ngram, chosen[self.text].astype(float), len(self))
 
-    def spread(self, groups: np.ndarray) -> np.ndarray:
-        """int [G]: in how many groups, int [n_texts], texts hold each n-gram."""
-        pairs = np.unique(self.ngram * (int(groups.max(initial=0)) + 1) + groups[self.text])
-        return np.bincount(pairs // (int(groups.max(initial=0)) + 1), minlength=len(self))
+    def shared_by_groups(self, in_a: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """float [G]: how much more the texts of groups vary in holding each n-gram than single texts do; 1 at least.
+
+        The variance of A's share less B's over groups, by that of independent texts (Kish's design effect).
+
+        Args:
+            in_a: bool [n_texts].
+            groups: int [n_texts].
+        """
+        n_a = np.count_nonzero(in_a)
+        weight = np.where(in_a, 1 / n_a, -1 / (self.n_texts - n_a))
+        of_group, n = np.unique(groups, return_inverse=True)[1], len(np.unique(groups))
+        all_of_group = np.bincount(of_group, weight, n)
+        pairs, which = np.unique(self.ngram * n + of_group[self.text], return_inverse=True)
+        held, ngram = np.bincount(which, weight[self.text]), pairs // n
+        share = self.counts(np.ones(self.n_texts)) / self.n_texts
+        squares = share**2 * (all_of_group @ all_of_group)
+        squares += np.bincount(ngram, held * (held - 2 * share[ngram] * all_of_group[pairs % n]), len(self))
+        alone = share * (1 - share) * (1 / n_a + 1 / (self.n_texts - n_a))
+        return np.where(alone > 0, np.maximum(squares / np.where(alone > 0, alone, 1), 1.0), 1.0)
 
 
 def words_of(text: str, most: int = MOST_CHARACTERS) -> list[str]:
     """The words of a text in lower case; of a long one those of both ends."""
     if len(text) > most:
-        text = f"{text[: most // 2]} {text[-(most // 2) :]}"
+        # a word that is cut is no word
+        text = f"{text[: most // 2].rsplit(None, 1)[0]} {text[-(most // 2) :].split(None, 1)[-1]}"
     return [word.lower() for word in WORDS.findall(text)]
 
 
@@ -151,44 +176,70 @@ def ngrams_of(texts: Sequence[str]) -> Ngrams:
     )
 
 
+def compare_texts(relations: Relations, columns: RolloutColumns, a: Selection, b: Selection) -> list[Phrase]:
+    """Phrases that A's rollouts kept at random hold more often than B's."""
+    in_a, in_b = (read_texts(relations, columns, side, most=MOST_COMPARED) for side in (a, b))
+    if in_a is None or in_b is None:
+        return []
+    return enriched(
+        in_a.written + in_b.written,
+        np.repeat([True, False], [len(in_a), len(in_b)]),
+        np.concatenate([in_a.group, len(in_a) + in_b.group]),
+        in_a.id + in_b.id,
+    )
+
+
+def winners_against_losers(relations: Relations, columns: RolloutColumns, a: Selection) -> list[Phrase]:
+    """Phrases of the best rollouts of A's groups against the worst of the same groups.
+
+    Conditional on the selection: best and worst ones are kept on purpose, so this says what winners of
+    those groups wrote, not how often.
+    """
+    if not columns.has("reward"):
+        return []
+    found = read_texts(relations, columns, a, condition=EVERY_KEPT, most=MOST_COMPARED)
+    if found is None or not np.isfinite(found.reward).any():
+        return []
+    found = found.some(np.isfinite(found.reward))
+    size = int(found.group.max()) + 1
+    high, low = np.full(size, -np.inf), np.full(size, np.inf)
+    np.maximum.at(high, found.group, found.reward)
+    np.minimum.at(low, found.group, found.reward)
+    won, lost = (found.reward == each[found.group] for each in (high, low))
+    ends = found.some(won != lost)
+    return enriched(ends.written, ends.reward == high[ends.group], ends.group, ends.id)
+
+
 def enriched(
-    texts: Sequence[str], in_a: np.ndarray, groups: Sequence[object], ids: Sequence[str] = (), most: int = 20
+    texts: Sequence[str], in_a: np.ndarray, groups: np.ndarray, ids: Sequence[str] = (), most: int = MOST
 ) -> list[Phrase]:
     """n-grams that A has more often than B, surest first, contained ones left out.
 
     Args:
         texts: of A and B together, one a rollout.
         in_a: bool [N]; which are A's.
-        groups: [N]; what is independent: the groups of the rollouts.
+        groups: int [N]; what is independent: the groups of the rollouts.
         ids: [N]; ids for the examples.
         most: how many at most.
     """
     from scipy.stats import false_discovery_control, norm
 
     n_a, n_b = int(in_a.sum()), int((~in_a).sum())
-    if min(n_a, n_b) < FEWEST_TEXTS:
-        return []
     found = ngrams_of(texts)
-    if not len(found):
+    if min(n_a, n_b) < FEWEST_TEXTS or not len(found):
         return []
     y_a, y_b = found.counts(in_a), found.counts(~in_a)
     log_odds, z = fighting_words(y_a, n_a, y_b, n_b)
+    z /= np.sqrt(found.shared_by_groups(in_a, groups))
     p = 2 * norm.sf(np.abs(z))
-    index: dict[object, int] = {}
-    of_group = np.asarray([index.setdefault(group, len(index)) for group in groups])
     sure = (false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY) & (z > 0)
-    held = [i for i in np.argsort(-z, kind="stable") if sure[i]]
     phrases: list[Phrase] = []
-    for i in told_once(found, held, y_a, most):
-        mine = found.texts(i)
-        mine = mine[in_a[mine]]
-        if len(np.unique(of_group[mine])) >= FEWEST_GROUPS:
-            phrases.append(
-                Phrase(
-                    found.name(i), int(y_a[i]), int(y_b[i]), y_a[i] / n_a, y_b[i] / n_b, float(log_odds[i]), float(z[i]),
-                    float(p[i]), tuple(ids[at] for at in mine[:EXAMPLES]) if len(ids) else (),
-                )
-            )  # fmt: skip
+    for i in told_once(found, [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]], y_a, most):
+        mine = found.texts(i)[in_a[found.texts(i)]]
+        if len(np.unique(groups[mine])) >= FEWEST_GROUPS:
+            examples = tuple(ids[at] for at in mine[:EXAMPLES]) if len(ids) else ()
+            n, figures = (int(y_a[i]), int(y_b[i])), (float(log_odds[i]), float(z[i]), float(p[i]))
+            phrases.append(Phrase(found.name(i), *n, n[0] / n_a, n[1] / n_b, *figures, examples))
     return phrases
 
 

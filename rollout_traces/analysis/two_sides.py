@@ -11,6 +11,7 @@ import numpy as np
 
 from rollout_traces.analysis.relations import Relations, RolloutColumns, quoted, unit_over_steps
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.flags import needs_text
 
 A, B, BEFORE, LEFT_OUT = 0, 1, 2, 3
 """Sides: the two that are compared, the steps before both, which tell how far steps differ anyway, and none."""
@@ -18,6 +19,8 @@ MOST_ROWS = 2_000_000
 """Rollouts of A and B that are read; of more, those of evenly spread steps, and the answer says so."""
 NO_STEP = -1
 """Step of a rollout that has none."""
+TEXT_ALONE = ("tool_names", "error_signatures")
+"""Columns that only rollouts with text know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +59,19 @@ class SideRows:
     def number(self, name: str) -> np.ndarray:
         """float [N], NaN where unknown, NaN or infinite."""
         if name not in self._numbers:
-            values = self.table.column(name).to_numpy(zero_copy_only=False).astype(float)
+            values = self._column(name)
             self._numbers[name] = np.where(np.isfinite(values), values, np.nan)
         return self._numbers[name]
 
-    def tags(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-        """A column of several values: bool [N] known; rows int [K] and codes int [K] of each value there; the values."""
-        import pyarrow as pa
+    def values(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+        """A text, or a column of several values: bool [N] known; rows int [K] and codes int [K] of each value; the values."""
         import pyarrow.compute as pc
 
-        column = self.table.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        if name in self.texts:
+            codes, values = self.texts[name]
+            rows = np.flatnonzero(codes >= 0)
+            return codes >= 0, rows, codes[rows], values
+        column = _whole(self.table.column(name))
         known = column.is_valid().to_numpy(zero_copy_only=False)
         rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
         codes, values = coded(pc.list_flatten(column))
@@ -75,21 +79,40 @@ class SideRows:
         pairs = np.unique(rows[there] * max(len(values), 1) + codes[there])
         return known, pairs // max(len(values), 1), pairs % max(len(values), 1), values
 
+    def weighed(self, name: str, value: str) -> tuple[np.ndarray, np.ndarray]:
+        """bool [N] which rollouts can tell whether they have a value, and float [N] what each of them counts."""
+        if needs_texts(self.columns, name, value):
+            return self.at_random
+        return np.ones(len(self.side), bool), np.ones(len(self.side))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rollouts of A and of B."""
+        return int((self.side == A).sum()), int((self.side == B).sum())
+
+    @property
+    def group_counts(self) -> tuple[int, int]:
+        """Groups of A and of B."""
+        return int((self.group_side == A).sum()), int((self.group_side == B).sum())
+
     @cached_property
     def at_random(self) -> tuple[np.ndarray, np.ndarray]:
         """bool [N] traced at random, and float [N] what each of them weighs: 1 / its probability."""
-        everyone = np.ones(len(self.side))
-        if not self.columns.has("traced", "selected_by"):
-            return everyone.astype(bool), everyone
-        traced = np.nan_to_num(
-            self.table.column("traced").to_numpy(zero_copy_only=False).astype(float)
-        ).astype(bool)
         by = np.asarray(self.table.column("selected_by").to_pylist(), object)
-        weight = everyone
+        weight = np.ones(len(self.side))
         if self.columns.has("selected_probability"):
-            chance = self.table.column("selected_probability").to_numpy(zero_copy_only=False).astype(float)
-            weight = np.where(chance > 0, 1 / np.where(chance > 0, chance, 1), 1.0)
-        return traced & (by == "random"), weight
+            chance = self._column("selected_probability")
+            weight = 1 / np.where(chance > 0, chance, 1.0)
+        return self.traced & (by == "random"), weight
+
+    @cached_property
+    def traced(self) -> np.ndarray:
+        """bool [N]: of which the text was kept."""
+        known = self.columns.has("traced")
+        return np.nan_to_num(self._column("traced")).astype(bool) if known else np.zeros(len(self.side), bool)
+
+    def _column(self, name: str) -> np.ndarray:
+        return np.asarray(self.table.column(name).to_numpy(zero_copy_only=False).astype(float))
 
     def without(self, first: int, n_steps: int) -> SideRows:
         """The same where B is some steps before a step, and what lies between it and A is left out.
@@ -129,27 +152,25 @@ def read_rows(
     """
     import pyarrow as pa
 
-    one_run = len({(s.run, s.split) for _, s in sides}) == 1 and None not in (
-        sides[0][1].run,
-        sides[0][1].split,
-    )
-    names = [*columns.numbers, *columns.texts, *columns.tags]
-    names += [n for n in ("id", "traced", "selected_by", "selected_probability") if columns.has(n)]
+    runs = {(s.run, s.split) for _, s in sides}
+    one_run = len(runs) == 1 and None not in next(iter(runs))
+    further = (n for n in ("id", "traced", "selected_by", "selected_probability") if columns.has(n))
+    names = dict.fromkeys((*columns.numbers, *columns.texts, *columns.tags, *further))
+    key, unit_of = columns.expression("prompt_key"), unit_over_steps(columns, one_run=one_run)
     what = [
         f'coalesce(step, {NO_STEP}) as "_step"',
-        f'{unit_over_steps(columns, one_run=one_run)} as "_unit"',
+        f'{unit_of} as "_unit"',
+        f'{key} as "_prompt"',
+        *map(quoted, names),
     ]
-    what += [f'{columns.expression("prompt_key")} as "_prompt"', *map(quoted, dict.fromkeys(names))]
     every = _every(relations, columns, [each for side, each in sides if side != BEFORE])
-    parts, side_of = [], []
-    for side, selection in sides:
+    parts = []
+    for _, selection in sides:
         condition, params = selection.condition(columns)
         some = f" and hash(step) % {every} = 0" if every > 1 else ""
-        part = relations.sql(f"select {', '.join(what)} from rollouts where {condition}{some}", params)
-        parts.append(part)
-        side_of.append(np.full(part.num_rows, side))
+        parts.append(relations.sql(f"select {', '.join(what)} from rollouts where {condition}{some}", params))
     table = pa.concat_tables(parts)
-    sides_N = np.concatenate(side_of)
+    sides_N = np.repeat([side for side, _ in sides], [part.num_rows for part in parts])
     prompt, prompts = coded(table.column("_prompt"))
     step = table.column("_step").to_numpy().astype(np.int64)
     units, unit = np.unique(table.column("_unit").to_numpy(), return_inverse=True)
@@ -163,25 +184,32 @@ def read_rows(
 
 def _every(relations: Relations, columns: RolloutColumns, selections: Sequence[Selection]) -> int:
     """1 where all rollouts are read, else: of every so many steps one."""
-    total = 0
+    counts = []
     for each in selections:
         condition, params = each.condition(columns)
-        total += relations.sql(f"select count(*) as n from rollouts where {condition}", params)["n"][
-            0
-        ].as_py()
-    return 1 + total // MOST_ROWS
+        counts += relations.sql(f"select count(*) as n from rollouts where {condition}", params)[
+            "n"
+        ].to_pylist()
+    return int(1 + sum(counts) // MOST_ROWS)
+
+
+def needs_texts(columns: RolloutColumns, name: str, value: str) -> bool:
+    """Whether rollouts whose text was kept alone can have a value, so that those kept at random speak for all."""
+    texted = name in TEXT_ALONE or (name == "flags" and needs_text(value))
+    return texted and columns.has("traced", "selected_by")
 
 
 def coded(column: Any) -> tuple[np.ndarray, list[str]]:
     """A text column as numbers, -1 for unknown, and what they stand for."""
+    found = _whole(column).dictionary_encode()
+    indices = found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return indices, [str(v) for v in found.dictionary.to_pylist()]
+
+
+def _whole(column: Any) -> Any:
+    """A column in one piece, and not as a dictionary."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    found = column.dictionary_encode()
-    indices = found.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return indices, [str(v) for v in found.dictionary.to_pylist()]
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

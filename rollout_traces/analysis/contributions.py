@@ -1,4 +1,4 @@
-"""Who carried a change: whether a few rollouts make most of what departs from B's mean."""
+"""Who carried a change: whether a few rollouts make most of what departs from B's mean, or of a spike of a series."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compare import odd_p
+from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.diagnosis import Carrier
 from rollout_traces.analysis.in_words import column_text
 from rollout_traces.analysis.relations import RolloutColumns, known_number, sql_text, written
-from rollout_traces.analysis.rows import LEFT_OUT, A, B, SideRows
+from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, SideRows
 
 FEW, FEW_SHARE = 3, 0.01
 """So many rollouts of a step count as few, or this share of them, ..."""
@@ -68,64 +71,72 @@ def who_carried(rows: SideRows, a: Selection, *, neighbours: bool) -> Iterator[C
         neighbours: whether B is the steps before A.
     """
     for name in rows.columns.numbers:
-        found = _carried(rows, a, name, neighbours)
-        if found is not None:
+        if (found := _carried(rows, a, name, neighbours)) is not None:
             yield found
 
 
 def _carried(rows: SideRows, a: Selection, name: str, neighbours: bool) -> Carried | None:
     values = rows.number(name)
     known = np.isfinite(values)
-    of_b = known & (rows.side == B)
-    mine = np.flatnonzero(known & (rows.side == A))
+    mine, of_b = (np.flatnonzero(known & (rows.side == side)) for side in (A, B))
     two_values = name != UPDATE and len(np.unique(values[mine])) < FEW
-    if two_values or not FEWEST <= len(mine) <= MOST or not of_b.any():
+    if two_values or not FEWEST <= len(mine) <= MOST or not len(of_b):
         return None
     level = 0.0 if name == UPDATE else float(values[of_b].mean())
     parts = np.abs(values - level)
     few = max(FEW, int(FEW_SHARE * len(mine)))
-    share = _largest(parts[mine], few)
-    if share < MOST_OF_IT:
+    if _largest(parts[mine], few) < MOST_OF_IT:
         return None
     p = None
     if neighbours and len(np.unique(rows.step[mine])) == 1:
         compared = known & (rows.side != LEFT_OUT)
-        shares = [
-            _largest(parts[compared & (rows.step == step)], few) for step in np.unique(rows.step[compared])
-        ]
+        steps = np.unique(rows.step[compared])
+        shares = [_largest(parts[compared & (rows.step == step)], few) for step in steps]
         p = odd_p(np.log(np.maximum(shares, np.finfo(float).tiny)))
-    of_few = _largest(parts[of_b], max(1, round(few * of_b.sum() / len(mine))))
-    if p is None and share < TIMES * of_few:
+    of_few = _largest(parts[of_b], max(1, round(few * len(of_b) / len(mine))))
+    if p is None and _largest(parts[mine], few) < TIMES * of_few:
         return None
     largest = mine[np.argsort(-parts[mine], kind="stable")[:few]]
     those = largest[parts[largest] >= BESIDE * parts[largest[0]]]
     share = float(parts[those].sum() / parts[mine].sum())
-    if share < MOST_OF_IT:
-        return None
     ids = rows.ids(those)
-    return Carried(
-        name, len(those), len(mine), share, ids, p or 0.0, _query(rows.columns, a, name, level, ids)
-    )
+    query = _query(rows.columns, a, name, level, ids)
+    return Carried(name, len(those), len(mine), share, ids, p or 0.0, query) if share >= MOST_OF_IT else None
 
 
 def _largest(parts: np.ndarray, few: int) -> float:
     """The share of the few largest of all."""
     total = float(parts.sum())
-    few = min(few, len(parts))
-    return (
-        float(np.partition(parts, len(parts) - few)[len(parts) - few :].sum()) / total if total > 0 else 0.0
-    )
+    return float(np.sort(parts)[-few:].sum()) / total if total > 0 else 0.0
 
 
 def _query(columns: RolloutColumns, a: Selection, name: str, level: float, ids: tuple[str, ...]) -> str:
-    if not ids or not columns.has("id"):
+    if not ids:
         return ""
     condition, params = a.condition(columns)
-    value = known_number(name)
-    listed = ", ".join(map(sql_text, ids))
-    few = f"filter (cast(id as varchar) in ({listed}))"
-    return written(
-        f"select count({value}) {few} as rollouts, count({value}) as of, "
-        f"sum(abs({value} - {level!r})) {few} / sum(abs({value} - {level!r})) as share from rollouts where {condition}",
-        params,
+    value, few = known_number(name), f"filter (cast(id as varchar) in ({', '.join(map(sql_text, ids))}))"
+    size = f"sum(abs({value} - {level!r}))"
+    what = f"count({value}) {few} as rollouts, count({value}) as of, {size} {few} / {size} as share"
+    return written(f"select {what} from rollouts where {condition}", params)
+
+
+def carriers_of(scope: RunScope, found: Moved) -> list[Carrier]:
+    """The rows that carry a spike, those that make most of it first.
+
+    Args:
+        scope: the run.
+        found: the spike.
+    """
+    column = found.panel.names[0].column
+    key = next((name for name in ("uid", "id") if scope.columns.has(name)), None)
+    if key is None or not scope.columns.has(column):
+        return []
+    step = int(found.panel.steps[found.template.start])
+    x = known_number(column)
+    query = (
+        f"select {key} as uid, x, abs(x - middle) as size, sum(abs(x - middle)) filter (step = {step}) over () as total "
+        f"from (select {key}, step, {x} as x, median({x}) over () as middle from rollouts where {scope.scope}) "
+        f"where step = {step} and x is not null order by size desc limit {found.n_carriers}"
     )
+    rows = scope.relations.sql(query, scope.params).to_pylist()
+    return [Carrier(str(row["uid"]), step, float(row["size"] / row["total"])) for row in rows]

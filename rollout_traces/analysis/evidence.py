@@ -1,0 +1,205 @@
+"""What stands behind one finding: its part, typical rollouts, both distributions, and the SELECT of its levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
+from rollout_traces.analysis.in_words import literal, value_filter
+from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, sql_text, written
+from rollout_traces.analysis.scope import SEGMENTS
+from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.two_sides import A, B, SideRows, needs_texts
+
+BINS = 20
+"""Bars of a picture."""
+EXAMPLES = 3
+FEWEST = 3
+"""Rollouts that a part of a side needs."""
+HALF = 0.5
+"""Parts move together from this share of the largest movement on; of the movement inside, less remains outside ..."""
+UPPER_Z = 1.281552
+"""... by the upper 90 % bound of what remains."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One number, or the presence of one value, in rollouts of both sides.
+
+    Attributes:
+        x: float [N], NaN where unknown.
+        weight: float [N], what each counts.
+        side: int [N].
+        group: int [N].
+    """
+
+    x: np.ndarray
+    weight: np.ndarray
+    side: np.ndarray
+    group: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Measured:
+        """Some rollouts that know it; bool [N]."""
+        there = rows & np.isfinite(self.x)
+        return Measured(self.x[there], self.weight[there], self.side[there], self.group[there])
+
+    @property
+    def mean(self) -> float:
+        """Over rollouts that know it, NaN for none."""
+        return float(np.average(self.x, weights=self.weight)) if len(self.x) else float("nan")
+
+    @property
+    def jump(self) -> tuple[float, float]:
+        """A's mean minus B's, and its error over groups; infinite with one group."""
+        difference, variance = 0.0, 0.0
+        for side, sign in ((A, 1), (B, -1)):
+            mine = self.of(self.side == side)
+            difference += sign * mine.mean
+            residual = np.bincount(mine.group, mine.weight * (mine.x - mine.mean))
+            groups = len(np.unique(mine.group))
+            variance += (
+                (residual @ residual) / mine.weight.sum() ** 2 * groups / (groups - 1)
+                if groups > 1
+                else np.inf
+            )
+        return difference, float(np.sqrt(variance))
+
+
+def measured(rows: SideRows, column: str, value: str | None) -> Measured:
+    """What a finding speaks of, in every rollout."""
+    if value is None:
+        return Measured(rows.number(column), np.ones(len(rows.side)), rows.side, rows.group)
+    known, at, codes, values = rows.values(column)
+    use, weight = rows.weighed(column, value)
+    x = np.where(known & use, 0.0, np.nan)
+    mine = at[codes == values.index(value)]
+    x[mine[use[mine]]] = 1.0
+    return Measured(x, weight, rows.side, rows.group)
+
+
+def detail_of(rows: SideRows, finding: Finding) -> Detail:
+    """The part, examples and distributions of one finding.
+
+    Args:
+        rows: both sides.
+        finding: what differs.
+    """
+    of = measured(rows, finding.column, finding.value)
+    part, inside = _part(rows, of)
+    within = [of.of(inside & (rows.side == side)) for side in (A, B)]
+    outside = of.of(~inside & (rows.side == A) & ((rows.texts[part.column][0] if part else rows.side) >= 0))
+    medians: list[float | None] = [None, None]
+    picture = None
+    if finding.value is None:
+        sides = [of.of(rows.side == side).x for side in (A, B)]
+        medians = [float(np.median(x)) for x in sides]
+        picture = _picture(*sides)
+    return Detail(
+        part=part,
+        a=within[0].mean,
+        b=within[1].mean,
+        elsewhere=outside.mean if len(outside.x) else None,
+        elsewhere_rows=len(outside.x) if finding.value is None else int((outside.x == 1).sum()),
+        elsewhere_n=len(outside.x),
+        median_a=medians[0],
+        median_b=medians[1],
+        examples=_examples(rows, of, medians[0]),
+        picture=picture,
+        where=_where(finding, part),
+    )
+
+
+def _part(rows: SideRows, of: Measured) -> tuple[PartOfRows | None, np.ndarray]:
+    """The values of one segment column that hold the difference, None for all, and which rollouts have them; bool [N]."""
+    best: tuple[float, PartOfRows | None, np.ndarray] = (HALF, None, np.ones(len(rows.side), bool))
+    for segment in (each for each in SEGMENTS if each in rows.texts):
+        codes, values = rows.texts[segment]
+        jumps = {}
+        for code in np.unique(codes[codes >= 0]).tolist():
+            mine = of.of(codes == code)
+            if min(np.count_nonzero(mine.side == side) for side in (A, B)) >= FEWEST:
+                jumps[code] = mine.jump[0]
+        largest = max(jumps.values(), key=abs, default=0.0)
+        chosen = [code for code, jump in jumps.items() if largest and jump / largest >= HALF]
+        if len(chosen) == len(jumps) or len(chosen) > max(len(jumps) // 2, 1):
+            continue
+        inside = np.isin(codes, chosen)
+        jump, (rest, error) = of.of(inside).jump[0], of.of(np.isin(codes, [*jumps]) & ~inside).jump
+        remains = (abs(rest) + UPPER_Z * error) / abs(jump) if jump else np.inf
+        if remains < best[0]:
+            best = remains, PartOfRows(segment, tuple(sorted(values[code] for code in chosen))), inside
+    return best[1], best[2]
+
+
+def _picture(a: np.ndarray, b: np.ndarray) -> Picture | None:
+    low, high = min(a.min(), b.min()), max(a.max(), b.max())
+    if low == high:
+        return None
+    edges = np.linspace(low, high, BINS + 1)
+    bars = [np.histogram(each, edges)[0] / len(each) for each in (a, b)]
+    return Picture(tuple(edges.tolist()), tuple(bars[0].tolist()), tuple(bars[1].tolist()))
+
+
+def _examples(rows: SideRows, of: Measured, median: float | None) -> tuple[str, ...]:
+    """Three typical rollouts of A: with the value, or nearest to the median; traced ones first."""
+    held = of.x == 1 if median is None else np.isfinite(of.x)
+    there = np.flatnonzero(held & (rows.side == A))
+    distance = np.abs(of.x[there] - (median or 0.0))
+    return rows.ids(there[np.lexsort((distance, ~rows.traced[there]))][:EXAMPLES])
+
+
+def _where(finding: Finding, part: PartOfRows | None) -> str:
+    """A filter for the rollouts of a finding."""
+    parts = [] if finding.value is None else [value_filter(finding.column, finding.value)]
+    if part is not None:
+        each = " or ".join(f"{part.column} = {literal(v)}" for v in part.values)
+        parts.append(each if len(part.values) == 1 else f"({each})")
+    return " and ".join(parts)
+
+
+def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Finding) -> str:
+    """A SELECT of level and rollouts of both sides, side 0 for A and 1 for B; then of each inside the part and elsewhere.
+
+    Args:
+        columns: what `rollouts` has.
+        a: one side.
+        b: the other.
+        finding: what differs.
+    """
+    name, value = quoted(finding.column), finding.value
+    x, weight, condition = known_number(finding.column), "1", "true"
+    if value is not None:
+        holds = (
+            f"list_contains({name}, {sql_text(value)})"
+            if finding.column in columns.tags
+            else f"{name} = {sql_text(value)}"
+        )
+        x, condition = f"cast({holds} as int)", f"{name} is not null"
+        if needs_texts(columns, finding.column, value):
+            chance = columns.expression("selected_probability")
+            weight, condition = (
+                f"coalesce(1 / nullif({chance}, 0), 1)",
+                f"{condition} and traced and selected_by = 'random'",
+            )
+    part = finding.detail.part if finding.detail is not None else None
+    place = "null"
+    if part is not None:
+        column, values = quoted(part.column), ", ".join(map(sql_text, part.values))
+        place = (
+            f"case when {column} in ({values}) then 'inside' when {column} is not null then 'elsewhere' end"
+        )
+    rows, given = [], []
+    for side, selection in ((A, a), (B, b)):
+        scope, params = selection.condition(columns)
+        rows.append(
+            f"select {side} as side, {x} as x, {weight} as w, {place} as part from rollouts where {scope} and {condition}"
+        )
+        given += params
+    return written(
+        "select side, part, sum(x*w) / sum(w) filter (x is not null) as level, sum(x) as total, count(x) as rollouts "
+        f"from ({' union all '.join(rows)}) group by grouping sets ((side), (side, part)) "
+        "having grouping(part) = 1 or part is not null order by part desc nulls first, side",
+        given,
+    )
