@@ -11,7 +11,7 @@ from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.decompose import ComponentShare, MixShare
 from rollout_traces.analysis.finding import Detail
-from rollout_traces.analysis.ngrams import Phrase
+from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.diagnosed import run_diagnosed
 from rollout_traces.inspector.pages.figures import Number
