@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,9 +45,15 @@ def last(
         typer.echo(harmless(sentence))
 
 
-def _tokenizer(folder: Any) -> Any:
-    if not (folder / "tokenizer.json").exists():
+def _tokenizer(folder: Path) -> Any:
+    """What a run's ids are decoded with; None where there is nothing that can be read."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
         return None
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the library raises a bare Exception; what waits is listed without texts
+        typer.echo(harmless(f"{path}: cannot be read ({error}); texts are left out."), err=True)
+        return None

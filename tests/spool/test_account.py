@@ -94,6 +94,15 @@ class TestOtherLosses:
             assert f"version {version}, expected 1" in said and "1 records wait there" in said
         logger._pipeline._spool.close()
 
+    def test_a_damaged_tokenizer_leaves_texts_out_of_what_waits(self, trackio_dir):
+        logger = hurt_run(lambda folder, name: None, sizes=(), others=1)
+        path = logger._pipeline.folder.tokenizer / "tokenizer.json"
+        path.write_bytes(path.read_bytes()[:1000])
+        said = CliRunner().invoke(build_app(["last", "recover"]), ["last"])
+        assert said.exit_code == 0 and "tokenizer.json: cannot be read" in said.output
+        assert "p" in said.output and "run" in said.output and "rollout" in said.output
+        logger._pipeline._spool.close()
+
     def test_a_whole_run_says_nothing_of_damage(self):
         assert not Account(stored=8, waiting=4, n_waiting=1).is_hurt
         assert str(Account(stored=8, waiting=4, n_waiting=1)) == "8 of 12 rollouts stored; 4 wait in 1 record"
