@@ -130,7 +130,7 @@ def _results_alone(row: Row, markers: Markers, openers: Sequence[FoundMarker]) -
 
 def _ends_turn(row: Row, markers: Markers, before: FoundMarker, at: int) -> bool:
     """Whether the assistant's end marker stands directly in front of a position."""
-    at = _skip_back(row.data, at, before.stop)
+    at = skip_back(row.data, at, before.stop)
     return any(pattern.ends_at(row, at, before.stop) >= 0 for pattern in markers.closers["assistant"])
 
 
@@ -148,7 +148,7 @@ def _free_openers(row: Row, markers: Markers) -> list[FoundMarker]:
 
 def _follows_marker(row: Row, markers: Markers, at: int) -> bool:
     """Whether only whitespace stands between a position and the row's start, or a marker before it."""
-    at = _skip_back(row.data, at, 0)
+    at = skip_back(row.data, at, 0)
     if at == 0 or row.data[:at] in markers.preludes:
         return True
     if any(pattern.ends_at(row, at, 0) >= 0 for patterns in markers.closers.values() for pattern in patterns):
@@ -258,7 +258,7 @@ def _split_nested(row: Row, markers: Markers, one: Segment) -> list[Segment]:
 
 
 def _after_closer(row: Row, markers: Markers, one: Segment, at: int) -> bool:
-    at = _skip_back(row.data, at, one.body_start)
+    at = skip_back(row.data, at, one.body_start)
     if not markers.has_tool_closers:
         return True
     return any(pattern.ends_at(row, at, one.body_start) >= 0 for pattern in markers.closers["tool"])
@@ -287,7 +287,7 @@ def trim(row: Row, markers: Markers, one: Segment) -> None:
     cores = markers.closer_cores[one.role]
     stop = one.body_stop
     while True:
-        at = _skip_back(row.data, stop, one.body_start)
+        at = skip_back(row.data, stop, one.body_start)
         if not row.data.endswith(cores, one.body_start, at):
             break
         cut = -1
@@ -302,7 +302,7 @@ def trim(row: Row, markers: Markers, one: Segment) -> None:
     one.body_stop = stop
 
 
-def _skip_back(data: bytes, at: int, start: int) -> int:
+def skip_back(data: bytes, at: int, start: int) -> int:
     while at > start and data[at - 1] in _WHITESPACE:
         at -= 1
     return at

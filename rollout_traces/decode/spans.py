@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.decode.markers import Markers, Row
-from rollout_traces.decode.segment import Segment, trim
+from rollout_traces.decode.segment import Segment, skip_back, trim
 from rollout_traces.model.transcript import Role
 
 
@@ -181,7 +181,10 @@ def return_stop_tokens(spans: list[Span], provenance: Provenance, special: np.nd
 def split_by_provenance(
     spans: Sequence[Span], provenance: Provenance, starts: np.ndarray, row: Row, markers: Markers
 ) -> list[Span]:
-    """Splits assistant turns where tokens inside their body were not sampled, or another call begins.
+    """Splits turns where the mask says that another wrote on.
+
+    An assistant's turn is split where tokens inside its body were not sampled, or another call begins; another role's
+    where the policy answered without an opener.
 
     Args:
         spans: partition `[0, n)`.
@@ -198,6 +201,8 @@ def split_by_provenance(
         n_sampled = provenance.count(span.body_start, span.body_stop)
         if span.role == "context" and n_sampled:
             result.extend(_by_mask(span, provenance, starts, row, markers, unsampled=("context", "context")))
+        elif span.role != "assistant" and provenance.count(span.body_start, span.stop):
+            result.extend(_split_answered(span, provenance, starts, row, markers))
         elif (
             span.role != "assistant"
             or not n_sampled
@@ -253,6 +258,53 @@ def _piece(role: Role, start: int, stop: int, starts: np.ndarray, row: Row, mark
     trim(row, markers, one)
     body_stop = int(np.searchsorted(starts[start : stop + 1], one.body_stop)) + start
     return Span(role, start, start, body_stop, stop, first, one.body_stop)
+
+
+def _split_answered(
+    span: Span, provenance: Provenance, starts: np.ndarray, row: Row, markers: Markers
+) -> list[Span]:
+    """Splits another role's turn where the policy answers in it, as DeepSeek's templates let it do after tool results.
+
+    What was sampled is an answer where it begins behind the turn's end marker. Anything else that is said to be sampled
+    there may be a fault of the mask, and stays where it stands.
+    """
+    bounds = [span.body_start, *provenance.edges(span.body_start, span.stop), span.stop]
+    first = next(
+        (
+            start
+            for start, stop in pairwise(bounds)
+            if start > span.body_start
+            and provenance.sampled[start]
+            and _is_answer(span, int(starts[start]), int(starts[stop]), row, markers)
+        ),
+        None,
+    )
+    if first is None:
+        return [span]
+    own = _piece(span.role, span.body_start, first, starts, row, markers)
+    own.first_byte = min(span.first_byte, own.last_byte)
+    question = replace(
+        span, stop=first, body_stop=own.body_stop, first_byte=own.first_byte, last_byte=own.last_byte
+    )
+    rest = Span("context", first, first, span.stop, span.stop, int(starts[first]), int(starts[span.stop]))
+    pieces = _by_mask(rest, provenance, starts, row, markers, unsampled=("context", "context"))
+    for piece in pieces:
+        if piece.role == "context":
+            _unsampled(piece, starts, row, markers)
+    return [question, *pieces]
+
+
+def _is_answer(span: Span, first: int, last: int, row: Row, markers: Markers) -> bool:
+    """Whether bytes that were sampled inside another role's turn stand behind its end marker."""
+    stop = skip_back(row.data, first, span.first_byte)
+    closed = any(pattern.ends_at(row, stop, span.first_byte) >= 0 for pattern in markers.closers[span.role])
+    text = row.data[first:last].strip()
+    return closed and bool(text) and not _ends_another(text, span.role, markers)
+
+
+def _ends_another(text: bytes, role: Role, markers: Markers) -> bool:
+    """Whether a text is nothing but an end marker that the role has and the assistant has not."""
+    return text in markers.closer_cores[role] and text not in markers.closer_cores["assistant"]
 
 
 def _split_assistant(

@@ -55,6 +55,56 @@ class TestTextInsideAnAssistantTurn:
         assert transcript.turns[1].raw.endswith(E)
 
 
+class TestAnswersWithoutAnOpener:
+    R1 = (
+        "<｜User｜>What?<｜Assistant｜>",
+        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>17<｜tool▁output▁end｜>",
+    )
+
+    def test_behind_a_tool_results_end_what_was_sampled_is_the_assistants(self) -> None:
+        tokenizer, decoder = of_template("deepseek_r1_distill")
+        question, result = self.R1
+        sampled = "It is 17.<｜end▁of▁sentence｜>"
+        rollout = row(
+            tokenizer,
+            (0, question),
+            (1, "I ask.<｜end▁of▁sentence｜>"),
+            (0, f"{result}<｜tool▁outputs▁end｜>"),
+            (1, sampled),
+            (0, result),
+            (1, "\n"),
+            (1, sampled),
+        )
+        found = decoder.decode(rollout.ids, loss_mask=rollout.mask)
+        check_invariants(found, decoder, rollout.ids)
+        assert [(turn.role, turn.content.strip()) for turn in found.turns] == [
+            ("user", "What?"),
+            ("assistant", "I ask."),
+            ("tool", "17"),
+            ("assistant", "It is 17."),
+            ("tool", "17"),
+            ("assistant", "It is 17."),
+        ]
+        assert [turn.n_sampled > 0 for turn in found.turns] == [False, True, False, True, False, True]
+
+    def test_a_mask_that_leaks_into_a_result_or_its_end_makes_no_answer(self) -> None:
+        tokenizer, decoder = of_template("deepseek_r1_distill")
+        question, result = self.R1
+        for leak in (
+            ((0, result), (1, "<｜tool▁outputs▁end｜>")),
+            ((1, result), (1, "<｜tool▁outputs▁end｜>")),
+        ):
+            rollout = row(tokenizer, (0, question), (1, "I ask.<｜end▁of▁sentence｜>"), *leak)
+            found = decoder.decode(rollout.ids, loss_mask=rollout.mask)
+            assert [turn.role for turn in found.turns] == ["user", "assistant", "tool"]
+
+    def test_nor_does_white_space_behind_a_users_end_marker(self) -> None:
+        tokenizer, decoder = chatml()
+        rollout = row(tokenizer, (0, f"{S}user\nQ{E}"), (1, "\n"), (0, f"{S}assistant\n"), (1, f"A{E}"))
+        found = decoder.decode(rollout.ids, loss_mask=rollout.mask)
+        assert [turn.role for turn in found.turns] == ["user", "assistant"]
+
+
 class TestTurnIds:
     def test_they_split_answers_that_no_marker_and_no_gap_separates(self) -> None:
         tokenizer, decoder = chatml()
