@@ -336,14 +336,17 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
 
 
 def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
-    """The steps that a handful of rows carry, against the noise of the others."""
+    """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise."""
     if not panel.carried or panel.parts[0] != ():
         return []
     n = len(panel.steps)
     found = []
     for at, (many, whole) in panel.carried.items():
         error = np.sqrt(noise.variance[0, at])
-        z = (whole - float(panel.levels[0, at])) / error if np.isfinite(error) and error > 0 else 0.0
+        others = np.delete(panel.levels[0], at)
+        usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
+        apart = min(whole - panel.levels[0, at], whole - usual, key=abs)
+        z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
         log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
         if np.isfinite(z) and log_p <= limit[0]:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))

@@ -77,6 +77,16 @@ class TestWhatMoved:
             e.part == (("source", "math"),) and "reward" in map(str, e.series) for e in told(table(rows))
         )
 
+    def test_advantages_that_add_up_to_nothing_in_every_group_do_not_move(self):
+        def advantage(s: int, g: int, i: int) -> float:
+            rewards = [
+                drawn(s, g, j) + (40.0 if s in (30, 31, 32) and g == j == 0 else 0.0) for j in range(4)
+            ]
+            return rewards[i] - sum(rewards) / 4
+
+        entries = told(table(steps(N, advantage=advantage)))
+        assert not [e for e in entries if max(abs(e.before or 0), abs(e.after or 0)) < 1e-9]
+
     def test_a_loss_of_eight_among_hundredths_is_a_spike(self):
         values = [0.07 + 0.01 * drawn(s, 0, 0, 1) for s in range(N)]
         values[41] = 8.37
