@@ -34,7 +34,7 @@ float16 precision (about three decimal digits; float32 where a value exceeds 655
 READING = """
 ## The table of rollouts
 
-What reading makes of all this: one row a rollout of every run, traced or not, in parquet segments next to the project (`rollout-index/<project>/segments`), rebuilt from Trackio's data whenever in doubt. The files are the store's own: a column of at most 127 different values is in them as the numbers of these, packed into bits between the columns of the parquet, and the values are in the manifest; other programs read an export. The table has the ledger's columns under their names, those of the metadata where a rollout was traced (the trace's value where both know one), and
+What reading makes of all this: one row a rollout of every run, traced or not, in parquet segments next to the project (`rollout-index/<project>/segments`), rebuilt from Trackio's data whenever in doubt. The files are plain parquet, which any program reads; `index.sqlite3` beside them says which of them are part of the table and which rows were replaced. The table has the ledger's columns under their names, those of the metadata where a rollout was traced (the trace's value where both know one), and
 
 | column | type | known of | meaning |
 | --- | --- | --- | --- |

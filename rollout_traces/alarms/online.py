@@ -243,7 +243,7 @@ def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
         return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
     parents = tuple(trail.parents[i] for i in at)
     return Panel(
-        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.asarray([np.nan if name.value is None else MOST_FREEDOM for name in names])
+        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.asarray([MOST_FREEDOM if trail.again or name.value is not None else np.nan for name in names])
     )  # fmt: skip
 
 
@@ -260,6 +260,7 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     inside = np.arange(n) >= n - since[:, None]
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
     noise, _ = noise_of(panel.values, panel.errors, np.concatenate([basis, inside[:, None]], axis=1))
+    noise = replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
     sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
     freedom = freedom_of(panel)
     sizes, tails = [], []

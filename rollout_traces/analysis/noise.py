@@ -222,7 +222,7 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
 
 
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [S, T]: values at most `REACH` errors from the median of their neighbours.
+    """float [S, T]: values at most `REACH` errors from the median of their neighbours; of the first and last from that of one side.
 
     Args:
         values: float [S, T], NaN where there is none.
@@ -234,11 +234,12 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     order = in_a_row(values)
     packed = np.take_along_axis(values, order, axis=1)
     last = np.maximum(there.sum(axis=1) - 1, 0)[:, None]
-    upto = np.minimum(np.arange(values.shape[1]), last)
+    at = np.arange(values.shape[1])
+    mirrored = np.maximum(np.where(at <= last, at, 2 * last - at), 0)
     padded = np.pad(
-        np.nan_to_num(np.take_along_axis(packed, upto, axis=1)),
+        np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1)),
         ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)),
-        mode="edge",
+        mode="reflect",
     )
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
     middle = np.empty_like(values)

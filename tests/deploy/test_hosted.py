@@ -171,6 +171,7 @@ class Running:
                 "HF_TOKEN": token,
                 "HF_HOME": str(self.projects.parent / "hub-home"),
                 "TRACKIO_DIR": str(self.projects.parent / "trainer"),
+                "XDG_CACHE_HOME": str(self.projects.parent / "cache"),
                 **variables,
             },
             capture_output=True,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.flags import needs_text
-from rollout_traces.inspector.pages.health import flag_shares, summarise
+from rollout_traces.inspector.pages.health import StepSummary, flag_shares, summarise
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import check_keys
@@ -37,14 +37,14 @@ def rows(**columns) -> Ledger:
 KEYS = [key for measure in MEASURES for key in measure.keys]
 
 
-def summary(ledger: Ledger, **declared) -> dict:
+def summary(ledger: Ledger, **declared) -> StepSummary:
     """What Health says of a ledger."""
     return summarise(ledger, "rollout", KEYS, RunSettings.create(**declared))
 
 
 def measured(ledger: Ledger) -> dict[str, float]:
     """All measures of a ledger."""
-    return summary(ledger)["metrics"]
+    return summary(ledger).metrics
 
 
 class TestTies:
@@ -62,7 +62,7 @@ class TestTies:
             stop_reason=["stop"] * 6 + ["length"] * 2 + ["stop"] * 2,
             reward_status=["ok"] * 8 + ["timeout"] * 2,
         )
-        assert summary(ledger)["ties"] == {
+        assert summary(ledger).ties == {
             "all best": (1 / 5, 1),
             "all worst": (1 / 5, 1),
             "all at 0.3": (1 / 5, 1),

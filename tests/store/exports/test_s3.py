@@ -95,9 +95,9 @@ class TestPages:
         for page, function, more in (
             (explore, explore.table, {"rows": "all"}),
             (explore, explore.spread, {"column": "reward"}),
-            (rollouts, rollouts.PAGE.functions[0], {}),
-            (group, group.PAGE.functions[0], {"group": 0}),
-            (run, run.PAGE.functions[0], {}),
+            (rollouts, rollouts.samples, {}),
+            (group, group.group, {"group": 0}),
+            (run, run.run_report, {}),
         ):
             given = asked | more | {"id": trace}
             a = told(function, there, {**given, "project": bucket})

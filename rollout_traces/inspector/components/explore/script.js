@@ -28,7 +28,9 @@ let data = null;
 let choosing = false;
 let spreads = true;
 let columnQuery = "";
+let body = null;
 let sentinel = null;
+let observer = null;
 const newestTable = latest();
 const newestSpread = latest();
 const part = selector => root.querySelector(selector);
@@ -283,7 +285,7 @@ function drawTable(now) {
     );
     return;
   }
-  const body = h("tbody", null, data.rows.map(rowNode));
+  body = h("tbody", null, data.rows.map(rowNode));
   const head = h(
     "tr",
     null,
@@ -324,25 +326,30 @@ function drawTable(now) {
   sentinel = h("div", { class: "rt-sentinel" });
   replace(slot, h("table", null, h("thead", null, head), body), sentinel);
   slot.scrollTop = 0;
-  const observer = new IntersectionObserver(
+  observer?.disconnect();
+  observer = new IntersectionObserver(
     entries => {
-      if (entries.some(entry => entry.isIntersecting)) more(body, observer);
+      if (entries.some(entry => entry.isIntersecting)) more();
     },
     { root: slot, rootMargin: "600px" },
   );
   observer.observe(sentinel);
 }
 
+// The end of a table that was drawn meanwhile is looked at anew: what came into sight while this was asked was passed over.
 let fetching = false;
-async function more(body, observer) {
+async function more() {
   if (!data?.next || fetching) return;
   fetching = true;
   const forData = data;
   const answer = await call("table", { ...asked(state.get()), after: data.next }).catch(() => null);
   fetching = false;
-  if (!answer || data !== forData) return;
-  data.next = answer.next;
-  body.append(...answer.rows.map(rowNode));
+  if (!data || (!answer && data === forData)) return;
+  if (data === forData) {
+    data.next = answer.next;
+    data.rows.push(...answer.rows);
+    body.append(...answer.rows.map(rowNode));
+  }
   observer.unobserve(sentinel);
   if (data.next) observer.observe(sentinel);
 }
