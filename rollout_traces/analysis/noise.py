@@ -72,7 +72,7 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
     """
     packed = np.take_along_axis(values, in_a_row(values), axis=1)
     own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
-    between = np.maximum(np.nan_to_num(_spread(packed, own > 0)) - own, 0.0)
+    between = np.maximum(np.nan_to_num(_spread(packed, own)) - own, 0.0)
     variance = _variance(values, errors, own, between)
     zero = np.zeros(len(values))
     return Noise(variance, zero, np.full(len(values), FREEDOMS[-1]), clipped(values, variance))
@@ -123,7 +123,7 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
         likelihood[at] = peak + np.log(np.exp(free - peak).mean(axis=0))
     variance = _variance(values, errors, own, between)
     there = np.isfinite(values)
-    moved = _fitted(values, basis)
+    moved = _fitted(first.clipped, basis)
     order = in_a_row(values)
     left, wide = (
         np.take_along_axis(each, order, axis=1)
@@ -222,7 +222,7 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
 
 
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [S, T]: values at most `REACH` errors from the median of their neighbours; of the first and last from that of one side.
+    """float [S, T]: values at most `REACH` errors from the median of their neighbours; the newest from that of those before it.
 
     Args:
         values: float [S, T], NaN where there is none.
@@ -236,11 +236,11 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     last = np.maximum(there.sum(axis=1) - 1, 0)[:, None]
     at = np.arange(values.shape[1])
     mirrored = np.maximum(np.where(at <= last, at, 2 * last - at), 0)
-    padded = np.pad(
-        np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1)),
-        ((0, 0), (NEIGHBOURS // 2, NEIGHBOURS // 2)),
-        mode="reflect",
+    half = NEIGHBOURS // 2
+    mirrored_end = np.pad(
+        np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1)), ((0, 0), (0, half)), mode="reflect"
     )
+    padded = np.pad(mirrored_end, ((0, 0), (half, 0)), mode="edge")  # how a run starts is no outlier
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
     middle = np.empty_like(values)
     np.put_along_axis(
@@ -260,17 +260,18 @@ def _median(values: np.ndarray) -> np.ndarray:
         return np.nan_to_num(np.nanmedian(values, axis=1))
 
 
-def _spread(y: np.ndarray, is_rare: np.ndarray) -> np.ndarray:
+def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few.
 
-    Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare.
+    Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare, of which a
+    difference counts up to what its groups, whose variance is `own`, float [S], may make.
     """
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
     size = np.abs(np.diff(y, axis=1))
     robust = DEVIATION * _median(size)
     plain = np.sqrt(np.nan_to_num(_mean(size**2)))
-    scale = np.where((robust > 0) | ~is_rare, robust, plain)
+    scale = np.where(robust > 0, robust, np.minimum(plain, CLIPPED * np.sqrt(own)))
     return CLIPPED_LOSS * _mean(np.minimum(size, CLIPPED * scale[:, None]) ** 2) / 2
 
 

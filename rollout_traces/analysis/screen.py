@@ -67,7 +67,7 @@ def noise_of_panel(panel: Panel) -> Noise:
     for _ in range(LARGEST_OF_NOISE):
         if not len(left):
             break
-        best, _ = scan_in_parts(one_of(without_spikes, left.tolist()), first.at(left), basis[left])
+        best = scan_in_parts(one_of(without_spikes, left.tolist()), first.at(left), basis[left])
         worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
         left, kept = left[worth], np.flatnonzero(worth)
         if not len(left):
@@ -102,7 +102,7 @@ def _put(values: np.ndarray, at: np.ndarray, others: np.ndarray) -> np.ndarray:
     return found
 
 
-def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, None]:
+def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> Scanned:
     """As `scan`, some series at a time; `basis` is [S, K, T]."""
     per = max(1, AT_ONCE // max(len(panel.steps), 1))
     parts = []
@@ -110,7 +110,7 @@ def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanne
         here = np.arange(first, min(first + per, len(panel.values)))
         parts.append(scan(one_of(panel, here.tolist()), noise.at(here), basis[here])[0])
     names = [each.name for each in fields(Scanned)]
-    return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names)), None
+    return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whitened]:

@@ -93,6 +93,10 @@ class TestWhatMoved:
         [entry] = told(logged(steps(N, reward=drawn), values))
         assert (str(entry.series[0]), entry.shape, entry.step, entry.last) == ("train/loss", "spike", 41, 41)
 
+    def test_a_rate_that_warms_up_in_the_first_steps_is_how_a_run_starts(self):
+        values = [1e-6 * min(1.0, (1 + s) / 5) for s in range(N)]
+        assert told(logged(steps(N, reward=drawn), values, "train/lr")) == []
+
     def test_a_row_that_carries_a_step_is_named_and_no_worker_is(self):
         def mismatch(s: int, g: int, i: int) -> float:
             return 0.0075 + 0.001 * drawn(s, g, i) + (40.0 if (s, g, i) == (45, 2, 1) else 0.0)
