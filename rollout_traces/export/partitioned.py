@@ -1,6 +1,6 @@
 """Every rollout as a hive-partitioned parquet data set, which DuckDB, Ray Data, Spark and polars read.
 
-`open_store(folder)` reads it again, see `store.exports.layout` for what lies where.
+`open_store(folder)` reads it again, see `store.exports` for what lies where.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.store.exports.layout import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
+from rollout_traces.store.exports import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

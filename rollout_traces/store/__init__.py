@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.errors import ConfigError, extra
-from rollout_traces.store.query.error import QueryError
+from rollout_traces.errors import ConfigError, QueryError, extra
 from rollout_traces.store.rows import Group, Histogram, RowPage, RunInfo, StepGroups, StepInfo, TraceRow
 from rollout_traces.store.source import Source
 

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble
+from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble, read_ledger
 from rollout_traces.store.columns.kinds import Kind
-from rollout_traces.store.columns.ledger_arrow import read_ledger
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source, StoredTrace

@@ -6,11 +6,17 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rollout_traces.errors import StoreError, extra
 from rollout_traces.store.source import Source
 from rollout_traces.trace.conversion import ATTEMPT_KEY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Series = dict[str, tuple[list[int], list[float]]]
 """Key -> steps and values, in order of arrival; of a step that was logged several times, the newest value."""
@@ -18,6 +24,8 @@ Attempts = Sequence[tuple[str, int]]
 """Attempts of a run, oldest first, each with the first step that it trained."""
 UNKNOWN = ""
 """The attempt of what carries none: the trainer logged it to Trackio itself."""
+PLOTTED = "reward/mean"
+"""What is drawn where nothing is named, of every split."""
 
 _LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -180,3 +188,36 @@ def _add(values: dict[str, dict[str, dict[int, float]]], step: int, text: str | 
             found.pop(step, None)
             found[step] = float(value)
     return True
+
+
+def draw_curves(series: Mapping[str, Any], run: str, keys: Sequence[str], ax: Axes | None) -> Axes:
+    """Draws scalars over steps.
+
+    Args:
+        series: name -> steps and values.
+        run: what stands above.
+        keys: which of them; all mean rewards when there are none.
+        ax: where; a new figure when None.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        StoreError: a name that is not there.
+    """
+    with extra("plot", "store.plot"):
+        import matplotlib.pyplot as plt
+    wanted = list(keys) or [key for key in series if key.partition("/")[2] == PLOTTED]
+    unknown = [key for key in wanted if key not in series]
+    if unknown or not wanted:
+        near = [each for key in unknown for each in get_close_matches(key, series, n=3, cutoff=0.3)]
+        raise StoreError(
+            f"no scalar {', '.join(map(repr, unknown)) or 'of a mean reward'}; there is, among {len(series)}: "
+            f"{', '.join(near or sorted(series)[:5]) or 'none'}."
+        )
+    axes = plt.subplots()[1] if ax is None else ax
+    for key in wanted:
+        steps, values = series[key]
+        axes.plot(steps, values, marker=".", label=key)
+    axes.set_xlabel("step")
+    axes.set_title(run)
+    axes.legend()
+    return axes

@@ -9,8 +9,7 @@ from typing import Literal
 from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.query.nodes import All, Any, Node, Not, Query, Text, TextScan
-from rollout_traces.store.query.parser import parse_query
-from rollout_traces.store.query.search_text import parse_search
+from rollout_traces.store.query.parser import parse_query, parse_search
 
 Which = Literal["traces", "all"]
 """Traced rollouts, or every rollout there was."""

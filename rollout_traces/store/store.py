@@ -26,7 +26,7 @@ from rollout_traces.store.rows import (
     StepInfo,
     run_cells,
 )
-from rollout_traces.store.scalars import Scalars
+from rollout_traces.store.scalars import Scalars, draw_curves
 from rollout_traces.store.scope import Scope, Which, within_64_bits
 from rollout_traces.store.source import Source, StoredTrace
 from rollout_traces.store.store_tables import EVERYTHING, Steps, StoreTables
@@ -98,8 +98,6 @@ class Store(StoreTables):
             MissingExtra: matplotlib is not installed.
             StoreError: no such run, or a scalar that it does not have.
         """
-        from rollout_traces.store.plotting import draw_curves
-
         return draw_curves(self.metrics(run), self.run(run).name, keys, ax)
 
     def refresh(self, progress: Progress | None = None) -> int:

@@ -10,10 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rollout_traces.ledger.columns import NULL_INT, Coded, unpack_coded
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store.columns.kinds import Kind, cast, column_of, common_kind, kind_of_type, type_of
 
 ROW_BITS = 22
 """A row's number is the rowid of what it was read from, and below it its place inside, in so many bits."""
+_PLACED = ("split", "step", "run")
+"""Columns of a ledger that its place says already."""
 
 
 @dataclass(frozen=True)
@@ -253,3 +257,37 @@ def _overlaid(
 
 def _padded(column: pa.Array, n_more: int) -> pa.Array:
     return pa.concat_arrays([column, pa.nulls(n_more, column.type)]) if n_more else column
+
+
+def read_ledger(packed: bytes) -> tuple[int, dict[str, pa.Array]]:
+    """Unpacks a ledger, without a Python object a row.
+
+    Args:
+        packed: what `ledger.columns.pack` made.
+
+    Returns:
+        Number of rows B, and the columns [B] with nulls where unknown.
+
+    Raises:
+        StoreError: the bytes are damaged or of a newer schema.
+    """
+    with damage_said("ledger"):
+        n, columns = unpack_coded(packed)
+        found = {str(name): _array(column) for name, column in columns.items() if name not in _PLACED}
+        if any(len(column) != n for column in found.values()):
+            raise ValueError("columns of different lengths")
+        return n, found
+
+
+def _array(column: np.ndarray | Coded) -> pa.Array:
+    if isinstance(column, Coded):
+        return _texts(column.values).take(pa.array(column.codes))
+    if column.dtype.kind == "f":
+        return pa.array(column, mask=np.isnan(column))
+    return pa.array(column, mask=column == NULL_INT)
+
+
+def _texts(values: Any) -> pa.Array:
+    if any(isinstance(value, tuple) for value in values):
+        return pa.array([None if v is None else list(map(str, v)) for v in values], pa.list_(pa.string()))
+    return pa.array([None if v is None else str(v) for v in values], pa.string())

@@ -18,8 +18,8 @@ from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, stacked
 from rollout_traces.store.columns.kinds import Kind, type_of
 from rollout_traces.store.columns.schema import TRACE
+from rollout_traces.store.exports import SIDE
 from rollout_traces.store.exports.address import FoundFile
-from rollout_traces.store.exports.layout import SIDE
 from rollout_traces.store.exports.rows import FileRows, read_file
 from rollout_traces.store.exports.source import ExportSource
 from rollout_traces.store.index import Index, Progress, logger

@@ -15,7 +15,7 @@ from rollout_traces.model.bounded_parquet import on_disk, read, schema_of
 from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE
-from rollout_traces.store.exports.layout import MESSAGES, NO_VALUE, TEXTS
+from rollout_traces.store.exports import MESSAGES, NO_VALUE, TEXTS
 from rollout_traces.store.reading import conversation_text, spaced
 from rollout_traces.store.source import NO_STEP
 

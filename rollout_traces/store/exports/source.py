@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store.columns.assemble import ROW_BITS
+from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS
 from rollout_traces.store.exports.address import Folder, FoundFile
-from rollout_traces.store.exports.layout import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS
 from rollout_traces.store.exports.rows import read_texts
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.source import Source, SourceRun, SqlValue, StoredTrace

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
+from rollout_traces.errors import QueryError
 from rollout_traces.store.columns.schema import literal
-from rollout_traces.store.query.error import QueryError
 from rollout_traces.store.query.names import Names, QueryColumn
 from rollout_traces.store.query.nodes import (
     All,

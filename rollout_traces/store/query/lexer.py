@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rollout_traces.store.query.error import QueryError
+from rollout_traces.errors import QueryError
 
 TokenKind = Literal["name", "quoted", "word", "number", "string", "symbol", "end"]
 

@@ -18,11 +18,12 @@ sort      = [ "-" | "+" ] sum [ "asc" | "desc" ] { "," … }
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NoReturn
 
-from rollout_traces.store.query.error import QueryError
+from rollout_traces.errors import QueryError
 from rollout_traces.store.query.lexer import Token, tokenize
 from rollout_traces.store.query.nodes import (
     All,
@@ -58,6 +59,12 @@ MAX_TESTS = 200
 MAX_KEYS = 32
 """Keys of one sort."""
 
+MOST_WORDS = 100
+"""Words and phrases in one search; each of them is looked up."""
+MOST_CHARACTERS = 2_000
+"""Characters of one search."""
+
+_CHUNKS = re.compile(r'"([^"]*)"?|(\S+)')
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
@@ -97,6 +104,33 @@ def parse_sort(text: str) -> tuple[SortKey, ...]:
     if parser.token.kind != "end":
         parser.refuse("',' or the end of the sort")
     return keys
+
+
+def parse_search(text: str) -> list[Text]:
+    """The searches that must all hit: one for every different word or quoted phrase.
+
+    Args:
+        text: as typed; a quote that is not closed reaches to the end.
+
+    Raises:
+        QueryError: it is longer than MOST_CHARACTERS, or has more than MOST_WORDS.
+    """
+    if len(text) > MOST_CHARACTERS:
+        what = f"a search of {len(text):,} characters; at most {MOST_CHARACTERS:,}. Look for a part of it."
+        raise QueryError(what, text[:60], 0, 60)
+    found: dict[str, Text] = {}
+    for match in _CHUNKS.finditer(text):
+        chunk = (match[1] if match[1] is not None else match[2]).strip()
+        if chunk and chunk not in found:
+            if len(found) == MOST_WORDS:
+                raise QueryError(
+                    f"more than {MOST_WORDS} different words; put what stands together in quotes.",
+                    text,
+                    match.start(),
+                    match.end(),
+                )
+            found[chunk] = Text(chunk, QuerySpan(match.start(), match.end()))
+    return list(found.values())
 
 
 class _Parser:

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.store.query.error import QueryError
+from rollout_traces.errors import QueryError
 from rollout_traces.store.query.lexer import tokenize
 from rollout_traces.store.query.nodes import All, Compare, IsNull, Name, Not
 from rollout_traces.store.query.nodes import Any as AnyOf
-from rollout_traces.store.query.parser import parse_query, parse_sort
-from rollout_traces.store.query.search_text import parse_search
+from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
 from tests.store.query.strategies import nodes, written
 
 
