@@ -188,6 +188,18 @@ def _signed_in(browser: object, address: str, token: str, **options: object) -> 
     return context
 
 
+class Held(list):
+    """Calls of a page that are held back, until all are let go."""
+
+    let_pass = False
+
+    def let_go(self) -> None:
+        """Lets them go, and those that come."""
+        self.let_pass = True
+        while self:
+            self.pop(0).continue_()
+
+
 class Visit:
     """A page of the inspector in a browser; what it must never do is collected in `sins`.
 
@@ -241,16 +253,16 @@ class Visit:
         """What is visible under a test id."""
         return self.page.locator(f"[data-testid='{testid}']:visible")
 
-    def hold(self, name: str, part: str = "") -> list:
+    def hold(self, name: str, part: str = "") -> Held:
         """Holds back the page's calls of a server function that name `part`; returns where they gather."""
-        held: list = []
+        held = Held()
 
         def handle(route: object) -> None:
             asked = route.request.post_data_json  # type: ignore[attr-defined]
-            if asked["fn_name"] == name and part in str(asked["data"]):
+            if not held.let_pass and asked["fn_name"] == name and part in str(asked["data"]):
                 held.append(route)
             else:
-                route.continue_()  # type: ignore[attr-defined]
+                route.fallback()  # type: ignore[attr-defined]
 
         self.page.route("**/component_server/", handle)
         return held

@@ -15,6 +15,14 @@ def rows(visit):
     return visit.page.locator("[data-testid='explore-table'] tbody tr")
 
 
+def to_the_end(visit, held):
+    """Scrolls to the end of the table, where its next rows are asked for, and waits until that is held back."""
+    visit.page.locator(".rt-sentinel").scroll_into_view_if_needed()
+    visit.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    while not held:
+        visit.page.wait_for_timeout(20)
+
+
 class TestTheTable:
     def test_lists_kept_rollouts_and_says_that_shares_mislead(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
@@ -38,6 +46,37 @@ class TestTheTable:
         visit.scroll_until(192)
         expect(rows(visit)).to_have_count(192)
         expect(visit.page.locator("tr.rt-not-traced").first).to_be_attached()
+
+    def test_loads_on_where_another_order_was_drawn_while_its_next_rows_were_asked_for(self, visit):
+        held = visit.hold("table", "'after'")
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
+        expect(rows(visit).first).to_be_visible()
+        to_the_end(visit, held)
+        visit.page.locator("th button:text-is('reward')").click()
+        expect(visit.page.locator("th[aria-sort='descending']")).to_have_count(1)
+        to_the_end(visit, held)
+        held.let_go()
+        expect(rows(visit)).to_have_count(192)
+
+    def test_keeps_the_next_rows_where_it_was_drawn_anew_while_they_were_asked_for(self, visit):
+        usual, held = visit.hold("incident_bar"), visit.hold("table", "'after'")
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
+        expect(rows(visit).first).to_be_visible()
+        to_the_end(visit, held)
+        usual.pop().continue_()
+        expect(visit.get("usual-flag").first).to_be_attached()
+        to_the_end(visit, held)
+        held.let_go()
+        expect(rows(visit)).to_have_count(192)
+
+    def test_stays_where_its_reader_is_when_the_usual_flags_come_late(self, visit):
+        held = visit.hold("incident_bar")
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")
+        expect(rows(visit).first).to_be_visible()
+        visit.scroll_until(192)
+        held.let_go()
+        expect(visit.get("usual-flag").first).to_be_attached()
+        assert visit.page.locator(".rt-explore-table").evaluate("node => node.scrollTop") > 0
 
     def test_all_rows_show_what_the_kept_ones_say_and_are_searched(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all")

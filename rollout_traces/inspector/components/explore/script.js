@@ -158,6 +158,7 @@ function load(now, wanted, { quiet = false } = {}) {
       }
       data = answer;
       drawTable(now);
+      slot.scrollTop = 0;
       drawPopulation(answer, now);
       spreadFor = "";
       drawSide(now);
@@ -325,7 +326,6 @@ function drawTable(now) {
   );
   sentinel = h("div", { class: "rt-sentinel" });
   replace(slot, h("table", null, h("thead", null, head), body), sentinel);
-  slot.scrollTop = 0;
   observer?.disconnect();
   observer = new IntersectionObserver(
     entries => {
