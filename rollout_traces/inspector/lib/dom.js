@@ -63,6 +63,11 @@ export function copyButton(getText, label = "copy") {
   return node;
 }
 
+// heads, rows: the cells of the head's one row, and the rows of the body.
+export function table(props, heads, rows) {
+  return h("table", props, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
+}
+
 export function debounce(wait, action) {
   let timer = 0;
   return (...args) => {

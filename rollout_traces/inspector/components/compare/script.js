@@ -1,6 +1,6 @@
 // Two rollouts side by side: the shared prefix folded, the first divergent token marked, what differs.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -282,22 +282,10 @@ function deltaTable(answer) {
   return h(
     "section",
     { class: "rt-deltas", tabindex: "0", "aria-label": "What differs", testid: "deltas" },
-    h(
-      "table",
+    table(
       null,
-      h(
-        "thead",
-        null,
-        h(
-          "tr",
-          null,
-          h("th", null, `${rows.length} differ`),
-          h("th", null, "A"),
-          h("th", null, "B"),
-          h("th", null, "B − A"),
-        ),
-      ),
-      h("tbody", null, rows.map(line)),
+      [h("th", null, `${rows.length} differ`), h("th", null, "A"), h("th", null, "B"), h("th", null, "B − A")],
+      rows.map(line),
     ),
     same.length
       ? h(

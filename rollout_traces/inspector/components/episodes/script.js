@@ -1,6 +1,6 @@
 // Episodes of several rows: the tree of branches, what was trained, the way through time, linked turns.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table } from "../../lib/dom.js";
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -217,25 +217,14 @@ function tree(opened) {
   return h(
     "div",
     { class: "rt-tree", tabindex: "0", "aria-label": "Branches" },
-    h(
-      "table",
+    table(
       { testid: "branches" },
-      h(
-        "thead",
-        null,
-        h(
-          "tr",
-          null,
-          heads.map(name => h("th", null, inert(name))),
-          h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
-          h("th", null, "flags"),
-        ),
-      ),
-      h(
-        "tbody",
-        null,
-        data.tree.rows.map(row => branchRow(row, opened, axis, extras)),
-      ),
+      [
+        heads.map(name => h("th", null, inert(name))),
+        h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
+        h("th", null, "flags"),
+      ],
+      data.tree.rows.map(row => branchRow(row, opened, axis, extras)),
     ),
     h(
       "p",

@@ -1,6 +1,6 @@
 // The figures of a sentence, computed again by the query that gave them: shown on demand, with the statement.
 
-import { button, copyButton, h, replace } from "../../lib/dom.js";
+import { button, copyButton, h, replace, table } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 
@@ -56,23 +56,10 @@ function drawn({ sql, columns, rows, n_rows }) {
     h(
       "div",
       { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": "The query's answer" },
-      h(
-        "table",
+      table(
         null,
-        h(
-          "thead",
-          null,
-          h(
-            "tr",
-            null,
-            columns.map(name => h("th", null, inert(name))),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          rows.slice(0, MOST_SHOWN).map(row => h("tr", null, row.map(cell))),
-        ),
+        columns.map(name => h("th", null, inert(name))),
+        rows.slice(0, MOST_SHOWN).map(row => h("tr", null, row.map(cell))),
       ),
     ),
     n_rows > MOST_SHOWN ? h("p", { class: "rt-faint" }, `${number(MOST_SHOWN)} of ${number(n_rows)} rows`) : null,

@@ -1,6 +1,6 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -195,62 +195,49 @@ function changed(answer) {
     h(
       "div",
       { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompts that flipped" },
-      h(
-        "table",
+      table(
         { class: "rt-prompts-table" },
-        h(
-          "thead",
-          null,
+        ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", null, name)),
+        rows.map(each =>
           h(
             "tr",
-            null,
-            ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", null, name)),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          rows.map(each =>
+            { testid: "flip" },
+            h("td", null, h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
             h(
-              "tr",
-              { testid: "flip" },
-              h("td", null, h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
+              "td",
+              { class: "rt-prompt-cell" },
               h(
-                "td",
-                { class: "rt-prompt-cell" },
-                h(
-                  "button",
-                  {
-                    type: "button",
-                    class: "rt-plain-link rt-ellipsis",
-                    title: inert(each.prompt || each.prompt_key),
-                    onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }),
-                  },
-                  h("b", null, inert(each.prompt_key)),
-                  each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 120))}`) : null,
-                ),
+                "button",
+                {
+                  type: "button",
+                  class: "rt-plain-link rt-ellipsis",
+                  title: inert(each.prompt || each.prompt_key),
+                  onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }),
+                },
+                h("b", null, inert(each.prompt_key)),
+                each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 120))}`) : null,
               ),
-              h("td", null, `${each.solved_a} of ${each.trials_a}`),
-              h("td", null, `${each.solved_b} of ${each.trials_b}`),
-              h(
-                "td",
-                { class: "rt-flip-differs" },
-                inert(
-                  Object.entries(each.differs)
-                    .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
-                    .join("; "),
-                ),
+            ),
+            h("td", null, `${each.solved_a} of ${each.trials_a}`),
+            h("td", null, `${each.solved_b} of ${each.trials_b}`),
+            h(
+              "td",
+              { class: "rt-flip-differs" },
+              inert(
+                Object.entries(each.differs)
+                  .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
+                  .join("; "),
               ),
-              h(
-                "td",
-                null,
-                each.ids_a.length && each.ids_b.length
-                  ? button("side by side", () => beside(each.ids_a[0], each.ids_b[0]), {
-                      class: "rt-ghost",
-                      testid: "flip-open",
-                    })
-                  : h("span", { class: "rt-faint" }, ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
-              ),
+            ),
+            h(
+              "td",
+              null,
+              each.ids_a.length && each.ids_b.length
+                ? button("side by side", () => beside(each.ids_a[0], each.ids_b[0]), {
+                    class: "rt-ghost",
+                    testid: "flip-open",
+                  })
+                : h("span", { class: "rt-faint" }, ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
             ),
           ),
         ),
@@ -286,51 +273,40 @@ function grid(answer) {
     h(
       "div",
       { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" },
-      h(
-        "table",
+      table(
         { class: "rt-flip-grid" },
-        h(
-          "thead",
-          null,
+        [
+          h("th", null, "prompt"),
+          answer.evaluations.map(each =>
+            h(
+              "th",
+              { title: inert(title(each)) },
+              number(each[1]),
+              several ? h("span", { class: "rt-grid-run rt-ellipsis" }, inert(each[0])) : null,
+            ),
+          ),
+          h("th", null, "flips"),
+        ],
+        answer.rows.map(row =>
           h(
             "tr",
             null,
-            h("th", null, "prompt"),
-            answer.evaluations.map(each =>
-              h(
-                "th",
-                { title: inert(title(each)) },
-                number(each[1]),
-                several ? h("span", { class: "rt-grid-run rt-ellipsis" }, inert(each[0])) : null,
-              ),
-            ),
-            h("th", null, "flips"),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          answer.rows.map(row =>
             h(
-              "tr",
+              "th",
               null,
               h(
-                "th",
-                null,
-                h(
-                  "button",
-                  {
-                    type: "button",
-                    class: "rt-plain-link rt-ellipsis",
-                    title: inert(row.prompt || row.prompt_key),
-                    onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }),
-                  },
-                  inert(row.prompt_key),
-                ),
+                "button",
+                {
+                  type: "button",
+                  class: "rt-plain-link rt-ellipsis",
+                  title: inert(row.prompt || row.prompt_key),
+                  onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }),
+                },
+                inert(row.prompt_key),
               ),
-              row.cells.map((cell, at) => h("td", null, cell ? gridCell(row, at, answer, title) : null)),
-              h("td", { class: "rt-num" }, number(row.flips)),
             ),
+            row.cells.map((cell, at) => h("td", null, cell ? gridCell(row, at, answer, title) : null)),
+            h("td", { class: "rt-num" }, number(row.flips)),
           ),
         ),
       ),

@@ -1,6 +1,6 @@
 // A whole group at a glance: its samples with what they did, where they part, what winners say and losers do not.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -157,25 +157,14 @@ function members(letters) {
     h(
       "div",
       { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" },
-      h(
-        "table",
+      table(
         { testid: "members" },
-        h(
-          "thead",
-          null,
-          h(
-            "tr",
-            null,
-            heads.map(name => h("th", null, inert(name))),
-            h("th", null, "its turns"),
-            h("th", { colspan: width }, "what it did"),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest)),
-        ),
+        [
+          heads.map(name => h("th", null, inert(name))),
+          h("th", null, "its turns"),
+          h("th", { colspan: width }, "what it did"),
+        ],
+        data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest)),
       ),
     ),
   );

@@ -1,6 +1,6 @@
 // One prompt: its rewards and lengths over the steps, a line a run and split; each visit opens its rollouts.
 
-import { button, h } from "../../lib/dom.js";
+import { button, h, table } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
@@ -102,73 +102,60 @@ function visits(place, one, now) {
     h(
       "div",
       { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` },
-      h(
-        "table",
+      table(
         { class: "rt-prompts-table" },
-        h(
-          "thead",
-          null,
+        ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", null, name)),
+        listed.map(visit =>
           h(
             "tr",
-            null,
-            ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", null, name)),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          listed.map(visit =>
+            { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
+            h("td", null, number(visit.step)),
             h(
-              "tr",
-              { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
-              h("td", null, number(visit.step)),
+              "td",
+              null,
               h(
-                "td",
-                null,
-                h(
-                  "span",
-                  { class: "rt-visit-dots" },
-                  visit.rewards.map(reward =>
-                    h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
-                  ),
+                "span",
+                { class: "rt-visit-dots" },
+                visit.rewards.map(reward =>
+                  h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
                 ),
-                ` ${number(visit.mean_reward)}`,
               ),
-              h("td", null, visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
-              h("td", null, number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
-              h(
-                "td",
-                null,
-                inert(
-                  Object.entries(visit.stop_reasons)
-                    .map(([reason, n]) => `${reason} ${n}`)
-                    .join(", "),
-                ) || "–",
-              ),
-              h(
-                "td",
-                null,
-                visit.ids
-                  .slice(0, 4)
-                  .map((id, i) =>
-                    button(String(i + 1), () => open(place, id), {
-                      class: "rt-ghost",
-                      "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
-                      testid: "visit-open",
-                    }),
-                  ),
-              ),
-              h(
-                "td",
-                null,
-                visit.ids.length > 1
-                  ? button("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
-                      class: "rt-ghost",
-                      testid: "visit-compare",
-                    })
-                  : null,
-                earlier(place, visit, listed),
-              ),
+              ` ${number(visit.mean_reward)}`,
+            ),
+            h("td", null, visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
+            h("td", null, number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
+            h(
+              "td",
+              null,
+              inert(
+                Object.entries(visit.stop_reasons)
+                  .map(([reason, n]) => `${reason} ${n}`)
+                  .join(", "),
+              ) || "–",
+            ),
+            h(
+              "td",
+              null,
+              visit.ids
+                .slice(0, 4)
+                .map((id, i) =>
+                  button(String(i + 1), () => open(place, id), {
+                    class: "rt-ghost",
+                    "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
+                    testid: "visit-open",
+                  }),
+                ),
+            ),
+            h(
+              "td",
+              null,
+              visit.ids.length > 1
+                ? button("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
+                    class: "rt-ghost",
+                    testid: "visit-compare",
+                  })
+                : null,
+              earlier(place, visit, listed),
             ),
           ),
         ),

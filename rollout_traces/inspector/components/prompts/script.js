@@ -1,6 +1,6 @@
 // Prompts: the list of a run and split, and one prompt over steps, splits and runs.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -124,27 +124,16 @@ function drawList(now) {
     h(
       "div",
       { class: "rt-table-scroll rt-prompts-scroll", tabindex: "0", role: "region", "aria-label": "Prompts" },
-      h(
-        "table",
+      table(
         { class: "rt-prompts-table", testid: "prompts-table" },
-        h(
-          "thead",
-          null,
-          h(
-            "tr",
-            null,
-            h("th", null, "prompt"),
-            sourced ? h("th", null, "source") : null,
-            COLUMNS.map(head),
-            h("th", { class: "rt-num" }, "first solved"),
-            h("th", { class: "rt-num" }, "steps"),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          list.prompts.map(each => row(each, sourced)),
-        ),
+        [
+          h("th", null, "prompt"),
+          sourced ? h("th", null, "source") : null,
+          COLUMNS.map(head),
+          h("th", { class: "rt-num" }, "first solved"),
+          h("th", { class: "rt-num" }, "steps"),
+        ],
+        list.prompts.map(each => row(each, sourced)),
       ),
     ),
     list.prompts.length < list.total ? button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }) : null,

@@ -1,6 +1,6 @@
 // The settings in which two runs differ, as a table.
 
-import { h } from "../../lib/dom.js";
+import { h, table } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
 const text = value =>
@@ -10,16 +10,11 @@ export function differences(rows, a, b) {
   return h(
     "div",
     { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": "Settings that differ" },
-    h(
-      "table",
+    table(
       { class: "rt-differences", testid: "differences" },
-      h("thead", null, h("tr", null, h("th", null, "setting"), h("th", null, inert(a)), h("th", null, inert(b)))),
-      h(
-        "tbody",
-        null,
-        rows.map(row =>
-          h("tr", null, h("th", null, inert(row.key)), h("td", null, text(row.a)), h("td", null, text(row.b))),
-        ),
+      [h("th", null, "setting"), h("th", null, inert(a)), h("th", null, inert(b))],
+      rows.map(row =>
+        h("tr", null, h("th", null, inert(row.key)), h("td", null, text(row.a)), h("td", null, text(row.b))),
       ),
     ),
   );

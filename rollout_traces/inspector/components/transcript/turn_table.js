@@ -1,6 +1,6 @@
 // Each turn in figures, from the token track; a figure whose input was not logged has no column.
 
-import { h } from "../../lib/dom.js";
+import { h, table } from "../../lib/dom.js";
 import { number, seconds, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { meanOf } from "../overlays/values.js";
@@ -86,45 +86,34 @@ export function turnTable(rollout, tokens, goTo) {
   return h(
     "div",
     { class: "rt-turn-table", testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
-    h(
-      "table",
+    table(
       null,
-      h(
-        "thead",
-        null,
+      [
+        h("th", null, "turn"),
+        h("th", { class: "rt-num" }, "tokens"),
+        h("th", { class: "rt-num" }, "sampled"),
+        h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"),
+        figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)),
+        h("th", null, "calls"),
+      ],
+      rollout.turns.map((turn, index) =>
         h(
           "tr",
           null,
-          h("th", null, "turn"),
-          h("th", { class: "rt-num" }, "tokens"),
-          h("th", { class: "rt-num" }, "sampled"),
-          h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"),
-          figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)),
-          h("th", null, "calls"),
-        ),
-      ),
-      h(
-        "tbody",
-        null,
-        rollout.turns.map((turn, index) =>
           h(
-            "tr",
+            "td",
             null,
             h(
-              "td",
-              null,
-              h(
-                "button",
-                { type: "button", class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) },
-                `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`,
-              ),
+              "button",
+              { type: "button", class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) },
+              `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`,
             ),
-            cell(turn.n_tokens),
-            cell(turn.n_sampled),
-            cell(countIn(tokens.get("loss_mask"), turn)),
-            figures.map(figure => cell(figure.values[index], figure.show)),
-            h("td", { class: "rt-ellipsis" }, turn.tool_calls.map(call => inert(call.name)).join(", ")),
           ),
+          cell(turn.n_tokens),
+          cell(turn.n_sampled),
+          cell(countIn(tokens.get("loss_mask"), turn)),
+          figures.map(figure => cell(figure.values[index], figure.show)),
+          h("td", { class: "rt-ellipsis" }, turn.tool_calls.map(call => inert(call.name)).join(", ")),
         ),
       ),
     ),

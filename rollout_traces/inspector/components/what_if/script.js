@@ -1,7 +1,7 @@
 // What clipping, masking and staleness rules would have done: over the step from its histogram of loss tokens, and over
 // one kept rollout token for token.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
@@ -258,34 +258,23 @@ function table(title, rows, columns = ["masked", "update"]) {
     "section",
     { class: "rt-bar-table" },
     h("h2", null, title),
-    h(
-      "table",
+    tableOf(
       null,
-      h(
-        "thead",
-        null,
+      [
+        h("th", null, ""),
+        rows.some(row => row.tokens) ? h("th", null, "loss tokens") : null,
+        columns.map(name => h("th", { colspan: 2 }, heads[name])),
+      ],
+      rows.map(row =>
         h(
           "tr",
           null,
-          h("th", null, ""),
-          rows.some(row => row.tokens) ? h("th", null, "loss tokens") : null,
-          columns.map(name => h("th", { colspan: 2 }, heads[name])),
-        ),
-      ),
-      h(
-        "tbody",
-        null,
-        rows.map(row =>
-          h(
-            "tr",
-            null,
-            h("td", { class: "rt-ellipsis" }, inert(row.name)),
-            rows.some(each => each.tokens) ? h("td", { class: "rt-num" }, number(row.tokens)) : null,
-            columns.map(name => [
-              h("td", { class: "rt-num", title: bounds(row[name]) }, between(row[name])),
-              bar(row[name]),
-            ]),
-          ),
+          h("td", { class: "rt-ellipsis" }, inert(row.name)),
+          rows.some(each => each.tokens) ? h("td", { class: "rt-num" }, number(row.tokens)) : null,
+          columns.map(name => [
+            h("td", { class: "rt-num", title: bounds(row[name]) }, between(row[name])),
+            bar(row[name]),
+          ]),
         ),
       ),
     ),
