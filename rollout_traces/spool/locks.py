@@ -1,13 +1,17 @@
-"""Who owns a folder: an advisory lock that its holder's death releases."""
+"""Who owns a folder, and who waits for its worker: advisory locks that their holders' deaths release."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
+PATIENCE = 1.0
+"""Seconds in which one who waits tries for the lock; the worker holds it for some microseconds when it looks."""
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
@@ -81,6 +85,33 @@ def is_locked(path: Path) -> bool:
         return True
     probe.release()
     return False
+
+
+class Waiters:
+    """Those who wait until a run's records are stored.
+
+    Args:
+        path: the lock's file; it is made by the first who waits.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __bool__(self) -> bool:
+        """True while somebody waits."""
+        return is_locked(self.path)
+
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Tells the worker that somebody waits. Where it cannot be told, the wait is only longer."""
+        lock = SharedLock(self.path)
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while not lock.acquire() and time.monotonic() < deadline and self.path.exists():
+                time.sleep(0.001)
+            yield
+        finally:
+            lock.release()
 
 
 def _let_go_in_child() -> None:

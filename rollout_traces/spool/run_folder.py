@@ -35,9 +35,8 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.model import private_files
 from rollout_traces.spool.folder import SpoolReader
-from rollout_traces.spool.locks import FolderLock, is_locked
+from rollout_traces.spool.locks import FolderLock, Waiters, is_locked
 from rollout_traces.spool.mounts import is_network_mount
-from rollout_traces.spool.waiters import Waiters
 
 log = logging.getLogger("rollout_traces")
 

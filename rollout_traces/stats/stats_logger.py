@@ -9,13 +9,13 @@ logger.close()
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rollout_traces.cluster.ranks import is_rank_zero
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import ConfigError
@@ -327,3 +327,11 @@ class StatsLogger:
             for word, number, total in zip(("Epoch", "Step", "Train step"), numbers, totals, strict=True)
         ]
         return " ".join(parts) + " done."
+
+
+def is_rank_zero() -> bool:
+    """True without torch.distributed, and on rank 0 with it; torch is not imported for this."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return True
+    return bool(distributed.get_rank() == 0)

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from rollout_traces.worker.called_away import CalledAway
-
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
@@ -34,6 +32,17 @@ PATIENCE = 2.0
 """Seconds in which it is tried."""
 LOOK_EVERY = 0.25
 """Seconds between two looks whether somebody waits, and between two rounds of the niced thread that find nothing to do."""
+
+
+class CalledAway(BaseException):
+    """Another thread takes over: what was begun is left as it was and is begun again there.
+
+    No `Exception`: code that contains the failure of a part must not take this for one.
+    """
+
+
+def stay() -> None:
+    """Never calls anybody away."""
 
 
 class Rounds(Protocol):
@@ -143,12 +152,9 @@ def give_way(niceness: int) -> None:
         return
     deadline = time.monotonic() + PATIENCE
     with contextlib.suppress(OSError):
-        while True:
+        while time.monotonic() < deadline:
             try:
                 AUTOGROUP.write_text(str(niceness))
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(ASK_AGAIN)
-            else:
                 return
+            except BlockingIOError:
+                time.sleep(ASK_AGAIN)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
-from rollout_traces.worker.command import worker_command
-from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.named_targets import NamedTargets, worker_command
 
 if TYPE_CHECKING:
     from rollout_traces.worker.consumer import SpoolConsumer

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.worker import priority
-from rollout_traces.worker.called_away import CalledAway
-from rollout_traces.worker.priority import NICENESS, TwoPriorities
+from rollout_traces.worker.priority import NICENESS, CalledAway, TwoPriorities
 
 ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
 WEIGHS_SESSIONS = ENABLED.exists() and ENABLED.read_text().strip() == "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_traces.worker.called_away import CalledAway
+from rollout_traces.worker.priority import CalledAway
 from tests.worker.held_sink import WritePath
 
 

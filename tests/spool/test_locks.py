@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from rollout_traces.spool.waiters import Waiters
+from rollout_traces.spool.locks import Waiters
 
 
 class TestWaiters:
