@@ -4,7 +4,7 @@
 <Trackio's folder>/rollout-traces/spool/<project>/<run id>/
     manifest.json   which Trackio run, and how to process its records
     tokenizer/      the policy's tokenizer, by value
-    drain.lock      held by the worker
+    worker.lock     held by the worker
     status.json     what the worker counted so far
     closes.jsonl    which steps were closed with which hand-overs
     worker.log      what the worker said
@@ -111,7 +111,7 @@ class RunFolder:
         self.tokenizer = path / "tokenizer"
         self.log = path / "worker.log"
         self.closes = path / "closes.jsonl"
-        self.worker_lock = FolderLock(path / "drain.lock")
+        self.worker_lock = FolderLock(path / "worker.lock")
         self.waiters = Waiters(path / "waiting.lock")
         self._readers: dict[str, SpoolReader] = {}
 
@@ -204,7 +204,7 @@ class RunFolder:
 
     def is_in_use(self) -> bool:
         """True while a worker has it or a writer is alive."""
-        return is_locked(self.path / "drain.lock") or any(not r.owner_is_gone for r in self.readers())
+        return is_locked(self.worker_lock.path) or any(not r.owner_is_gone for r in self.readers())
 
     def remove_if_done(self) -> bool:
         """Removes the folder when no writer is alive and nothing waits in it; the log goes along.
