@@ -212,7 +212,7 @@ def _bad_tokens(batch: PackedBatch, name: str, used: np.ndarray) -> dict[int, np
         return {}
     at = np.flatnonzero(bad)
     rows = np.searchsorted(batch.offsets, at, side="right") - 1
-    given = ~_not_given(batch, f"tracks/{name}")[rows]
+    given = ~batch.lacks("tracks", name)[rows]
     at, rows = at[given], rows[given]
     edges = np.flatnonzero(np.diff(rows)) + 1
     return {
@@ -229,16 +229,11 @@ def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
     excused = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
     excused |= np.asarray([status not in (None, "ok") for status in ledger.get("reward_status")], bool)
     for name, values in batch.row_floats.items():
-        unknown = np.isnan(values) & ~excused & ~_not_given(batch, f"row_floats/{name}")
+        unknown = np.isnan(values) & ~excused & ~batch.lacks("row_floats", name)
         yield name, np.isinf(values) | unknown
     named: Mapping[str, Any] = {**batch.reward_components, **batch.sample_metrics}
     for name, values in named.items():
         yield quoted(name), np.isinf(values)
-
-
-def _not_given(batch: PackedBatch, key: str) -> np.ndarray:
-    """bool [B]: the rows that came without a value of `tracks/<name>` or `row_floats/<name>`."""
-    return batch.not_given.get(key, np.zeros(batch.n_rows, bool))
 
 
 def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.ndarray]]) -> Flag:

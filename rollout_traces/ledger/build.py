@@ -327,8 +327,7 @@ def _success(batch: PackedBatch, settings: RunSettings) -> np.ndarray | None:
     rewards = batch.row_floats.get("rewards")
     if settings.success_threshold is None or rewards is None:
         return success
-    lacking = np.full(batch.n_rows, "successes" not in batch.row_lists)
-    lacking |= batch.not_given.get("row_lists/successes", False)
+    lacking = batch.lacks("row_lists", "successes")
     failed = [status not in (None, "ok") for status in text_column(batch, "reward_statuses", _lower)]
     decided = lacking & np.isfinite(rewards) & ~np.asarray(failed, bool)
     return np.where(decided, rewards >= settings.success_threshold, success).astype(np.int64)
@@ -340,8 +339,7 @@ def _answered(batch: PackedBatch) -> np.ndarray | None:
     if values is None:
         return None
     answered = np.asarray([int(value is not None) for value in values], np.int64)
-    lacking = batch.not_given.get("row_lists/parsed_answers")
-    return answered if lacking is None else np.where(lacking, NULL_INT, answered)
+    return np.where(batch.lacks("row_lists", "parsed_answers"), NULL_INT, answered)
 
 
 def _lower(value: Any) -> str:

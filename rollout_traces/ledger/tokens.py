@@ -119,13 +119,7 @@ class MaskedTokens:
     @cached_property
     def advantage_given(self) -> np.ndarray | None:
         """bool [M]: the row came with an advantage, of its own or a token's; None where all did."""
-        keys = {"tracks/advantages": self.batch.tracks, "row_floats/advantages": self.batch.row_floats}
-        given = [
-            ~self.batch.not_given.get(key, np.zeros(self.batch.n_rows, bool))
-            for key, columns in keys.items()
-            if "advantages" in columns
-        ]
-        rows = np.any(given, axis=0) if given else np.zeros(self.batch.n_rows, bool)
+        rows = ~_lacks_all(self.batch, ("tracks", "advantages"), ("row_floats", "advantages"))
         return None if rows.all() else np.repeat(rows, self.segments.counts)
 
 
@@ -279,15 +273,14 @@ def update_shares(in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarr
 def _update_known(in_loss: MaskedTokens) -> np.ndarray:
     """bool [B]: the row's tokens are at hand, and it came with what its update is computed from or has no loss token."""
     batch = in_loss.batch
+    unknown = _lacks_all(batch, ("tracks", "advantages"), ("row_floats", "advantages"))
+    unknown |= _lacks_all(batch, ("tracks", "prox_logprobs"), ("tracks", "logprobs"))
+    return batch.has_tokens & (~unknown | (in_loss.segments.counts == 0))
 
-    def came_with(kind: str, name: str) -> np.ndarray:
-        columns = batch.tracks if kind == "tracks" else batch.row_floats
-        lacking = batch.not_given.get(f"{kind}/{name}", np.zeros(batch.n_rows, bool))
-        return ~lacking if name in columns else np.zeros(batch.n_rows, bool)
 
-    advantages = came_with("tracks", "advantages") | came_with("row_floats", "advantages")
-    logprobs = came_with("tracks", "prox_logprobs") | came_with("tracks", "logprobs")
-    return batch.has_tokens & ((advantages & logprobs) | (in_loss.segments.counts == 0))
+def _lacks_all(batch: PackedBatch, *columns: tuple[str, str]) -> np.ndarray:
+    """bool [B]: the rows that came without any of some columns, see `PackedBatch.lacks`."""
+    return np.all([batch.lacks(*column) for column in columns], axis=0)
 
 
 @dataclass(frozen=True, eq=False)

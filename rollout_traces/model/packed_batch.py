@@ -121,6 +121,16 @@ class PackedBatch:
         messages = self.row_value("messages", b)
         return messages if isinstance(messages, list) else None
 
+    def lacks(self, kind: str, name: str) -> np.ndarray:
+        """bool [B]: the rows that came without a column; all of them where the batch does not have it.
+
+        Args:
+            kind: `tracks`, `row_floats`, `reward_components`, `sample_metrics` or `row_lists`.
+            name: the column.
+        """
+        lacking = np.full(self.n_rows, name not in getattr(self, kind))
+        return self.not_given.get(f"{kind}/{name}", lacking)
+
     def joined(self, tracks: Mapping[str, np.ndarray], row_floats: Mapping[str, np.ndarray]) -> PackedBatch:
         """The batch with further columns of all its rows, or others in their place.
 
@@ -268,16 +278,10 @@ def _join_not_given(batches: Sequence[PackedBatch]) -> dict[str, np.ndarray]:
     for kind in ("tracks", *FLOAT_KINDS, "row_lists"):
         for name in dict.fromkeys(name for batch in batches for name in getattr(batch, kind)):
             if kind != "row_lists" or name in PARTLY_GIVEN:
-                lacking = [_lacking(batch, kind, name) for batch in batches]
-                joined[f"{kind}/{name}"] = np.concatenate(lacking)
+                joined[f"{kind}/{name}"] = np.concatenate([batch.lacks(kind, name) for batch in batches])
     if len({batch.response_mask_source for batch in batches}) > 1:
         joined[ASSUMED_MASK] = np.concatenate([_assumed(batch) for batch in batches])
     return {key: rows for key, rows in joined.items() if rows.any()}
-
-
-def _lacking(batch: PackedBatch, kind: str, name: str) -> np.ndarray:
-    given = name in getattr(batch, kind)
-    return batch.not_given.get(f"{kind}/{name}", np.full(batch.n_rows, not given))
 
 
 def _assumed(batch: PackedBatch) -> np.ndarray:
