@@ -1,4 +1,4 @@
-"""Where Trackio keeps its projects, and whether it can."""
+"""Where Trackio keeps its projects and who can read them, and what waits in the spools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trainers are installed, and whether the hooks would bind."""
+"""Which trainers are installed and whether the hooks would bind, and the versions of the packages."""
 
 from __future__ import annotations
 

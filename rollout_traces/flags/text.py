@@ -258,7 +258,7 @@ def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     follows=("n_tool_errors", "error_signatures *"),
 )
 def tool_error(row: TracedRow) -> Iterator[Flag]:
-    """Tool turns that `tool_results.tool_failed` recognises."""
+    """Tool turns that `text_facts.tool_failed` recognises."""
     for index, turn in enumerate(row.transcript.turns):
         if tool_failed(turn):
             start = " ".join(turn.content.split())[:80]

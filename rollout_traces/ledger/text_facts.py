@@ -1,6 +1,6 @@
-"""When a tool's result says that the call failed.
+"""What a decoded rollout's text adds to its ledger row: failed tool calls, thinking tokens.
 
-Precision before recall: a result that merely speaks of errors (a log search, a list of error rates, a
+Of failures, precision before recall: a result that merely speaks of errors (a log search, a list of error rates, a
 document) is not a failure. What counts is how the result opens, or what its own fields say.
 """
 

@@ -52,7 +52,7 @@ class Attempts:
             self._is_kept = True
 
     def go_on(self, n_begun: int) -> None:
-        """Goes on with an attempt of those that `keep` was told of, by its number, counted from 1."""
+        """Goes on with another attempt of the run that `keep` named, by its number, counted from 1."""
         with self._lock:
             self.n_begun = n_begun
 

@@ -1,4 +1,4 @@
-"""Groups that teach nothing, and groups that teach noise."""
+"""Groups: ties and what causes them, spread, lengths, correlations with the reward, pass@k."""
 
 from __future__ import annotations
 

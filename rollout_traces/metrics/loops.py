@@ -1,4 +1,4 @@
-"""Rollouts that loop."""
+"""Rollouts that loop: a short period at the end, or any stretch written several times in a row."""
 
 from __future__ import annotations
 
@@ -94,11 +94,13 @@ def _last_tokens(sampled: MaskedTokens, rows: np.ndarray, window: int) -> tuple[
 
 
 def _longest_run(equal: np.ndarray) -> tuple[int, int]:
-    """Start and stop of the longest unbroken run of True."""
+    """Start and stop of the longest unbroken run of True; 0 and 0 where there is none."""
     edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
     starts, stops = edges[::2], edges[1::2]
-    longest = int(np.argmax(stops - starts)) if len(starts) else 0
-    return (int(starts[longest]), int(stops[longest])) if len(starts) else (0, 0)
+    if not len(starts):
+        return 0, 0
+    longest = int(np.argmax(stops - starts))
+    return int(starts[longest]), int(stops[longest])
 
 
 @family(
@@ -170,7 +172,8 @@ def longest_loops(sampled: MaskedTokens, *, rounds: int, min_tokens: int) -> dic
     ids = sampled.batch.input_ids[sampled.positions]
     for row, period in _candidates(ids, sampled.rows):
         mine = ids[starts[row] : starts[row] + counts[row]]
-        start, stop = _longest_stretch(mine, period)
+        start, stop = _longest_run(mine[period:] == mine[:-period])
+        stop += period
         covered = stop - start
         if covered >= max(min_tokens, rounds * period) and covered > getattr(found.get(row), "covered", 0):
             found[row] = Loop(row, period, start, stop)
@@ -218,13 +221,3 @@ def _smallest_around(values: np.ndarray) -> np.ndarray:
         width *= 2
     rest = 2 * REACH + 1 - width
     return np.minimum(smallest[: len(values)], smallest[rest : rest + len(values)])
-
-
-def _longest_stretch(ids: np.ndarray, period: int) -> tuple[int, int]:
-    """Start and stop of the longest stretch in which every token equals the one `period` before it."""
-    edges = np.flatnonzero(np.diff(ids[period:] == ids[:-period], prepend=False, append=False))
-    starts, stops = edges[::2], edges[1::2]
-    if not len(starts):
-        return 0, 0
-    longest = int(np.argmax(stops - starts))
-    return int(starts[longest]), int(stops[longest]) + period

@@ -209,8 +209,8 @@ def advantage_rows(view: StepView) -> dict[str, float]:
 def solved_groups(view: StepView) -> dict[str, float]:
     """groups / groups of two or more whose successes are all known."""
     success, groups = view.floats("success"), view.groups
-    told = (groups.sizes >= 2) & groups.all(np.isfinite(success))
-    solved, sizes = groups.count(success == 1)[told], groups.sizes[told]
+    known_groups = (groups.sizes >= 2) & groups.all(np.isfinite(success))
+    solved, sizes = groups.count(success == 1)[known_groups], groups.sizes[known_groups]
     parts = {"none": solved == 0, "all": solved == sizes, "partial": (solved > 0) & (solved < sizes)}
     return {
         k: n for name, held in parts.items() for k, n in mean_of(f"group/solve_{name}_share", held).items()

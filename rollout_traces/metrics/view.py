@@ -1,4 +1,4 @@
-"""What a decoded rollout says about its tools, small enough to keep until the step is closed."""
+"""A step as its metrics see it, and what its decoded rollouts say about their tools."""
 
 from __future__ import annotations
 

@@ -256,8 +256,8 @@ def main() -> None:
             out.write(_LENGTH.pack(0))
             out.flush()
             continue
-        told = said.encode()
-        out.write(_LENGTH.pack(-len(told)) + told)
+        reason = said.encode()
+        out.write(_LENGTH.pack(-len(reason)) + reason)
         out.flush()
 
 

@@ -43,6 +43,8 @@ NUMBER = 8
 """Bytes that a number is counted as."""
 LONGEST_SEND = 0.5
 """Seconds that one batch of Trackio's sender is waited for at most."""
+EARLIER_KEPT = 50
+"""Configs of earlier attempts that are kept, the newest ones."""
 _made_here: weakref.WeakSet[Any] = weakref.WeakSet()
 """Runs that this process created for a logger."""
 Token = str | int
@@ -353,11 +355,6 @@ def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:
     return trackio.Trace(messages=plain(record.messages), metadata=plain(record.metadata), spans=spans)
 
 
-MOST = 50
-"""Earlier configs that are kept, the newest ones."""
-log = logging.getLogger(__name__)
-
-
 def with_earlier(config: dict[str, Any], project: str, name: str | None) -> dict[str, Any]:
     """A config with those of the run's earlier attempts, where Trackio's local store has them.
 
@@ -375,15 +372,12 @@ def with_earlier(config: dict[str, Any], project: str, name: str | None) -> dict
         if not before:
             return config
         earlier = orjson.loads(before.pop(EARLIER_KEY, "[]"))
-        return {**config, EARLIER_KEY: orjson.dumps([*earlier, before][-MOST:]).decode()}
+        return {**config, EARLIER_KEY: orjson.dumps([*earlier, before][-EARLIER_KEPT:]).decode()}
     except Exception:
         log.warning(
             "the settings of earlier attempts of run %s cannot be read and are not kept", name, exc_info=True
         )
         return config
-
-
-log = logging.getLogger("rollout_traces")
 
 
 def saved_images(images: Sequence[TraceImage], run: Any, step: int) -> list[Any]:

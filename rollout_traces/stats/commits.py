@@ -1,4 +1,4 @@
-"""Which step a global step is logged at: never back, and the same for the scalars and traces of one commit."""
+"""Commits: the step that each is logged at, never back, and averages over those that are not logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people who live in a terminal see: a commit as a table, a rollout as a short step summary."""
+"""A commit as a table for the terminal, and a rollout in a few lines, printed beside the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a place for scalars is."""
+"""Other trackers that a step's scalars go to: SwanLab, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 

@@ -272,8 +272,6 @@ def _torch(path: Path) -> Any:
 
 
 def _numpy(path: Path) -> Any:
-    import numpy as np
-
     _check_archive(path)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
@@ -289,8 +287,6 @@ def _check_archive(path: Path) -> None:
 
 
 def _parquet(path: Path) -> Any:
-    import numpy as np
-
     table = read(path)
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     if "input_ids" not in columns:

@@ -17,7 +17,7 @@ from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.trace.images import TraceImage, image_suffix, read_file
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("rollout_traces")
 
 Hide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Hides in what goes with a transcript what was hidden in it."""
@@ -129,9 +129,6 @@ def _short(value: Any, limit: int = 200) -> Any:
         return value
     text = str(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
-
-
-log = logging.getLogger("rollout_traces")
 
 
 def images_of(

@@ -1,4 +1,4 @@
-"""How a cap is spent: what a policy sees and what it answers."""
+"""Selection: which rows of a step become traces under its cap, by a policy."""
 
 from __future__ import annotations
 

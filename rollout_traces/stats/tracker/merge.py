@@ -1,4 +1,4 @@
-"""Exports of several workers as one, when there is no process group between them."""
+"""Records of several ranks as one: over a process group, or from what each exported."""
 
 from __future__ import annotations
 

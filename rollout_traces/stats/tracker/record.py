@@ -1,4 +1,4 @@
-"""How the values of a key become one."""
+"""The values recorded under a key, and how they become one."""
 
 from __future__ import annotations
 
