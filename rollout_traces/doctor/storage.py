@@ -11,20 +11,11 @@ from pathlib import Path
 
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 from rollout_traces.sink.home import GROUP, allowed_mode
+from rollout_traces.spool.mounts import NETWORK_TYPES, is_network_mount, mount_type
 
 LOW_DISK_GB = 5
-NETWORK_FILE_SYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smbfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "fuse.sshfs",
-    "9p",
-}
+SHOWN = 3
+"""Files that are named."""
 
 
 @check("Storage")
@@ -40,8 +31,8 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "folder", "fail", f"{folder} cannot be written", "Set TRACKIO_DIR to a folder that can."
         )
-    kind = file_system(existing)
-    if kind in NETWORK_FILE_SYSTEMS:
+    kind = mount_type(existing)
+    if kind in NETWORK_TYPES:
         yield CheckFinding(
             "file system",
             "warn",
@@ -49,7 +40,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
             "Set TRACKIO_DIR to node-local storage and share with `trackio sync` or a server.",
         )
     else:
-        yield CheckFinding("file system", "ok", kind)
+        yield CheckFinding("file system", "ok", kind or "unknown")
     free = shutil.disk_usage(existing).free / 1e9
     yield CheckFinding(
         "free disk",
@@ -72,26 +63,6 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
                 "not there yet",
                 "It is made by the first logging call; `rollout-traces list` names the projects there are.",
             )
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system a path lies on; `unknown` where /proc does not say."""
-    try:
-        lines = Path("/proc/mounts").read_text().splitlines()
-    except OSError:
-        return "unknown"
-    mounts = [line.split()[1:3] for line in lines if len(line.split()) > 2]
-    resolved = str(path.resolve())
-    inside = [
-        (len(point), kind)
-        for point, kind in mounts
-        if resolved == point or resolved.startswith(point.rstrip("/") + "/")
-    ]
-    return max(inside)[1] if inside else "unknown"
-
-
-SHOWN = 3
-"""Files that are named."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +156,6 @@ def _advice(folder: Path, found: Open) -> str:
 @check("Logging path")
 def spool(examination: Examination) -> Iterator[CheckFinding]:
     """The spools of this node: where they lie, what waits in them, where their worker processes' logs are."""
-    from rollout_traces.spool.mounts import is_network_mount
     from rollout_traces.worker.recovery import default_roots, find_left, not_all_stored
 
     root = default_roots()[0]

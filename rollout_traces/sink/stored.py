@@ -118,9 +118,7 @@ class Stored:
         )
         if not rows:
             return {}
-        spans = rows[0]["spans"]
-        spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
-        ledger = read_ledger(TraceRecord((), {}, spans))
+        ledger = read_ledger(TraceRecord((), {}, _loaded(rows[0]["spans"])))
         if ledger is None:
             return {}
         names = ("trace_uid", "selected_by", "selected_probability")
@@ -157,12 +155,13 @@ class Stored:
             f"SELECT key, spans FROM traces WHERE run_id = {_quoted(self.run_id)} AND key LIKE '%/{STEPS}' "
             f"ORDER BY rowid DESC LIMIT {int(n)}"
         )
-        found = []
-        for row in reversed(rows):
-            spans = row["spans"]
-            spans = orjson.loads(spans) if isinstance(spans, (str, bytes)) else spans
-            found.append((str(row["key"]).rpartition("/")[0], read_details(TraceRecord((), {}, spans or []))))
-        return found
+        return [
+            (
+                str(row["key"]).rpartition("/")[0],
+                read_details(TraceRecord((), {}, _loaded(row["spans"]) or [])),
+            )
+            for row in reversed(rows)
+        ]
 
     def logged(self, n: int) -> list[tuple[int, dict[str, Any]]]:
         """Step and scalars of what was logged last, n calls at most, oldest first.
@@ -173,13 +172,7 @@ class Stored:
         rows = self._ask(
             f"SELECT step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} ORDER BY rowid DESC LIMIT {int(n)}"
         )
-        found = []
-        for row in reversed(rows):
-            values = row["metrics"]
-            found.append(
-                (int(row["step"]), orjson.loads(values) if isinstance(values, (str, bytes)) else values)
-            )
-        return found
+        return [(int(row["step"]), _loaded(row["metrics"])) for row in reversed(rows)]
 
     def totals(self) -> dict[str, float]:
         """The newest `<split>/total/...` scalars of the run, empty when there are none.
@@ -193,12 +186,10 @@ class Stored:
             "AND CAST(metrics AS TEXT) LIKE '%/total/samples\"%' ORDER BY rowid DESC LIMIT 20"
         )
         for row in rows:
-            values = row["metrics"]
-            values = orjson.loads(values) if isinstance(values, (str, bytes)) else values
             splits = {key.split("/")[0] for key in newest}
             newest |= {
                 key: float(value)
-                for key, value in values.items()
+                for key, value in _loaded(row["metrics"]).items()
                 if "/total/" in key and key.split("/")[0] not in splits
             }
         return newest
@@ -285,9 +276,7 @@ class Stored:
             self._prompts[split][str(row["prompt_key"])] += 1
 
     def _take_metrics(self, row: Mapping[str, Any]) -> None:
-        values = row["metrics"]
-        values = orjson.loads(values) if isinstance(values, (str, bytes)) else values
-        step = int(row["step"])
+        values, step = _loaded(row["metrics"]), int(row["step"])
         found = scalar_signature(step, values)
         same_keys = self._expected_keys.get(keys_signature(step, values), [])
         if found in self.expected:
@@ -338,6 +327,11 @@ def _remote_query(run: Any) -> Query:
             raise ValueError(f"{error} {answer}") from error
 
     return query
+
+
+def _loaded(stored: Any) -> Any:
+    """A value that a local database stores as JSON, and a server answers as plain values."""
+    return orjson.loads(stored) if isinstance(stored, (str, bytes)) else stored
 
 
 def _quoted(text: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 
 import orjson
+import pytest
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
 from rollout_traces.doctor import CHECKS, CheckFinding, Examination, each_check, examine
-from rollout_traces.doctor.storage import file_system
+from rollout_traces.spool.mounts import NETWORK_TYPES, mount_type
 from tests.generator import tiny_tokenizer
 
 
@@ -102,5 +103,12 @@ class TestCommand:
 
 
 class TestFileSystem:
-    def test_the_type_of_a_mount_is_named(self, tmp_path):
-        assert file_system(tmp_path) not in ("", None)
+    def test_the_type_of_a_mount_is_named(self, trackio_dir):
+        [found] = [one for one in examine(Examination())["Storage"] if one.subject == "file system"]
+        assert found.seen.split(",")[0] == mount_type(trackio_dir.parent) not in ("", None)
+
+    @pytest.mark.parametrize("kind", sorted(NETWORK_TYPES))
+    def test_every_mount_on_which_no_spool_is_kept_is_warned_of(self, trackio_dir, monkeypatch, kind):
+        monkeypatch.setattr("rollout_traces.doctor.storage.mount_type", lambda path: kind)
+        [found] = [one for one in examine(Examination())["Storage"] if one.subject == "file system"]
+        assert (found.status, found.seen.split(",")[0]) == ("warn", kind)
