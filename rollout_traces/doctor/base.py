@@ -1,6 +1,6 @@
 """What a check is, and the registry of checks.
 
-A check is one function in a file of its own in this folder, registered by name.
+A check is one function of a file in this folder, registered by name.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from rollout_traces.flags.flag import Flag, counted
 from rollout_traces.flags.inputs import Population, Runs, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag
+from rollout_traces.ledger.groups import reward_failed
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
 from rollout_traces.model.packed_batch import PackedBatch
@@ -227,7 +228,7 @@ def _bad_rows(population: Population) -> Iterator[tuple[str, np.ndarray]]:
     if not (batch.row_floats or batch.reward_components or batch.sample_metrics):
         return
     excused = np.asarray([reason is not None for reason in ledger.get("discard_reason")], bool)
-    excused |= np.asarray([status not in (None, "ok") for status in ledger.get("reward_status")], bool)
+    excused |= reward_failed(ledger)
     for name, values in batch.row_floats.items():
         unknown = np.isnan(values) & ~excused & ~batch.lacks("row_floats", name)
         yield name, np.isinf(values) | unknown

@@ -7,14 +7,13 @@ neither goes to a server, a Space or a folder only because a manifest names it.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.spool.run_folder import RunFolder, RunManifest
+from rollout_traces.spool.run_folder import RunManifest
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,3 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Path, NamedTargets]:
     parser.add_argument("--all-rows-folder", action="append", default=[])
     given = parser.parse_args(arguments)
     return given.folder, NamedTargets(tuple(given.remote), tuple(given.all_rows_folder))
-
-
-def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
-    """The command line of a process that processes a folder."""
-    return [sys.executable, "-m", "rollout_traces.worker.main", str(folder.path), *named.as_arguments()]

@@ -17,7 +17,8 @@ from rollout_traces.spool.account import Account, account_of
 from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import RecordError
 from rollout_traces.spool.run_folder import RunFolder, RunManifest, run_folders, spool_roots
-from rollout_traces.worker.named_targets import NamedTargets, worker_command
+from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.runner import worker_command
 
 log = logging.getLogger("rollout_traces")
 

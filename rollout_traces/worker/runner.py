@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
-from rollout_traces.worker.named_targets import NamedTargets, worker_command
+from rollout_traces.worker.named_targets import NamedTargets
 
 if TYPE_CHECKING:
     from rollout_traces.worker.consumer import SpoolConsumer
@@ -196,3 +197,8 @@ class WorkerProcess:
         self._given_up = True
         log.warning("no worker can be started (%s); a thread of this process processes instead", why)
         self._on_failure(why)
+
+
+def worker_command(folder: RunFolder, named: NamedTargets) -> list[str]:
+    """The command line of a process that processes a folder."""
+    return [sys.executable, "-m", "rollout_traces.worker.main", str(folder.path), *named.as_arguments()]

@@ -19,8 +19,9 @@ from rollout_traces.cli import build_app
 from rollout_traces.errors import StoreError
 from rollout_traces.spool.run_folder import RunFolder, RunManifest, run_folders
 from rollout_traces.worker.main import main
-from rollout_traces.worker.named_targets import NamedTargets, parse_arguments, worker_command
+from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
 from rollout_traces.worker.recovery import find_left, recover, recover_in_background
+from rollout_traces.worker.runner import worker_command
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.other_user import give_away
 from tests.worker.readback import ledger_uids
