@@ -298,10 +298,9 @@ def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
     with packed_arrays.damage_said("ledger"):
         n_rows = packed_arrays.check_count(head["rows"], MOST_ROWS)
         packed_arrays.check_count(n_rows * len(head["columns"]), MOST_CELLS)
-        columns = {entry["name"]: _unpacked(entry, arrays[entry["name"]]) for entry in head["columns"]}
-        if wrong := [name for name in columns if len(arrays[name]) != n_rows]:
+        if wrong := [name for name, array in arrays.items() if len(array) != n_rows]:
             raise ValueError(f"{wrong[0][:40]}: {len(arrays[wrong[0]])} values of {n_rows} rows")
-        return n_rows, columns
+        return n_rows, {entry["name"]: _unpacked(entry, arrays[entry["name"]]) for entry in head["columns"]}
 
 
 def _packed_ints(column: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:

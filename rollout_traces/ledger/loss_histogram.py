@@ -114,11 +114,11 @@ def unpack(packed: str) -> LossHistogram:
     """
     head, arrays = unpack_text(packed, _WHAT)
     with damage_said(_WHAT):
-        tokens, weight = arrays["tokens"].astype(np.int64), arrays["weight"].astype(np.float64)
-        check_count(len(tokens), MAX_BYTES)
-        cells = {name: arrays[name].astype(np.int64) for name in DIMENSIONS}
-        if any(len(column) != len(tokens) for column in (*cells.values(), weight)):
+        n_cells = check_count(len(arrays["tokens"]), MAX_BYTES)
+        if any(len(column) != n_cells for column in arrays.values()):
             raise ValueError("columns of different lengths")
+        tokens, weight = arrays["tokens"].astype(np.int64), arrays["weight"].astype(np.float64)
+        cells = {name: arrays[name].astype(np.int64) for name in DIMENSIONS}
         return LossHistogram(tuple(head["edges"]), tuple(head["sources"]), cells, tokens, weight)
 
 

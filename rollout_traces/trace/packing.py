@@ -22,6 +22,8 @@ from rollout_traces.model.transcript import INT_TRACKS, TokenTrack, ToolCall, Tr
 MASKS = ("loss_mask", "response_mask", "special")
 MOST_TOKENS = 2**24
 """Tokens of one rollout."""
+MOST_VALUES = 2**28
+"""Tokens of one rollout, times what is stored of each."""
 _WHAT = "token track"
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
@@ -227,7 +229,7 @@ def _check_pieces(pieces: Sequence[Any], source: str) -> None:
     A turn's raw text refers to its message's thinking and content, its calls to its raw text; neither
     overlaps itself.
     """
-    referred = sum(piece[1] for piece in pieces if not isinstance(piece, str))
+    referred = sum(check_count(piece[1], len(source)) for piece in pieces if not isinstance(piece, str))
     check_count(referred, 2 * len(source))
 
 
@@ -268,6 +270,7 @@ def _packed_floats(
 def _unpack_tokens(
     n: int, arrays: Mapping[str, np.ndarray], outside: Mapping[str, float | None], raw: str
 ) -> TokenTrack:
+    check_count(n * len(arrays), MOST_VALUES)
     lengths = arrays["lengths"].astype(np.int64)
     starts = (
         arrays["char_starts"].astype(np.int64) if "char_starts" in arrays else np.cumsum(lengths) - lengths
@@ -294,6 +297,8 @@ def _unpack_tokens(
             tracks[name] = np.repeat(values, counts).astype(np.int32)
         elif stored.dtype.kind == "f":
             where = masks["response_mask"] if name in outside else np.ones(n, bool)
+            if len(stored) != np.count_nonzero(where):
+                raise ValueError(f"{name}: {len(stored)} values for {np.count_nonzero(where)} tokens")
             fill = outside.get(name)
             tracks[name] = np.full(n, np.nan if fill is None else fill, np.float32)
             tracks[name][where] = stored

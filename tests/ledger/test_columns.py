@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Ledger, concatenate, kind_of, pack, unpack
+from rollout_traces.model import packed_arrays
 
 
 def column_of(values):
@@ -66,6 +69,16 @@ class TestPacking:
     def test_damaged_bytes_are_refused(self):
         with pytest.raises(StoreError, match="ledger: damaged"):
             unpack(pack(make_ledger())[:-9])
+
+    def test_columns_longer_than_the_rows_are_refused_before_any_is_unpacked(self):
+        columns = [{"name": "reward", "kind": "float"}] * 20
+        made_up = packed_arrays.pack({"rows": 1, "columns": columns}, {"reward": np.zeros(2**22, np.uint8)})
+        tracemalloc.start()
+        with pytest.raises(StoreError, match="4194304 values of 1 rows"):
+            unpack(made_up)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 2**24
 
 
 class TestColumns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 import zlib
 from dataclasses import fields, replace
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.packed_arrays import pack_text, unpack_text
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
 from tests.builders import make_transcript
@@ -172,3 +174,36 @@ class TestDamage:
         bomb = base64.b64encode(zlib.compress(bytes(10_000))).decode()
         with pytest.raises(StoreError, match="more than 1000"):
             unpack_transcript(bomb, [])
+
+    def test_references_are_counted_before_any_is_followed(self):
+        transcript = make_transcript([("assistant", "a" * 50_000)])
+        messages = transcript.messages()
+        head, arrays = unpack_text(pack_transcript(transcript, messages), "token track")
+        del head["schema"]
+        head["turns"][0]["raw"] = [*[[1, 49_999]] * 1000, [0, -49_950_000]]
+        made_up = pack_text(head, arrays)
+        tracemalloc.start()
+        with pytest.raises(StoreError, match="token track: damaged"):
+            unpack_transcript(made_up, messages)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 5_000_000
+
+    def test_few_bytes_are_not_unpacked_to_many_long_tracks(self):
+        n = 2**20
+        head = {"n": n, "source": "template", "warnings": [], "tools": [], "given": None, "turns": []}
+        tracks = {f"made_up_{number}": np.zeros(0, np.float16) for number in range(300)}
+        masks = {name: np.zeros(n // 8, np.uint8) for name in ("loss_mask", "response_mask", "special")}
+        arrays = {"lengths": np.zeros(n, np.uint8), "piece_ids": np.zeros(1, np.int32), **masks, **tracks}
+        made_up = pack_text({**head, "outside": dict.fromkeys(tracks)}, arrays)
+        with pytest.raises(StoreError, match="expected 0 to"):
+            unpack_transcript(made_up, [])
+
+    def test_a_track_of_another_length_is_refused(self):
+        transcript = make_transcript(CHAT, logprobs=lambda n: np.linspace(-9, 0, n).astype(np.float32))
+        messages = transcript.messages()
+        head, arrays = unpack_text(pack_transcript(transcript, messages), "token track")
+        del head["schema"]
+        made_up = pack_text(head, {**arrays, "logprobs": arrays["logprobs"][:1]})
+        with pytest.raises(StoreError, match="logprobs: 1 values"):
+            unpack_transcript(made_up, messages)
