@@ -13,7 +13,7 @@ from rollout_traces.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
-    from rollout_traces.store.removal_plan import RemovalPlan
+    from rollout_traces.store.removal import RemovalPlan
     from rollout_traces.worker.recovery import Left
 
 SHOWN_PLACES = 40
@@ -89,7 +89,7 @@ def _quoted(text: str) -> str:
 def _selection(
     store: Store, run: str | None, split: str | None, steps: str | None, where: str
 ) -> RemovalPlan:
-    from rollout_traces.store.removal_plan import plan_removal
+    from rollout_traces.store.removal import plan_removal
 
     return plan_removal(
         store,
@@ -101,7 +101,7 @@ def _selection(
 
 
 def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> RemovalPlan:
-    from rollout_traces.store.removal_plan import plan_retention
+    from rollout_traces.store.removal import plan_retention
 
     age = None
     if older_than is not None:

@@ -14,7 +14,7 @@ from rollout_traces.cli.tables import print_json, print_table
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
     from rollout_traces.store import Store
-    from rollout_traces.store.table import Table
+    from rollout_traces.store.tables import Table
 
 MOST_LINKS = 5
 """Rollouts named in a line."""

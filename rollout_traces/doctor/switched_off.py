@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 if TYPE_CHECKING:
-    from rollout_traces.store.switched_off import What
+    from rollout_traces.store.summary import What
 
 ADVICE = {
     "flags_off": "Hand over what is missing; a name with a dot is a threshold to set.",
@@ -34,7 +34,7 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
         return
     from rollout_traces.errors import StoreError
     from rollout_traces.store import open_store
-    from rollout_traces.store.switched_off import switched_off
+    from rollout_traces.store.summary import switched_off
 
     try:
         store = open_store(project=examination.project)

@@ -12,7 +12,7 @@ from rollout_traces.export.formats import write_jsonl, write_parquet
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
-from rollout_traces.export.rows import ExportQuery, count, records
+from rollout_traces.export.rows import ExportQuery, records
 from rollout_traces.export.side_table import write_side_table
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def export(
     name = file_format or path.suffix.removeprefix(".")
     if name not in FORMATS:
         raise ConfigError(f"format: {name!r}, expected one of {', '.join(FORMATS)}.")
-    matched = store.count(query.run, query.split, query.where, query.text, query.steps, query.rows)
-    found = _reported(records(store, query, tokens=tokens), count(store, query), progress)
+    matched = query.matched(store)
+    n_rows = matched if query.limit is None else min(matched, query.limit)
+    found = _reported(records(store, query, tokens=tokens), n_rows, progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:

@@ -98,10 +98,10 @@ class _ProjectTexts:
         source = self._source()
         try:
             ids = rows["id"].to_pylist()
-            found = source.messages_of(ids)
+            found = source.texts_of([i for i in ids if i is not None], spans=False)
         finally:
             source.close()
-        return _with_text(rows, [_decoded(found.get(trace_id)) for trace_id in ids])
+        return _with_text(rows, [_decoded(found.get(trace_id, (None,))[0]) for trace_id in ids])
 
     def _source(self) -> Any:
         if self._folder is not None:

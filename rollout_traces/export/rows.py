@@ -46,11 +46,32 @@ class ExportQuery:
     rows: Any = "traces"
     limit: int | None = None
 
+    def matched(self, store: Store) -> int:
+        """How many rows match."""
+        return store.count(
+            self.run, text=self.text, split=self.split, where=self.where, steps=self.steps, rows=self.rows
+        )
 
-def count(store: Store, query: ExportQuery) -> int:
-    """How many rows an export will have."""
-    found = store.count(query.run, query.split, query.where, query.text, query.steps, query.rows)
-    return found if query.limit is None else min(found, query.limit)
+    def found(self, store: Store) -> Iterator[TraceRow]:
+        """The rows, up to the limit, read page by page."""
+        left, after = self.limit, None
+        while left is None or left > 0:
+            page = store.query(
+                self.run,
+                self.split,
+                self.where,
+                self.text,
+                self.order_by or "run, step, group, sample",
+                PAGE if left is None else min(PAGE, left),
+                after,
+                self.steps,
+                self.rows,
+            )
+            yield from page.rows
+            left = None if left is None else left - len(page.rows)
+            after = page.next
+            if after is None:
+                return
 
 
 def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[str, Any]]:
@@ -64,26 +85,8 @@ def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[
     Yields:
         One record a row; `unreadable` says why a conversation or token track is missing.
     """
-    left = query.limit
-    after = None
-    while left is None or left > 0:
-        page = store.query(
-            query.run,
-            query.split,
-            query.where,
-            query.text,
-            query.order_by or "run, step, group, sample",
-            PAGE if left is None else min(PAGE, left),
-            after,
-            query.steps,
-            query.rows,
-        )
-        for row in page.rows:
-            yield _record(store, row, query.rows, tokens)
-        left = None if left is None else left - len(page.rows)
-        after = page.next
-        if after is None:
-            return
+    for row in query.found(store):
+        yield _record(store, row, query.rows, tokens)
 
 
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -19,15 +19,17 @@ from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.rollout_table import State
-from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, quoted
+from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, quoted
 from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
 from rollout_traces.store.query.nodes import QuerySpan, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
-from rollout_traces.store.rows import TraceRow
-from rollout_traces.store.scope import Scope, conjuncts, holds_text
+from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.rows import ColumnInfo, TraceRow
+from rollout_traces.store.scope import Scope, Which, conjuncts, holds_text
 from rollout_traces.store.source import Source
 
+Answer = TypeVar("Answer")
 PLACE = ("id", "run_id", "run", "split", "step")
 """The columns that say where a row is."""
 _GROUP_KEYS = ("place", "group", "attempt")
@@ -73,7 +75,7 @@ class Asking:
         state: what the manifest says.
         engine: what runs statements.
         source: where texts are.
-        remember: gives an answer from before, else the one that it computes.
+        answers: what was answered before.
     """
 
     def __init__(
@@ -83,12 +85,12 @@ class Asking:
         state: State,
         engine: Engine,
         source: Source,
-        remember: Callable[[Any, Callable[[], Any]], Any],
+        answers: RememberedAnswers,
     ) -> None:
         self.connection = connection
         self.cursor = cursor
         self.state = state
-        self.remember = remember
+        self._answers = answers
         self._engine = engine
         self._source = source
         self.names = Names(state.kinds, registered_flags, self._flags_seen)
@@ -96,6 +98,10 @@ class Asking:
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement over `rows`, `rollouts` or what `relation` gives."""
         return self._engine.run(statement, parameters, on=self.cursor)
+
+    def remember(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """The answer to a question about this state, from before where it was given."""
+        return self._answers.answer((self.state.stamp, key), compute)
 
     def asked(self, scope: Scope, order_by: str | None = None) -> Asked:
         """Compiles a question.
@@ -165,6 +171,21 @@ class Asking:
             if name not in kinds or name in INTERNAL:
                 raise StoreError(f"columns: no column {name!r}.{self.names.hint(name)}")
         return list(dict.fromkeys([*PLACE, *wanted]))
+
+    def columns(self, rows: Which) -> list[ColumnInfo]:
+        """The columns that a query can name: those that some row knows, and the figures of groups.
+
+        Args:
+            rows: of traced rollouts, or of all.
+        """
+        known = {**self.state.side.meanings, **_meanings()}
+        names = [name for name in self.shown_columns() if rows == "all" or name != "trace_uid"]
+        found = [(name, self.names.column(name)) for name in (*names, *GROUP)]
+        return [
+            ColumnInfo(name, c.kind, known.get(name) or known.get(name.split("/", 1)[0] + "/*", ""))
+            for name, c in found
+            if c is not None
+        ]
 
     def rows(self, which: str, names: Sequence[str], parameters: Sequence[Any] = ()) -> list[TraceRow]:
         """Rows as plain ones.
@@ -274,3 +295,14 @@ def registered_flags() -> frozenset[str]:
     from rollout_traces.flags import REGISTRY
 
     return frozenset(REGISTRY)
+
+
+@lru_cache(maxsize=1)
+def _meanings() -> dict[str, str]:
+    """Name -> meaning of all columns that have one; prefixed ones end in `/*`."""
+    from rollout_traces.ledger.columns import COLUMNS
+    from rollout_traces.trace.conversion import METADATA
+
+    ours = {name.replace("<name>", "*"): meaning for name, meaning in METADATA.items()}
+    groups = {name: meaning for name, (_, meaning) in GROUP.items()}
+    return {**{column.name: column.meaning for column in COLUMNS}, **ours, **MEANINGS, **groups}

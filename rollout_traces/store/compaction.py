@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import stacked
 from rollout_traces.store.columns.segments import SegmentFile, check_segment, write_segment
-from rollout_traces.store.indexing import SEGMENT_ROWS, parts_of
+from rollout_traces.store.indexing import SEGMENT_ROWS
 
 FAN = 16
 """So many neighbouring segments of one size class become one."""
@@ -90,7 +90,7 @@ def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFil
     kinds = {name: kind for name, (kind, _) in columns.items()}
     kinds |= {name: "mixed" for segment in run for name, kind in segment.kinds.items() if kind == "mixed"}
     written = write_segment(folder, joined)
-    number = manifest.add_segment(connection, written, joined.num_rows, kinds, parts_of(joined))
+    number = manifest.add_segment(connection, written, joined, kinds)
     # the rows stay where they were in the order of arrival
     connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
     connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))

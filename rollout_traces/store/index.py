@@ -18,23 +18,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import duckdb
-import orjson
-from duckdb import DuckDBPyConnection
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
+from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import RolloutTable, State
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.indexing import StepWriter, forget_all_but, read_batch
+from rollout_traces.store.indexing import StepWriter, read_batch, refresh_tables
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import meta, set_meta
+from rollout_traces.store.remembered import RememberedAnswers
 from rollout_traces.store.source import Source
-from rollout_traces.store.table_indexing import refresh_tables
 
 logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]
@@ -74,6 +73,7 @@ class Index:
         self.engine = Engine(self.segments)
         self._table = RolloutTable(self.engine)
         self._state: State | None = None
+        self.answers = RememberedAnswers()
         self._side_folder = Path(source.side_folder())
         self.labels = LabelBook(source.labels_path())
         self._ensure()
@@ -107,12 +107,11 @@ class Index:
             finally:
                 connection.execute("ROLLBACK")
 
-    def asked(self, question: Callable[[sqlite3.Connection, DuckDBPyConnection, State], Answer]) -> Answer:
+    def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of words and table.
 
         Args:
-            question: gets a connection of the words and one of the table, and what the manifest says; it may be
-                called again where another process replaced a segment meanwhile.
+            question: asks them; it may be called again where another process replaced a segment meanwhile.
 
         Raises:
             StoreError: the index is damaged; the next refresh rebuilds what is.
@@ -126,8 +125,9 @@ class Index:
                         return self._state_at(connection), connection
 
                     state, cursor, connection = opened.enter_context(self._table.at(now))
+                    asking = Asking(connection, cursor, state, self.engine, self.source, self.answers)
                     try:
-                        return question(connection, cursor, state)
+                        return question(asking)
                     except StoreError as error:
                         if isinstance(error.__cause__, duckdb.IOException):
                             for segment in state.segments:
@@ -401,7 +401,7 @@ class Index:
             return
         there = self.source.trace_ids()
         with self._transaction() as connection:
-            gone, places = forget_all_but(connection, there)
+            gone, places = manifest.forget_all_but(connection, there)
             StepWriter(connection, self.segments, self.source).put_together(places)
             known = [src for (src,) in connection.execute("SELECT src FROM docs WHERE src >= 0")]
             watermark = max(known, default=0)
@@ -415,24 +415,11 @@ class Index:
     def _copy_runs(self) -> None:
         runs = sorted((r.run_id, r.name, r.started, r.last_step) for r in self.source.runs())
         with self.reading() as connection:
-            known = connection.execute(
-                "SELECT run_id, name, started, last_step FROM runs ORDER BY run_id"
-            ).fetchall()
+            known = connection.execute(f"SELECT {manifest.RUN} FROM runs ORDER BY run_id").fetchall()
         if runs == known:
             return
         with self._transaction() as connection:
-            ids = orjson.dumps([run_id for run_id, *_ in runs]).decode()
-            connection.execute(
-                "DELETE FROM runs WHERE run_id NOT IN (SELECT value FROM json_each(?))"
-                " AND run NOT IN (SELECT run FROM places JOIN parts USING (place) WHERE NOT dead)",
-                (ids,),
-            )
-            connection.executemany(
-                "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (run_id) DO UPDATE SET name = excluded.name, started = excluded.started,"
-                " last_step = excluded.last_step",
-                runs,
-            )
+            manifest.replace_runs(connection, runs)
             manifest.changed(connection)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
@@ -20,13 +20,18 @@ from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble, read_ledger
 from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.segments import write_segment
+from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
-from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source, StoredTrace
+from rollout_traces.store.rows import StoredTrace
+from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source
 
 logger = logging.getLogger("rollout_traces")
 
 SEGMENT_ROWS = 131_072
 """Rows after which a segment is written, within one batch; a step is never torn."""
+WATERMARK, COUNTED = "tables_watermark", "tables_counted"
+"""The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
+Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class IndexWriter:
         """The number of a run, a new one where it has none."""
         if run_id not in self._runs:
             cursor = self._connection.execute(
-                "INSERT INTO runs (run_id, name, started, last_step) VALUES (?, ?, ?, ?)",
+                f"INSERT INTO runs ({manifest.RUN}) VALUES (?, ?, ?, ?)",
                 (run_id, name, started, last_step),
             )
             self._runs[run_id] = int(cursor.lastrowid or 0)
@@ -135,8 +140,8 @@ class IndexWriter:
         if not table.num_rows:
             return
         written = write_segment(self._folder, table)
-        manifest.add_segment(self._connection, written, table.num_rows, dict(kinds), parts_of(table))
-        remember_attempts(self._connection, table)
+        manifest.add_segment(self._connection, written, table, kinds)
+        manifest.remember_attempts(self._connection, table)
 
     def say_left_out(self) -> None:
         """Warns of names for which there is no column left."""
@@ -288,56 +293,83 @@ class StepWriter(IndexWriter):
         return self.place(run_no, read.reading.split, read.reading.step)
 
 
-def remember_attempts(connection: sqlite3.Connection, table: Any) -> None:
-    """Notes the first step of each attempt in some rows, see `columns.attempts`."""
-    if "attempt" not in table.column_names:
-        return
-    grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
-    for run, split, attempt, step in zip(
-        *grouped.group_by(["run_no", "split", "attempt"])
-        .aggregate([("step", "min")])
-        .select(["run_no", "split", "attempt", "step_min"])
-        .to_pydict()
-        .values(),
-        strict=True,
-    ):
-        connection.execute(
-            "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
-            " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
-            (run, split, attempt, step),
-        )
-
-
-def parts_of(table: Any) -> Iterator[tuple[int, int, int, int]]:
-    """Place, rows, rows of ledgers and traced rows of each place in a segment's rows."""
-    names = table.column_names
-    columns = [("row", "count")] + [(name, "count") for name in ("from_ledger", "doc") if name in names]
-    counted = table.select(["place", *(name for name, _ in columns)]).group_by("place").aggregate(columns)
-    found = counted.to_pydict()
-    n = counted.num_rows
-    yield from zip(
-        found["place"],
-        found["row_count"],
-        found.get("from_ledger_count", [0] * n),
-        found.get("doc_count", [0] * n),
-        strict=True,
-    )
-
-
-def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> tuple[int, list[int]]:
-    """Forgets the traces that a source no longer has under the same rowid and id.
+def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent, *, came: bool) -> int:
+    """Adds the rows of new tables; drops those that were deleted, or of runs that have traces of our own now.
 
     Args:
-        connection: a connection whose transaction the caller holds.
-        there: rowid -> id of every trace of the source.
+        source: the project.
+        segments: where segments go.
+        reading: lends a connection of the index.
+        transaction: begins a transaction of the index.
+        came: traces came since the last time.
 
     Returns:
-        How many were forgotten, and the places that they were of.
+        Rows added.
     """
-    found = connection.execute("SELECT doc, src, id, place FROM docs WHERE src >= 0").fetchall()
-    gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
+    last = source.last_metrics_id()
+    with reading() as connection:
+        after, counted = (int(manifest.meta(connection, name, 0)) for name in (WATERMARK, COUNTED))
+    if counted and (came or source.count_metrics(after) != counted):
+        with transaction() as connection:
+            _forget(connection, source, segments, came=came)
+            manifest.set_meta(connection, COUNTED, source.count_metrics(after))
+    added = 0
+    if last <= after:
+        return 0
+    for reached, rows in source.logged_tables.between(after, last, BATCH_BYTES):
+        with transaction() as connection:
+            if int(manifest.meta(connection, WATERMARK, 0)) != after:
+                return added
+            ours = _runs_of_ours(connection, {row.run_id for row in rows})
+            new = [row for row in rows if row.run_id not in ours]
+            if new:
+                _add(connection, source, segments, new)
+            _remember(connection, source, reached, counted or len(new))
+            after = reached
+            counted = counted or len(new)
+            added += len(new)
+    with transaction() as connection:
+        if int(manifest.meta(connection, WATERMARK, 0)) == after:
+            _remember(connection, source, last, counted)
+    return added
+
+
+def _remember(connection: sqlite3.Connection, source: Source, reached: int, found: int) -> None:
+    manifest.set_meta(connection, WATERMARK, reached)
+    if found:
+        manifest.set_meta(connection, COUNTED, source.count_metrics(reached))
+
+
+def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:
+    StepWriter(connection, segments, source).add([read_stored(row) for row in rows])
+    manifest.changed(connection)
+
+
+def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, came: bool) -> None:
+    found = connection.execute(
+        "SELECT doc, src, place, run_id FROM docs JOIN places USING (place) JOIN runs USING (run) WHERE src < 0"
+    ).fetchall()
+    there = source.metrics_ids(sorted({table_of(src) for _, src, _, _ in found}))
+    ours = _runs_of_ours(connection, {run_id for *_, run_id in found}) if came else set()
+    gone = [(doc, place) for doc, src, place, run_id in found if table_of(src) not in there or run_id in ours]
+    if not gone:
+        return
     connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
-    return len(gone), sorted({place for _, place in gone})
+    StepWriter(connection, segments, source).put_together(sorted({place for _, place in gone}))
+    manifest.changed(connection)
+
+
+def _runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
+    """Those of some runs of which a rollout was logged by this package."""
+    return {
+        run_id
+        for run_id in run_ids
+        if connection.execute(
+            "SELECT 1 FROM places JOIN docs USING (place) WHERE run = (SELECT run FROM runs WHERE run_id = ?)"
+            " AND kind <> 'other' LIMIT 1",
+            (run_id,),
+        ).fetchone()
+    }
 
 
 def _say_unreadable(batch: Sequence[Read]) -> None:

@@ -19,7 +19,8 @@ from rollout_traces.store.places import (
     local_projects,
     marks_path,
 )
-from rollout_traces.store.source import Source, SqlValue, StoredTrace
+from rollout_traces.store.rows import StoredTrace
+from rollout_traces.store.source import Source, SqlValue
 from rollout_traces.trace.images import read_file
 
 AT_ONCE = 250

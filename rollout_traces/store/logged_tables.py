@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.sources.trl_tables import TABLE, LoggedTable, Select, TableReader, row_metadata
-from rollout_traces.store.stored_trace import StoredTrace
+from rollout_traces.store.rows import StoredTrace
 
 _LOG = logging.getLogger("rollout_traces")
 _PREFIX = "table-"

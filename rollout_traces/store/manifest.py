@@ -7,16 +7,17 @@ of the table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rollout_traces.model.packed_arrays import MADE_UP
-from rollout_traces.store.columns.attempts import superseded_from
-from rollout_traces.store.columns.rollout_table import State
+from rollout_traces.store.columns.rollout_table import State, superseded_from
 from rollout_traces.store.columns.schema import ALWAYS, stored_name
 from rollout_traces.store.columns.segments import SegmentFile
 from rollout_traces.store.reading import SIGNS
@@ -30,6 +31,9 @@ WORDS_IN_MEMORY = 32 << 20
 PIECES = 8
 """Pieces of the full-text index of like size that are merged: of SQLite's usual 4 every word is written once more, and
 a search is no quicker."""
+
+RUN = "run_id, name, started, last_step"
+"""Columns of a run."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -160,28 +164,25 @@ def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) ->
 
 
 def add_segment(
-    connection: sqlite3.Connection,
-    written: tuple[Path, int],
-    n_rows: int,
-    kinds: Mapping[str, str],
-    parts: Iterable[Sequence[int]],
+    connection: sqlite3.Connection, written: tuple[Path, int], table: pa.Table, kinds: Mapping[str, str]
 ) -> int:
     """Names a file as a segment.
 
     Args:
         connection: a connection whose transaction the caller holds.
         written: the file, and the CRC-32 of its bytes.
-        n_rows: rows in it.
+        table: the rows in it.
         kinds: the kind of each column.
-        parts: place, rows, rows of ledgers and traced rows of each place in it.
     """
     path, checksum = written
     cursor = connection.execute(
         "INSERT INTO segments (file, n_rows, kinds, checksum) VALUES (?, ?, ?, ?)",
-        (path.name, n_rows, orjson.dumps(dict(kinds)).decode(), checksum),
+        (path.name, table.num_rows, orjson.dumps(dict(kinds)).decode(), checksum),
     )
     number = int(cursor.lastrowid or 0)
-    connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in parts])
+    connection.executemany(
+        "INSERT INTO parts VALUES (?, ?, ?, ?, ?, 0)", [(number, *part) for part in _parts_of(table)]
+    )
     return number
 
 
@@ -189,6 +190,79 @@ def drop_segments(connection: sqlite3.Connection, numbers: Sequence[int]) -> Non
     """Forgets segments; their files are the caller's to remove once that is committed."""
     connection.executemany("DELETE FROM segments WHERE segment = ?", [(n,) for n in numbers])
     connection.executemany("DELETE FROM parts WHERE segment = ?", [(n,) for n in numbers])
+
+
+def remember_attempts(connection: sqlite3.Connection, table: pa.Table) -> None:
+    """Notes the first step of each attempt in some rows."""
+    if "attempt" not in table.column_names:
+        return
+    grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
+    for run, split, attempt, step in zip(
+        *grouped.group_by(["run_no", "split", "attempt"])
+        .aggregate([("step", "min")])
+        .select(["run_no", "split", "attempt", "step_min"])
+        .to_pydict()
+        .values(),
+        strict=True,
+    ):
+        connection.execute(
+            "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
+            " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
+            (run, split, attempt, step),
+        )
+
+
+def _parts_of(table: pa.Table) -> Iterator[tuple[int, int, int, int]]:
+    """Place, rows, rows of ledgers and traced rows of each place in a segment's rows."""
+    names = table.column_names
+    columns = [("row", "count")] + [(name, "count") for name in ("from_ledger", "doc") if name in names]
+    counted = table.select(["place", *(name for name, _ in columns)]).group_by("place").aggregate(columns)
+    found = counted.to_pydict()
+    n = counted.num_rows
+    yield from zip(
+        found["place"],
+        found["row_count"],
+        found.get("from_ledger_count", [0] * n),
+        found.get("doc_count", [0] * n),
+        strict=True,
+    )
+
+
+def replace_runs(connection: sqlite3.Connection, runs: Sequence[tuple[str, str, str, int]]) -> None:
+    """Puts a source's runs in place of those that are known; those that have rows stay.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+        runs: the values of `RUN` of each.
+    """
+    ids = orjson.dumps([run_id for run_id, *_ in runs]).decode()
+    connection.execute(
+        "DELETE FROM runs WHERE run_id NOT IN (SELECT value FROM json_each(?))"
+        " AND run NOT IN (SELECT run FROM places JOIN parts USING (place) WHERE NOT dead)",
+        (ids,),
+    )
+    connection.executemany(
+        f"INSERT INTO runs ({RUN}) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (run_id) DO UPDATE SET name = excluded.name, started = excluded.started,"
+        " last_step = excluded.last_step",
+        runs,
+    )
+
+
+def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> tuple[int, list[int]]:
+    """Forgets the traces that a source no longer has under the same rowid and id.
+
+    Args:
+        connection: a connection whose transaction the caller holds.
+        there: rowid -> id of every trace of the source.
+
+    Returns:
+        How many were forgotten, and the places that they were of.
+    """
+    found = connection.execute("SELECT doc, src, id, place FROM docs WHERE src >= 0").fetchall()
+    gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
+    connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
+    return len(gone), sorted({place for _, place in gone})
 
 
 class ColumnNames:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollout_traces.store.stored_trace import StoredTrace
+from rollout_traces.store.rows import StoredTrace
 from rollout_traces.trace.conversion import TraceRecord
 
 RENAMED = {

@@ -14,7 +14,7 @@ import orjson
 from rollout_traces.ledger.text_facts import result_failed
 from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.store.other_tools import read_other_tool, renamed
-from rollout_traces.store.source import StoredTrace
+from rollout_traces.store.rows import StoredTrace
 
 PREVIEW = 160
 """Characters kept of the first user message and of the last assistant message."""

@@ -20,7 +20,7 @@ def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) 
     """The kept rollouts of a step; see `Store.batch`."""
     current = "superseded = 0"
     rows = list(_kept(store, run, step, split, current))
-    n = store.count(run, split, current, steps=(step, step), rows="all")
+    n = store.count(run, split=split, where=current, steps=(step, step), rows="all")
     without = sum(row.get("input_ids") is None for row in rows)
     said = f"step {step} of {split}: {len(rows):,} of {n:,} rollouts were kept, {without:,} of these without token ids"
     if not rows or (complete and (len(rows) < n or without)):

@@ -13,6 +13,9 @@ from rollout_traces.store.query.parser import parse_query, parse_search
 
 Which = Literal["traces", "all"]
 """Traced rollouts, or every rollout there was."""
+Steps = tuple[int | None, int | None]
+"""First and last step, both included; None at an end is open."""
+EVERYTHING: Steps = (None, None)
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Scope:
 
     run_id: str | None = None
     split: str | None = None
-    steps: tuple[int | None, int | None] = (None, None)
+    steps: Steps = EVERYTHING
     where: str = ""
     text: str = ""
     rows: Which = "traces"

@@ -17,9 +17,9 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.store.logged_tables import LoggedTables, is_row_of_table
+from rollout_traces.store.logged_tables import LoggedTables
 from rollout_traces.store.places import cached_marks_path, own_labels_path
-from rollout_traces.store.stored_trace import NO_STEP, StoredTrace
+from rollout_traces.store.rows import StoredTrace
 
 PAGE_BYTES = 16 << 20
 """Messages read together; one trace may hold more."""
@@ -28,8 +28,6 @@ BATCH_BYTES = 64 << 20
 
 _PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"
 _LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
-__all__ = ["NO_STEP", "Source", "SourceRun", "SqlValue", "StoredTrace"]
-
 SqlValue = str | int | float | None
 
 
@@ -266,18 +264,6 @@ class Source(abc.ABC):
                 (*chunk, having.lower()),
             )
 
-    def messages_of(self, trace_ids: Sequence[str]) -> dict[str, str | bytes]:
-        """JSON text of the messages of some traces, by id.
-
-        Args:
-            trace_ids: which traces; those that are gone are left out.
-        """
-        of_tables = self.logged_tables.ids(trace_ids)
-        found = {trace_id: stored.messages for trace_id, stored in of_tables.items()}
-        for chunk in self._pages([i for i in trace_ids if not is_row_of_table(i)]):
-            found.update(self.select(f"SELECT id, messages FROM traces WHERE id IN ({_holes(chunk)})", chunk))
-        return found
-
     def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
         """JSON texts of some traces by id: messages, metadata, and spans or None.
 
@@ -290,7 +276,7 @@ class Source(abc.ABC):
             i: (stored.messages, stored.metadata, None) for i, stored in of_tables.items()
         }
         last = "spans" if spans else "NULL"
-        for chunk in self._pages([i for i in trace_ids if not is_row_of_table(i)]):
+        for chunk in self._pages([i for i in trace_ids if i not in of_tables]):
             rows = self.select(
                 f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})", chunk
             )

@@ -9,8 +9,8 @@ import numpy as np
 from rollout_traces.ledger.columns import NULL_INT, Ledger, any_known
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.store.scope import EVERYTHING, Steps
 from rollout_traces.store.store import Store
-from rollout_traces.store.store_tables import EVERYTHING, Steps
 
 Metrics = dict[str, float]
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable, table, titled
-from rollout_traces.store import search, steps
+from rollout_traces.store import questions, search, steps
 from rollout_traces.store.index import Index, Progress
-from rollout_traces.store.names import column_infos
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import (
     RUN_TABLE,
@@ -24,12 +23,13 @@ from rollout_traces.store.rows import (
     RunInfo,
     StepGroups,
     StepInfo,
+    StoredTrace,
     run_cells,
 )
 from rollout_traces.store.scalars import Scalars, draw_curves
-from rollout_traces.store.scope import Scope, Which, within_64_bits
-from rollout_traces.store.source import Source, StoredTrace
-from rollout_traces.store.store_tables import EVERYTHING, Steps, StoreTables
+from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which, within_64_bits
+from rollout_traces.store.source import Source
+from rollout_traces.store.tables import StoreTables
 from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
@@ -40,23 +40,25 @@ if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch
     from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
-    from rollout_traces.store.asking import Asking
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.trace.conversion import TraceRecord
 
-Answer = TypeVar("Answer")
 
-
-class QueryKeywords(TypedDict, total=False):
-    """Arguments of `Store.query` behind `run` and `text`."""
+class WhichRows(TypedDict, total=False):
+    """Arguments of `Store.query` that say which rollouts are meant, beside `run` and `text`."""
 
     split: str | None
     where: str
+    steps: Steps
+    rows: Which
+
+
+class QueryKeywords(WhichRows, total=False):
+    """Arguments of `Store.query` beside `run` and `text`."""
+
     order_by: str | None
     limit: int
     after: str | None
-    steps: Steps
-    rows: Which
     columns: Sequence[str] | None
 
 
@@ -128,7 +130,7 @@ class Store(StoreTables):
     def index_anew(self) -> int:
         """Removes the index's files and builds it again, so that nothing of what was deleted stays in it."""
         self._index.start_over("rollouts were deleted")
-        self._finder.forget()
+        self._index.answers.forget()
         return self.refresh()
 
     @property
@@ -182,7 +184,7 @@ class Store(StoreTables):
 
     def forget_answers(self) -> None:
         """Drops remembered counts and scans; they are forgotten by themselves when rows come."""
-        self._finder.forget()
+        self._index.answers.forget()
 
     def close(self) -> None:
         """Closes files and connections."""
@@ -223,7 +225,7 @@ class Store(StoreTables):
         """The groups of a step: their traces, and the rewards of all their rollouts from the ledger."""
         run_id = self._run_id(run)
         place = (run_id, split, within_64_bits(step))
-        return self._finder.ask(lambda asking: steps.list_groups(asking, place))
+        return self.ask(lambda asking: steps.list_groups(asking, place))
 
     def columns(self, rows: Which = "traces") -> list[ColumnInfo]:
         """The columns that a query can name.
@@ -231,7 +233,7 @@ class Store(StoreTables):
         Args:
             rows: of traced rollouts, or of all.
         """
-        return self._finder.ask(lambda asking: column_infos(asking, rows))
+        return self.ask(lambda asking: asking.columns(rows))
 
     def query(
         self,
@@ -268,8 +270,8 @@ class Store(StoreTables):
             QueryError: filter or sort cannot be understood; the text points at the place.
             StoreError: no such run, no such cursor, no such column.
         """
-        scope = self._scope(run, split, where, text, steps, rows)
-        return self._finder.page(scope, order_by, limit, after, columns)
+        scope = self._scope(run, text, split, where, steps, rows)
+        return self.ask(lambda asking: questions.page(asking, scope, order_by, limit, after, columns))
 
     def search(
         self, text: str | None = None, run: str | None = None, **asked: Unpack[QueryKeywords]
@@ -288,8 +290,8 @@ class Store(StoreTables):
         looked_for = Scope(text=encodable(text or ""), where=encodable(asked.get("where") or "")).looked_for()
         if not looked_for:
             return page
-        found = self.source.messages_of([row.id for row in page.rows if row.id])
-        texts = {key: conversation_text(messages) for key, messages in found.items()}
+        found = self.source.texts_of([row.id for row in page.rows if row.id], spans=False)
+        texts = {key: conversation_text(messages) for key, (messages, *_) in found.items()}
         around = search.snippets(texts, looked_for, self._index.engine)
         rows = tuple(
             replace(row, values={**row.values, "snippet": around[row.id]}) if row.id in around else row
@@ -297,67 +299,53 @@ class Store(StoreTables):
         )
         return RowPage(rows, page.total, page.next)
 
-    def count(
-        self,
-        run: str | None = None,
-        split: str | None = None,
-        where: str = "",
-        text: str | None = None,
-        steps: Steps = EVERYTHING,
-        rows: Which = "traces",
-    ) -> int:
+    def count(self, run: str | None = None, *, text: str | None = None, **which: Unpack[WhichRows]) -> int:
         """How many rollouts satisfy a filter; arguments as for `query`."""
-        return self._finder.count(self._scope(run, split, where, text, steps, rows))
+        scope = self._scope(run, text, **which)
+        return self.ask(lambda asking: questions.count(asking, scope))
 
     def facets(
         self,
         column: str,
-        run: str | None = None,
-        split: str | None = None,
-        where: str = "",
-        text: str | None = None,
-        steps: Steps = EVERYTHING,
-        rows: Which = "traces",
         limit: int = 50,
+        *,
+        run: str | None = None,
+        text: str | None = None,
+        **which: Unpack[WhichRows],
     ) -> list[tuple[Any, int]]:
         """A column's values and how many rollouts have each, most frequent first, None for unknown.
 
         Args:
             column: the column; of lists of names every name counts.
-            run: as for `query`, like the arguments after it.
-            split: as for `query`.
-            where: as for `query`.
-            text: as for `query`.
-            steps: as for `query`.
-            rows: as for `query`.
             limit: most values.
+            run: as for `query`, like the arguments after it.
+            text: as for `query`.
+            which: `split`, `where`, `steps` and `rows`.
         """
-        return self._finder.facets(self._scope(run, split, where, text, steps, rows), column, limit)
+        scope = self._scope(run, text, **which)
+        return self.ask(lambda asking: questions.facets(asking, scope, column, limit))
 
     def histogram(
         self,
         column: str,
         bins: int = 20,
+        *,
         run: str | None = None,
-        split: str | None = None,
-        where: str = "",
         text: str | None = None,
-        steps: Steps = EVERYTHING,
-        rows: Which = "traces",
+        **which: Unpack[WhichRows],
     ) -> Histogram:
         """Counts of a numeric column in bins of equal width; further arguments as for `query`."""
-        return self._finder.histogram(self._scope(run, split, where, text, steps, rows), column, bins)
+        scope = self._scope(run, text, **which)
+        return self.ask(lambda asking: questions.histogram(asking, scope, column, bins))
 
     def aggregate(
         self,
         by: Sequence[str],
         measures: Sequence[Measure],
+        *,
         run: str | None = None,
-        split: str | None = None,
-        where: str = "",
         text: str | None = None,
-        steps: Steps = EVERYTHING,
-        rows: Which = "all",
+        **which: Unpack[WhichRows],
     ) -> pa.Table:
         """Figures by the values of some columns; splits, and runs where there are several, are never mixed.
 
@@ -365,23 +353,17 @@ class Store(StoreTables):
             by: columns whose values are separated.
             measures: `Measure("mean", "mismatch_k3")` and the like.
             run: as for `query`, like the arguments after it.
-            split: as for `query`.
-            where: as for `query`.
             text: as for `query`.
-            steps: as for `query`.
-            rows: `all` rollouts, or the kept `traces`.
+            which: `split`, `where`, `steps`, and `rows`, which are `all` by default.
 
         Returns:
             A row a combination of values, with `rollouts` and the figures.
         """
         from rollout_traces.store.aggregate import aggregate
 
-        scope = self._scope(run, split, where, text, steps, rows)
-        return self._finder.ask(lambda asking: aggregate(asking, scope, by, measures))
-
-    def ask(self, question: Callable[[Asking], Answer]) -> Answer:
-        """The answer to a question about one state of the index, for the store's own modules."""
-        return self._finder.ask(question)
+        which.setdefault("rows", "all")
+        scope = self._scope(run, text, **which)
+        return self.ask(lambda asking: aggregate(asking, scope, by, measures))
 
     def find(self, wanted: str) -> str:
         """The id of the trace that is meant.

@@ -1,15 +1,15 @@
-"""One line a step: its metrics under their own names, and how many rollouts carry which flag."""
+"""What is known of steps at a glance: a line each with metrics and flags, and what their run does not compute."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from rollout_traces.store.scope import EVERYTHING, Steps
 from rollout_traces.store.step_metrics import step_metrics
 from rollout_traces.store.store import Store
-from rollout_traces.store.store_tables import EVERYTHING, Steps
 
 SHOWN = (
     "reward/mean",
@@ -20,6 +20,9 @@ SHOWN = (
     "staleness/max",
 )
 """The metrics of a step that are shown, by key without the split."""
+
+
+What = Literal["flags_off", "metrics_off"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,38 @@ def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple
         counts.update(flags if isinstance(flags, list) else ())
         found[step] = (n_rows + 1, n_traced + bool(traced), counts)
     return found
+
+
+@dataclass(frozen=True)
+class SwitchedOff:
+    """What is off in one split of a run.
+
+    Attributes:
+        run: the run's name.
+        split: `rollout` or `eval-rollout`.
+        text: names and what they lack, as one sentence; empty when nothing is off, None when the split
+            has no step summary that could say.
+    """
+
+    run: str
+    split: str
+    text: str | None
+
+
+def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[SwitchedOff]:
+    """Reads the step summary of the latest step of each split.
+
+    Args:
+        store: the project.
+        what: `flags_off` or `metrics_off`.
+        runs: how many of the latest runs are looked at.
+    """
+    for run in store.runs()[:runs]:
+        for split in store.splits(run.name):
+            yield SwitchedOff(run.name, split, off_in(store, run.name, split, what))
+
+
+def off_in(store: Store, run: str, split: str, what: What) -> str | None:
+    """What is off in one split; None when no step summary can say."""
+    digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
+    return (store.record(digests[-1]).metadata.get(what) or "") if digests else None

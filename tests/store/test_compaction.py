@@ -17,7 +17,6 @@ from rollout_traces.store.columns.rollout_table import RolloutTable
 from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.compaction import compact, join_neighbours
-from rollout_traces.store.indexing import parts_of
 
 COLUMNS = {
     "few": lambda at: float(at % 2),
@@ -57,7 +56,7 @@ def add(
     found |= {"place": column_of(places), "split": column_of(["rollout"] * n), "row": column_of([*numbers])}
     table = pa.table({name: column for name, (_, column) in found.items()})
     kinds = {name: kind for name, (kind, _) in found.items()}
-    manifest.add_segment(connection, write_segment(folder, table), n, kinds, parts_of(table))
+    manifest.add_segment(connection, write_segment(folder, table), table, kinds)
 
 
 def rows(connection: sqlite3.Connection, folder: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rollout_traces.cli import build_app
 from rollout_traces.errors import StoreError
 from rollout_traces.export import ExportQuery, export
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.removal_plan import plan_removal
+from rollout_traces.store.removal import plan_removal
 from tests.sources.trl_run import PROJECT, log_run, sample
 from tests.store.test_http_source import serving
 
@@ -112,7 +112,7 @@ class TestAServer:
             here, there = ([row.as_dict() for row in s.query(limit=100).rows] for s in (store, remote))
             assert here == there and len(there) == 12
             ids = [row["id"] for row in here]
-            assert remote.source.messages_of(ids) == store.source.messages_of(ids)
+            assert remote.source.texts_of(ids, spans=False) == store.source.texts_of(ids, spans=False)
             remote.close()
 
 

@@ -20,7 +20,7 @@ from rollout_traces.store.reading import (
     read_trace,
     spaced,
 )
-from rollout_traces.store.stored_trace import StoredTrace
+from rollout_traces.store.rows import StoredTrace
 
 TEXTS = st.text(
     st.sampled_from("ab 完了あ한🀄é\n\t\u3000{}\\_</think>") | st.characters(codec="utf-8"), max_size=1200

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.export.rows import PAGE, ExportQuery
+from rollout_traces.export.rows import ExportQuery
 from rollout_traces.export.training.options import TrainingOptions
 from rollout_traces.model.transcript import Turn
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
@@ -74,7 +74,7 @@ def samples(
             "Where that is meant, add --evaluation."
         )
     held_out = frozenset() if options.evaluation else evaluation_prompts(store)
-    for row in _rows(store, query):
+    for row in query.found(store):
         if not options.evaluation and row.split == EVALUATION:
             left_out["evaluation"] += 1
             continue
@@ -91,7 +91,7 @@ def evaluation_prompts(store: Store) -> frozenset[str]:
     """Keys of the prompts that were evaluated: those that were logged, and those of kept conversations."""
     table = store.rollouts(columns=["prompt_key"], splits=[EVALUATION])
     keys = {key for key in table["prompt_key"].to_pylist() if key is not None}
-    for row in _rows(store, ExportQuery(split=EVALUATION)):
+    for row in ExportQuery(split=EVALUATION).found(store):
         if row.id is not None:
             try:
                 keys.add(prompt_hash(_split(_messages(store.record(row.id), "drop"))[0]))
@@ -104,20 +104,6 @@ def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
     """A key of a prompt's text: equal for equal ones, blanks and case left out."""
     text = "\x00".join(f"{m['role']}\x01{' '.join(str(m['content']).lower().split())}" for m in prompt)
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
-def _rows(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
-    left, after = query.limit, None
-    while left is None or left > 0:
-        page = store.query(
-            query.run, query.split, query.where, query.text, query.order_by or "run, step, group, sample",
-            PAGE if left is None else min(PAGE, left), after, query.steps,
-        )  # fmt: skip
-        yield from page.rows
-        left = None if left is None else left - len(page.rows)
-        after = page.next
-        if after is None:
-            return
 
 
 def _sample(

@@ -74,7 +74,7 @@ def export_training(
         ConfigError: the folder is not empty, nothing is left to write, or evaluation is asked for unasked.
         QueryError: the query cannot be understood.
     """
-    folder = Path(folder)
+    folder, query = Path(folder), replace(query, rows="traces")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty; expected a new folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _manifest(
 ) -> TrainingManifest:
     files = sorted(path for path in folder.rglob("*.jsonl"))
     train = next((path for path in files if path.name == "train.jsonl"), files[0])
-    matched = store.count(query.run, query.split, query.where, query.text, query.steps)
+    matched = query.matched(store)
     made_from = describe(
         store, query, train, file_format=options.format, rows=splits.get(train.stem, 0), matched=matched
     )

@@ -29,7 +29,7 @@ from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import StepInfo
 from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
-from rollout_traces.store.switched_off import off_in
+from rollout_traces.store.summary import off_in
 
 EXAMPLES = 24
 STEPS_AT_ONCE = 64
@@ -222,7 +222,7 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
 def _in_ledger(view: SplitView, step: int, where: str) -> int | None:
     """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
     try:
-        return view.store.count(view.run, view.split, where=where, steps=(step, step), rows="all")
+        return view.store.count(view.run, split=view.split, where=where, steps=(step, step), rows="all")
     except StoreError:
         return None
 

@@ -18,7 +18,6 @@ import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.attempts import First, superseded_sql
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import Kind, common_kind, sql_cast, sql_type
 from rollout_traces.store.columns.schema import (
@@ -39,6 +38,9 @@ MOST_LOADED = 3_000_000
 """Rows up to which the table is in memory, some 400 bytes each; of more, a question reads the parquet files."""
 MOST_GONE = 1_000_000
 """Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
+TRAINING = "rollout"
+First = Mapping[tuple[int, str, str], int]
+"""Run's number, split and attempt -> the first step of that split that the attempt wrote."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
 """What labels and side tables are joined by; names that no column of a run has."""
 
@@ -55,7 +57,7 @@ class State:
         stamp: changes with every change of the index.
         segments: the segments, in order of arrival.
         runs: run number -> (id, name).
-        superseded: see `attempts.superseded_from`.
+        superseded: see `superseded_from`.
         labelled: labels and notes.
         side: columns of side tables.
     """
@@ -301,3 +303,42 @@ def _scan(segment: SegmentFile) -> str:
 
 def _in_places(places: Collection[int]) -> str:
     return f"place IN ({', '.join(map(str, places))})"
+
+
+def superseded_from(first: First) -> dict[tuple[int, str, str], int]:
+    """The step from which an attempt's rows of a split are superseded by a later attempt.
+
+    A later attempt supersedes a split from the first step that it wrote of it, steps that it has not come to
+    included: they were sampled by weights that it did not go on from. It supersedes every split but training
+    also from the first step that it trained, since what was evaluated behind that belongs to weights that
+    were thrown away.
+
+    Args:
+        first: the first step of each attempt and split; attempts are texts ordered by time.
+
+    Returns:
+        The same keys -> that step; attempts that nothing supersedes are left out.
+    """
+    found: dict[tuple[int, str, str], int] = {}
+    for run, split, attempt in first:
+        later = [
+            step
+            for (other_run, other_split, other), step in first.items()
+            if other_run == run and other > attempt and other_split in (split, TRAINING)
+        ]
+        if later:
+            found[(run, split, attempt)] = min(later)
+    return found
+
+
+def superseded_sql(since: First) -> str:
+    """SQL that is true of superseded rows and false of all others.
+
+    Args:
+        since: what `superseded_from` found.
+    """
+    cases = [
+        f"WHEN run_no = {run} AND split = {literal(split)} AND attempt = {literal(attempt)} THEN step >= {step}"
+        for (run, split, attempt), step in since.items()
+    ]
+    return f"CASE {' '.join(cases)} ELSE false END" if cases else "false"

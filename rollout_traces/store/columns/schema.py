@@ -102,6 +102,28 @@ METRICS: Mapping[str, Kind] = {
     "superseded": "bool",
 }
 """Columns of the relation `metrics`: logged scalars and step metrics, one number a row."""
+MEANINGS: Mapping[str, str] = {
+    "id": "Trackio's id of the trace",
+    "run": "the run's name",
+    "run_id": "Trackio's id of the run",
+    "key": "the key the trace was logged under",
+    "trace_index": "its place in the list it was logged in",
+    "timestamp": "when Trackio stored it",
+    "n_messages": "messages in the conversation",
+    "prompt": "first words of the first user message",
+    "reply": "first words of the last assistant message, its thinking left out",
+    "traced": "1 when the rollout was kept as a trace",
+    "superseded": "1 when a later attempt of the run began at this step or before it, whether it has come as far yet or not",
+    "late": "1 when it came after its step was closed",
+    "tool_names": "names of the tools that were called",
+    "error_signatures": "what failed tool results say, digits and names replaced; known for traced rows",
+    "labels": "labels that people put on it, on one of its turns or on some of its tokens",
+    "notes": "notes that people wrote on it, a line each",
+    "labelled_by": "who labelled it or wrote a note",
+    "unreadable": "1 when its stored JSON is damaged, or its fields are not those of the trainer that wrote it",
+    "written_by": "the trainer that wrote the trace, where it was not rollout-traces and its trainer is known",
+}
+"""What columns mean that neither a ledger nor a trace's metadata explains."""
 
 
 def quoted(name: str) -> str:

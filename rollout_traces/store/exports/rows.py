@@ -17,7 +17,7 @@ from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE
 from rollout_traces.store.exports import MESSAGES, NO_VALUE, TEXTS
 from rollout_traces.store.reading import conversation_text, spaced
-from rollout_traces.store.source import NO_STEP
+from rollout_traces.store.rows import NO_STEP
 
 _DROPPED = frozenset({*TEXTS, "traced", "superseded", "position", "row", "place", "run_no", "doc"})
 """Columns that are computed anew, or read on request."""

@@ -20,7 +20,8 @@ from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SID
 from rollout_traces.store.exports.address import Folder, FoundFile
 from rollout_traces.store.exports.rows import read_texts
 from rollout_traces.store.places import cached_index_path
-from rollout_traces.store.source import Source, SourceRun, SqlValue, StoredTrace
+from rollout_traces.store.rows import StoredTrace
+from rollout_traces.store.source import Source, SourceRun, SqlValue
 
 KEPT_BYTES = 256 << 20
 """Bytes of files that are kept in memory, so that the conversations of one step are fetched together."""
@@ -121,12 +122,6 @@ class ExportSource(Source):
         for row, texts in self._texts(rowids).items():
             if texts.get(MESSAGES) is not None:
                 yield row, str(texts[MESSAGES])
-
-    def messages_of(self, trace_ids: Sequence[str]) -> dict[str, str | bytes]:
-        """JSON text of the messages of some traces, by id."""
-        rows = self._locations.of_ids(trace_ids)
-        texts = self._texts(list(rows.values()))
-        return {i: str(t) for i, row in rows.items() if (t := texts[row].get(MESSAGES)) is not None}
 
     def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
         """JSON texts of some traces: messages, metadata, spans."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from rollout_traces.store.columns.attempts import superseded_from, superseded_sql
 from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.columns.rollout_table import superseded_from, superseded_sql
 
 
 class TestSuperseded:

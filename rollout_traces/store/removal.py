@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from rollout_traces.errors import StoreError
 from rollout_traces.store.local_source import LocalSource
 from rollout_traces.store.logged_tables import is_row_of_table
-from rollout_traces.store.removal_media import media_of
+from rollout_traces.store.scope import EVERYTHING, Steps
 from rollout_traces.store.store import Store
-from rollout_traces.store.store_tables import Steps
 
 Place = tuple[str, str, int]
 """Run id, split and step."""
+PATH_KEY = "file_path"
+"""What Trackio calls a file's path below its media folder, inside a stored image, table or recording."""
+_CHUNK = 500
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class RemovalPlan:
     ledger_rows: Mapping[str, frozenset[str]] = field(default_factory=dict)
     rollouts: int = 0
     traced: int = 0
-    places: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
+    places: Mapping[Place, int] = field(default_factory=dict)
     text_bytes: int = 0
     run_ids: frozenset[str] = frozenset()
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +65,7 @@ def plan_removal(
     where: str = "",
     runs: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
-    steps: Steps = (None, None),
+    steps: Steps = EVERYTHING,
 ) -> RemovalPlan:
     """What goes when every rollout of a filter is deleted, traced or not, of every attempt.
 
@@ -84,7 +88,7 @@ def plan_removal(
         names[run_id] = run
         wanted.setdefault((run_id, split, step), []).append((uid, trace_id))
     whole = {}
-    if not where and splits is None and steps == (None, None):
+    if not where and splits is None and steps == EVERYTHING:
         chosen = store.runs() if runs is None else [store.run(run) for run in runs]
         whole = {info.id: info.name for info in chosen}
     return _planned(store, source, wanted, names, whole)
@@ -239,3 +243,96 @@ def _sizes(store: Store) -> dict[str, tuple[str, int]]:
         "SELECT id, timestamp, length(messages) + length(metadata) + coalesce(length(spans), 0) FROM traces"
     )
     return {trace_id: (timestamp or "", size or 0) for trace_id, timestamp, size in rows}
+
+
+def media_of(source: LocalSource, traces: Collection[str], runs: Mapping[str, str]) -> tuple[Path, ...]:
+    """The files of some traces that no other trace of their steps names, and those of whole runs.
+
+    Args:
+        source: the project.
+        traces: ids of traces that go.
+        runs: id -> name of runs that go as a whole; files lie by a run's name, so where another run has
+            the same one, theirs stay but for what their traces name.
+    """
+    own = source.media_folder()
+    if not own.is_dir():
+        return ()
+    going: set[Path] = set()
+    places: set[tuple[str, int]] = set()
+    ids = sorted(traces)
+    for at in range(0, len(ids), _CHUNK):
+        chunk = ids[at : at + _CHUNK]
+        for name, step, *texts in source.select(f"{_NAMED} AND id IN ({', '.join('?' * len(chunk))})", chunk):
+            files = set(_files_in(own, texts))
+            going |= files
+            if files:
+                places.add((name, step))
+    if going:
+        for name, step in places:
+            for trace_id, *texts in source.select(
+                f"{_NAMED.replace('run_name, step', 'id')} AND run_name = ? AND step = ?", (name, step)
+            ):
+                if trace_id not in traces:
+                    going -= set(_files_in(own, texts))
+    for run_id, name in runs.items():
+        others = source.select(
+            "SELECT 1 FROM metrics WHERE run_name = ? AND run_id <> ? LIMIT 1", (name, run_id)
+        )
+        if not others:
+            going |= set(_files_of_run(own, name))
+    return tuple(sorted(path for path in going if path.is_file()))
+
+
+_NAMED = (
+    "SELECT run_name, step, messages, spans FROM traces"
+    f" WHERE (instr(messages, '{PATH_KEY}') OR instr(spans, '{PATH_KEY}'))"
+)
+
+
+_OTHER_RUN = " UNION ALL ".join(
+    f"SELECT 1 FROM (SELECT 1 FROM {table} WHERE run_name = ?1 AND run_id <> ?2 LIMIT 1)"
+    for table in ("metrics", "configs", "traces")
+)
+
+
+def _files_of_run(own: Path, name: str) -> Iterator[Path]:
+    """What Trackio saved for a run: a folder for each step."""
+    folder = _inside(own, own / name)
+    if folder is None or folder == own:
+        return
+    for step in folder.iterdir() if folder.is_dir() else ():
+        if step.name.lstrip("-").isdigit() and step.is_dir() and not step.is_symlink():
+            yield from (path for path in step.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def _files_in(own: Path, texts: Collection[str | bytes | None]) -> Iterator[Path]:
+    for text in texts:
+        try:
+            read = orjson.loads(text or b"null")
+        except orjson.JSONDecodeError:
+            continue
+        for name in _paths(read):
+            path = _inside(own, own.parent / name)
+            if path is not None:
+                yield path
+
+
+def _paths(value: Any) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if isinstance(each.get(PATH_KEY), str):
+                yield each[PATH_KEY]
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+def _inside(own: Path, path: Path) -> Path | None:
+    """A path with its links followed; None where that leads out of the project's folder."""
+    try:
+        found = path.resolve()
+        return found if found.is_relative_to(own.resolve()) else None
+    except (OSError, ValueError):
+        return None

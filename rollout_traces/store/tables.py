@@ -2,30 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import encodable
-from rollout_traces.store import steps
+from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import Asking, groups_table
 from rollout_traces.store.columns.engine import check_select
-from rollout_traces.store.finder import Finder, sql_condition
-from rollout_traces.store.full_texts import FullTexts
+from rollout_traces.store.columns.kinds import type_of
+from rollout_traces.store.columns.schema import METRICS
+from rollout_traces.store.full_texts import FullText, FullTexts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars, Series
-from rollout_traces.store.scope import Scope, Which
-from rollout_traces.store.table import Table, reads_metrics
+from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rollout_traces.ledger.columns import Ledger
 
-Steps = tuple[int | None, int | None]
-EVERYTHING: Steps = (None, None)
+Answer = TypeVar("Answer")
+TEXTS = pa.schema([(name, pa.string()) for name in ("uid", *FullText._fields)])
+_METRICS = pa.schema([(name, type_of(kind)) for name, kind in METRICS.items()])
+
+
+@dataclass(eq=False)
+class Table:
+    """Answers SQL over `rollouts`, a row a rollout of every run, and `metrics`, a row a logged number.
+
+    Attributes:
+        ask: answers a question about one state of the table.
+        scalars: the logged numbers.
+        runs: gives the project's runs.
+        full_texts: reads what kept rollouts hold.
+        config: gives the config of a run by name.
+        scope: which rollouts `rollouts` has.
+    """
+
+    ask: Callable[[Callable[[Asking], Any]], Any]
+    scalars: Scalars
+    runs: Callable[[], Sequence[RunInfo]]
+    full_texts: FullTexts
+    config: Callable[[str], Mapping[str, Any]]
+    scope: Scope = Scope(rows="all")  # noqa: RUF009 - it is frozen
+
+    @property
+    def n_rows(self) -> int:
+        """How many rollouts there are in it."""
+        return self.ask(lambda asking: questions.count(asking, self.scope))
+
+    def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
+        """The rows of a statement; nulls where a value is unknown.
+
+        Args:
+            query: the statement, with `?` or `$name` for each parameter. Of this package's own: nothing
+                that a person typed may be part of it.
+            parameters: their values.
+
+        Raises:
+            StoreError: it cannot be run.
+        """
+
+        def answer(asking: Asking) -> pa.Table:
+            if self.scope != Scope(rows="all"):
+                within = " AND ".join(part.written for part in self.scope.place(asking.state))
+                asking.cursor.execute(f"CREATE TEMP VIEW rollouts AS {asking.state.rollouts(within)}")
+            if reads_metrics(asking, query):
+                asking.cursor.register("metrics", self.metrics())
+            return asking.run(query, parameters)
+
+        return self.ask(answer)
+
+    def texts(self, uids: Sequence[str]) -> pa.Table:
+        """What some kept rollouts hold in full, from their traces.
+
+        Args:
+            uids: uids, or trace ids of rollouts that have none.
+
+        Returns:
+            `uid, written, prompt, system, tools, ground_truth` of those that are there, null for unknown; see
+            `FullText`. Tool schemas are read of `MOST_TOOLS` of them, evenly spread.
+        """
+        query = "select coalesce(uid, id) as uid, id from rollouts where traced and coalesce(uid, id) in (select unnest(?))"
+        named = self.sql(query, [list(uids)]).to_pylist() if uids else []
+        found = self.full_texts.of([row["id"] for row in named])
+        rows = [{"uid": row["uid"], **found[row["id"]]._asdict()} for row in named if row["id"] in found]
+        return pa.Table.from_pylist(rows, TEXTS)
+
+    def metrics(self) -> pa.Table:
+        """Every logged number: run, run_id, split, step, key, value, attempt, superseded."""
+        parts = []
+        for run in self.runs():
+            for key, logged in self.scalars.by_attempt(run.id, run.attempts).items():
+                n = len(logged.steps)
+                columns = {
+                    "run": pa.repeat(pa.scalar(run.name), n),
+                    "run_id": pa.repeat(pa.scalar(run.id), n),
+                    "split": pa.repeat(next((s for s in run.splits if key.startswith(f"{s}/")), None), n),
+                    "step": logged.steps,
+                    "key": pa.repeat(pa.scalar(key), n),
+                    "value": pa.array(logged.values, pa.float64(), from_pandas=True),
+                    "attempt": logged.attempts,
+                    "superseded": [step in logged.superseded for step in logged.steps],
+                }
+                parts.append(pa.table(columns).cast(_METRICS))
+        return pa.concat_tables(parts) if parts else _METRICS.empty_table()
+
+
+def reads_metrics(asking: Asking, query: str) -> bool:
+    """Whether a statement reads the relation `metrics`, as DuckDB parses it."""
+    said = asking.run("SELECT json_serialize_sql(?) AS said", [query])["said"][0].as_py().lower()
+    return '"table_name":"metrics"' in said or '"error":true' in said
 
 
 class StoreTables:
@@ -38,9 +128,12 @@ class StoreTables:
 
     def __init__(self, index: Index, scalars: Scalars) -> None:
         self._index = index
-        self._finder = Finder(index)
         self._scalars = scalars
         self._full_texts = FullTexts(index.source)
+
+    def ask(self, question: Callable[[Asking], Answer]) -> Answer:
+        """The answer to a question about one state of the index, for the store's own modules."""
+        return self._index.ask(question)
 
     def runs(self) -> list[RunInfo]:
         """The project's runs, oldest first."""
@@ -49,7 +142,7 @@ class StoreTables:
 
     def groups_table(self) -> pa.Table:
         """Every group of every step: run, split, step, group, attempt, and the figures of its rewards."""
-        return self._finder.ask(groups_table)
+        return self.ask(groups_table)
 
     def ledger(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
@@ -75,19 +168,21 @@ class StoreTables:
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
     ) -> Ledger:
         """As `ledger`, with `NULL_INT` for unknown whole numbers, as the functions of `metrics` take it."""
-        from rollout_traces.store.ledgers import ledger_of
-
-        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
-        return self._finder.ask(lambda asking: ledger_of(asking, scope, from_ledgers=True))
+        return self._ledger_of(run, split, steps, from_ledgers=True)
 
     def kept_rows(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
     ) -> Ledger:
         """As `ledger_rows`, of the rollouts that traces alone know: trainers that write their own keep no ledger."""
+        return self._ledger_of(run, split, steps, from_ledgers=False)
+
+    def _ledger_of(
+        self, run: str | None, split: str | None, steps: Steps | int, *, from_ledgers: bool
+    ) -> Ledger:
         from rollout_traces.store.ledgers import ledger_of
 
-        scope = self._scope(run, split, "", None, (steps, steps) if isinstance(steps, int) else steps, "all")
-        return self._finder.ask(lambda asking: ledger_of(asking, scope, from_ledgers=False))
+        scope = self._scope(run, split=split, steps=steps, rows="all")
+        return self.ask(lambda asking: ledger_of(asking, scope, from_ledgers=from_ledgers))
 
     def rollouts(
         self,
@@ -121,21 +216,18 @@ class StoreTables:
             QueryError: filter, sort or a column cannot be understood.
             StoreError: no such run.
         """
-        ids = None if runs is None else tuple(self._run_id(run) for run in runs)
-        between = (steps, steps) if isinstance(steps, int) else steps
-        scope = Scope(
-            steps=between, where=encodable(where), text=encodable(text or ""), rows="all",
-            run_ids=ids, splits=None if splits is None else tuple(splits),
-        )  # fmt: skip
-        return self._finder.table(scope, columns, limit, order_by)
+        scope = replace(
+            self._scope(where=where, text=text, steps=steps, rows="all"),
+            run_ids=None if runs is None else tuple(map(self._run_id, runs)),
+            splits=None if splits is None else tuple(splits),
+        )
+        return self.ask(lambda asking: questions.table(asking, scope, columns, limit, order_by))
 
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self._finder, self._scalars, self.runs, self._full_texts, self.config)
+        return Table(self.ask, self._scalars, self.runs, self._full_texts, self.config)
 
-    def part_of_table(
-        self, runs: Sequence[str], splits: Sequence[str], steps: tuple[int | None, int | None]
-    ) -> Table:
+    def part_of_table(self, runs: Sequence[str], splits: Sequence[str], steps: Steps) -> Table:
         """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
 
         Args:
@@ -143,12 +235,7 @@ class StoreTables:
             splits: the splits.
             steps: first and last step, both included; None at an end is open.
         """
-        scope = Scope(
-            run_ids=tuple(self._run_id(run) for run in runs),
-            splits=tuple(splits),
-            steps=steps,
-            rows="all",
-        )
+        scope = Scope(run_ids=tuple(map(self._run_id, runs)), splits=tuple(splits), steps=steps, rows="all")
         return replace(self.table(), scope=scope)
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
@@ -160,7 +247,7 @@ class StoreTables:
         Raises:
             QueryError: it cannot be understood.
         """
-        return self._finder.ask(lambda asking: sql_condition(asking, where))
+        return self.ask(lambda asking: questions.sql_condition(asking, where))
 
     def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
         """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
@@ -186,7 +273,7 @@ class StoreTables:
             metrics = self.metrics_table() if reads_metrics(asking, query) else None
             return run_apart(asking.state, metrics, query, parameters, timeout)
 
-        return self._finder.ask(answer)
+        return self.ask(answer)
 
     def metrics_table(self) -> pa.Table:
         """Every logged number of every run: run, run_id, split, step, key, value, attempt, superseded."""
@@ -221,12 +308,13 @@ class StoreTables:
 
     def _scope(
         self,
-        run: str | None,
-        split: str | None,
-        where: str,
-        text: str | None,
-        steps_between: Steps,
-        rows: Which,
+        run: str | None = None,
+        text: str | None = None,
+        split: str | None = None,
+        where: str = "",
+        steps: Steps | int = EVERYTHING,
+        rows: Which = "traces",
     ) -> Scope:
         run_id = None if run is None else self._run_id(run)
-        return Scope(run_id, split, steps_between, encodable(where), encodable(text or ""), rows)
+        between = (steps, steps) if isinstance(steps, int) else steps
+        return Scope(run_id, split, between, encodable(where), encodable(text or ""), rows)

@@ -1,0 +1,243 @@
+"""Questions about many rows: pages, counts, facets, histograms, whole tables; each is one statement."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_traces.errors import StoreError
+from rollout_traces.store.asking import Asked, Asking
+from rollout_traces.store.columns.schema import quoted
+from rollout_traces.store.query.compiler import EVERY, Sql
+from rollout_traces.store.query.names import GROUP
+from rollout_traces.store.rows import Histogram, RowPage
+from rollout_traces.store.scope import Scope
+
+DEFAULT_ORDER = "-step, group, sample"
+MAX_LIMIT = 10_000
+"""Most rows in one page; ask for the next one with its cursor."""
+MOST_BINS = 1000
+
+
+def page(
+    asking: Asking,
+    scope: Scope,
+    order_by: str | None,
+    limit: int,
+    after: str | None,
+    columns: Sequence[str] | None = None,
+) -> RowPage:
+    """Some rows in order.
+
+    Args:
+        asking: asks the table.
+        scope: which rows.
+        order_by: sort keys; None for the filter's own, else the newest step first.
+        limit: most rows.
+        after: the cursor of the page before.
+        columns: read these alone.
+
+    Raises:
+        QueryError: filter or sort cannot be understood.
+        StoreError: the cursor or the limit is not one.
+    """
+    if not 1 <= limit <= MAX_LIMIT:
+        raise StoreError(f"limit: {limit}, expected 1 to {MAX_LIMIT}. Page with `after`.")
+    asked = asking.asked(scope, order_by)
+    if not asked.order:
+        asked = asking.asked(scope, DEFAULT_ORDER)
+    names = asking.shown_columns(columns)
+    keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
+    sorting = tuple(p for key, _ in asked.order for p in key.parameters)
+    directions = [down for _, down in asked.order]
+    behind = _after(directions, after)
+    order = ", ".join(f"k{at} {_direction(down)}" for at, down in enumerate(directions))
+    found = asking.run(
+        f'SELECT * FROM (SELECT "row" AS last{keys} FROM {asking.relation(asked.columns)}'
+        f" WHERE {asked.condition.text}) WHERE {behind.text} ORDER BY {order}, last LIMIT {limit + 1}",
+        (*sorting, *asked.condition.parameters, *behind.parameters),
+    ).to_pylist()
+    numbers = [row["last"] for row in found[:limit]]
+    listed = ", ".join(map(str, numbers))
+    which = f'"row" IN ({listed}) ORDER BY list_position([{listed}], "row")'
+    rows = asking.rows(which, names) if numbers else []
+    total = len(found) if after is None and len(found) <= limit else _count(asking, asked)
+    last = found[limit - 1] if len(found) > limit else None
+    return RowPage(tuple(rows), total, None if last is None else _cursor(last))
+
+
+def count(asking: Asking, scope: Scope) -> int:
+    """How many rows there are."""
+    return _count(asking, asking.asked(scope))
+
+
+def facets(asking: Asking, scope: Scope, column: str, limit: int) -> list[tuple[Any, int]]:
+    """A column's values and how many rows have each, most frequent first; None for unknown.
+
+    For a column of lists each name in them counts.
+    """
+    asked, known = asking.asked(scope), asking.column(column)
+    values = (
+        f"SELECT {known.sql} AS v FROM {_relation(asking, asked, known.reads)} WHERE {asked.condition.text}"
+    )
+    if known.kind == "tags":
+        values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
+    found = asking.run(
+        f"SELECT v, count(*) AS n FROM ({values}) GROUP BY v ORDER BY n DESC, v NULLS LAST LIMIT ?",
+        (*asked.condition.parameters, limit),
+    )
+    return list(zip(found["v"].to_pylist(), found["n"].to_pylist(), strict=True))
+
+
+def histogram(asking: Asking, scope: Scope, column: str, bins: int) -> Histogram:
+    """Counts of a numeric column in bins of equal width.
+
+    Args:
+        asking: asks the table.
+        scope: which rows.
+        column: the column.
+        bins: number of bins.
+    """
+    if not 1 <= bins <= MOST_BINS:
+        raise StoreError(f"bins: {bins}, expected 1 to {MOST_BINS}.")
+    asked, known = asking.asked(scope), asking.column(column)
+    found = asking.run(
+        f"SELECT {known.number} AS v FROM {_relation(asking, asked, known.reads)} WHERE {asked.condition.text}",
+        asked.condition.parameters,
+    )
+    return _binned(found["v"].to_numpy(), bins)
+
+
+def table(
+    asking: Asking, scope: Scope, columns: Sequence[str] | None, limit: int | None, order_by: str | None
+) -> pa.Table:
+    """Rows as an Arrow table.
+
+    Args:
+        asking: asks the table.
+        scope: which rows.
+        columns: which columns; all but the store's own when None.
+        limit: most rows.
+        order_by: sort keys; None for the filter's own, else the order of arrival.
+    """
+    asked = asking.asked(scope, order_by)
+    names = list(columns) if columns is not None else asking.shown_columns()
+    selected = [asking.column(name) for name in names]
+    listed = ", ".join(f"{c.uncast} AS {quoted(name)}" for c, name in zip(selected, names, strict=True))
+    keys = [f"{key.text} {_direction(down)}" for key, down in asked.order]
+    relation = _relation(asking, asked, [read for column in selected for read in column.reads])
+    most = "" if limit is None else f" LIMIT {int(limit)}"
+    return asking.run(
+        f"SELECT {listed} FROM {relation} WHERE {asked.condition.text}"
+        f" ORDER BY {', '.join([*keys, quoted('row')])}{most}",
+        (*asked.condition.parameters, *(p for key, _ in asked.order for p in key.parameters)),
+    )
+
+
+def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
+    """A filter as a condition over `rollouts`, and its parameters.
+
+    What the filter language can say and one row's columns cannot (searches, figures of the group) is answered
+    first and becomes a list of rows.
+
+    Args:
+        asking: a state of the table.
+        where: the filter.
+
+    Raises:
+        QueryError: it cannot be understood.
+    """
+    asked = asking.asked(Scope(where=where, rows="all"))
+    if "found_" not in asked.condition.text and asked.columns.isdisjoint(GROUP):
+        return asked.condition.text, asked.condition.parameters
+    found = asking.run(
+        f'SELECT "row" FROM {asking.relation(asked.columns)} WHERE {asked.condition.text}',
+        asked.condition.parameters,
+    )
+    return '"row" in (select unnest(?))', (found["row"].to_pylist(),)
+
+
+def _relation(asking: Asking, asked: Asked, columns: Sequence[str]) -> str:
+    return asking.relation({*asked.columns, *columns})
+
+
+def _count(asking: Asking, asked: Asked) -> int:
+    statement = f"SELECT count(*) AS n FROM {asking.relation(asked.columns)} WHERE {asked.condition.text}"
+    return int(
+        asking.remember(
+            asked.condition, lambda: asking.run(statement, asked.condition.parameters)["n"][0].as_py()
+        )
+    )
+
+
+def _direction(down: bool) -> str:
+    return f"{'DESC' if down else 'ASC'} NULLS LAST"
+
+
+def _after(directions: Sequence[bool], cursor: str | None) -> Sql:
+    """Rows that come after a cursor's; unknown values come last."""
+    if cursor is None:
+        return EVERY
+    *values, last = _values(cursor, len(directions) + 1)
+    result = Sql("last > ?", (last,))
+    for at, (down, value) in reversed(list(enumerate(zip(directions, values, strict=True)))):
+        if value is None:
+            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
+        else:
+            sign = "<" if down else ">"
+            result = Sql(
+                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
+                (value, value, *result.parameters),
+            )
+    return result
+
+
+def _cursor(row: dict[str, Any]) -> str:
+    """The cursor behind a page's last row: what it is sorted by, and its number, as one word."""
+    last, *keys = row.values()
+    return base64.urlsafe_b64encode(json.dumps([*keys, last]).encode()).decode().rstrip("=")
+
+
+def _values(cursor: str, n: int) -> list[Any]:
+    """The n values of a cursor.
+
+    Raises:
+        StoreError: it is none.
+    """
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError):
+        values = None
+    if (
+        isinstance(values, list)
+        and len(values) == n
+        and all(map(_is_value, values))
+        and type(values[-1]) is int
+    ):
+        return values
+    raise StoreError(f"after: {cursor[:40]!r} is no cursor of this query and sort. Start at the first page.")
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, str | float)
+
+
+def _binned(values: np.ndarray, bins: int) -> Histogram:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Histogram((), (), len(values))
+    low, high = float(known.min()), float(known.max())
+    high = high if high > low else low + bins
+    # a range may be wider than a float, or hold fewer floats than bins
+    scale = 1.0 if np.isfinite(high - low) else 4.0
+    edges = np.linspace(low / scale, high / scale, bins + 1)
+    even = (edges[1:] > edges[:-1]).all()
+    counts, edges = np.histogram(known / scale, bins if even else edges, (low / scale, high / scale))
+    return Histogram(tuple((edges * scale).tolist()), tuple(counts.tolist()), len(values) - len(known))
