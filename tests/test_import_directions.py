@@ -75,6 +75,10 @@ READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
     (
+        "store.raw_record",
+        "sources.raw_record",
+    ): "the file that a rollout was imported from is read as an import reads it",
+    (
         "store.recorded_batch",
         "sources.recorded",
     ): "a batch is handed back as an import of its rows hands it over",

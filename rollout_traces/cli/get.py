@@ -27,6 +27,10 @@ def get(
     raw: Annotated[
         bool, typer.Option("--raw", help="Every token as the model saw it, markers included.")
     ] = False,
+    raw_record: Annotated[
+        bool,
+        typer.Option("--raw-record", help="The record that it was imported from, as its file has it today."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one rollout: roles in colour, tokens in the loss bright, all others dim.
@@ -37,6 +41,11 @@ def get(
 
     store = source.open()
     trace_id = store.find(trace)
+    if raw_record:
+        from rollout_traces.store.raw_record import raw_record_of
+
+        typer.echo(harmless(raw_record_of(store, trace_id)), nl=True)
+        return
     record = store.record(trace_id)
     if as_json:
         print_json(

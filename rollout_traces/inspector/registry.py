@@ -26,6 +26,7 @@ from rollout_traces.inspector.pages import (
     labels,
     projects,
     prompts,
+    raw_record,
     rollouts,
     run,
     runs,
@@ -67,7 +68,7 @@ PAGES: tuple[Page, ...] = (
         "1",
         (
             *(rollouts.samples, rollouts.rollout, rollouts.metrics, around.step_means, around.group_pushes),
-            *(images.image, share, labels.labels, labels.annotate),
+            *(images.image, raw_record.raw_record, share, labels.labels, labels.annotate),
         ),
     ),
     Page(
@@ -120,6 +121,7 @@ READ: dict[str, Function] = {
     "pages/rollouts": rollouts.samples,
     "pages/rollouts/group_pushes": around.group_pushes,
     "pages/rollouts/image": images.image,
+    "pages/rollouts/raw_record": raw_record.raw_record,
     "pages/rollouts/series": rollouts.metrics,
     "pages/rollouts/step_means": around.step_means,
     "pages/rollouts/tokens": rollouts.tokens,

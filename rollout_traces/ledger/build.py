@@ -65,6 +65,7 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
         "episode": given_texts(batch, "episode_ids", str),
         "parent": given_texts(batch, "parents", str),
         "sample_id": _sample_ids(batch),
+        "origin": given_texts(batch, "origins", str),
         "discard_reason": discard_reason,
         "reward": batch.row_floats.get("rewards"),
         "raw_reward": batch.row_floats.get("raw_rewards"),

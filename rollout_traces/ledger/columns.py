@@ -68,6 +68,9 @@ COLUMNS = (
     ),
     Column("parent", "text", "sample id of the row of the same episode that this one left"),
     Column("sample_id", "text", "the trainer's id of the row, which `parent` names; kept for episodes alone"),
+    Column(
+        "origin", "text", "where an imported rollout was read from: its file, and the line or record in it"
+    ),
     Column("trained", "int", "1 when the row has tokens in the loss and was not discarded"),
     Column("discard_reason", "text", "why the trainer left it out; unknown = used"),
     Column("reward", "float", "the reward"),

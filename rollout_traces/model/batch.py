@@ -54,6 +54,7 @@ ROW_LISTS = (
     "extras",
     "episode_ids",
     "parents",
+    "origins",
     "known_columns",
     "ledger_rows",
 )
@@ -131,6 +132,7 @@ class RolloutBatch:
         episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
             compactions, sub-agents, retries), and count once in groups and pass rates.
         parents: B sample ids of the row of the same episode that this one left; None at the first.
+        origins: B texts `file:record` that say where an imported row was read from; None for all others.
         known_columns: B mappings of ledger columns to numbers, for what is known of a row whose tokens are not
             (`n_sampled`, `mean_logprob`, ...); they stand where nothing else tells, or None.
         ledger_rows: B mappings of ledger columns to values, for rollouts that are copied with their ledger: numbers and
@@ -180,6 +182,7 @@ class RolloutBatch:
     extras: Any = None
     episode_ids: Any = None
     parents: Any = None
+    origins: Any = None
     known_columns: Any = None
     ledger_rows: Any = None
     train_version: int | None = None

@@ -25,7 +25,7 @@ def is_no_lines(head: bytes) -> bool:
     return text.startswith(b"[") or bool(line_break and _LOOKS_CUT.fullmatch(first.strip()))
 
 
-def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, int, bytes]]:
+def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     """The outermost objects, or those of the outermost array.
 
     Args:
@@ -33,12 +33,12 @@ def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, int, bytes]]:
         most: bytes of one object above which reading ends.
 
     Yields:
-        The line that it begins in, the byte that it begins at, and its text; the last one may be cut off.
+        The byte that it begins at, and its text; the last one may be cut off.
 
     Raises:
         TooLong: an object has more than `most` bytes.
     """
-    buffer, at, offset, line = b"", 0, 0, 1
+    buffer, at, offset = b"", 0, 0
     depth, base, start = 0, None, None
     while chunk := file.read(max(CHUNK, len(buffer))):
         buffer += chunk
@@ -57,7 +57,7 @@ def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, int, bytes]]:
             else:
                 depth -= 1
                 if depth == base and start is not None:
-                    yield line + buffer.count(b"\n", 0, start), offset + start, buffer[start : match.end()]
+                    yield offset + start, buffer[start : match.end()]
                     start = None
             at = match.end()
         else:
@@ -65,8 +65,7 @@ def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, int, bytes]]:
         done = at if start is None else start
         if len(buffer) - done > most:
             raise TooLong(f"an object of more than {most:,} bytes")
-        line += buffer.count(b"\n", 0, done)
         buffer, at, offset = buffer[done:], at - done, offset + done
         start = None if start is None else 0
     if start is not None:
-        yield line, offset, buffer
+        yield offset, buffer

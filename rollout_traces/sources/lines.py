@@ -36,7 +36,7 @@ class Line(NamedTuple):
     """One record.
 
     Attributes:
-        number: 1-based line of the file.
+        number: 1-based line of the file; of a file that has no line a record, the how-many-th record.
         offset: byte of the (uncompressed) file where the line begins.
         stop: byte behind it.
         value: the record.
@@ -104,12 +104,12 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
 
 def _objects(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Line]:
     try:
-        for line, offset, raw in objects(file, MAX_LINE):
-            if _is_bomb(path, offset + len(raw), problems, line):
+        for number, (offset, raw) in enumerate(objects(file, MAX_LINE), 1):
+            if _is_bomb(path, offset + len(raw), problems, number):
                 return
-            value = _parsed(raw if not raw.endswith(b"}") else raw + b"\n", path, line, problems)
+            value = _parsed(raw if not raw.endswith(b"}") else raw + b"\n", path, number, problems)
             if value is not None:
-                yield Line(line, offset, 0, value)
+                yield Line(number, offset, 0, value)
     except TooLong as error:
         problems.add(path, "overlong_lines", f"holds {error}; it is not read further.")
     except (OSError, EOFError, zlib.error) as error:
@@ -186,7 +186,7 @@ def head_of(path: Path, size: int = 1 << 16) -> bytes:
 def first_object(head: bytes) -> dict[str, Any] | None:
     """The first JSON object that a head holds whole; None where it holds none."""
     if is_no_lines(head):
-        raws = [raw for _, _, raw in itertools.islice(objects(io.BytesIO(head), len(head)), 1)]
+        raws = [raw for _, raw in itertools.islice(objects(io.BytesIO(head), len(head)), 1)]
     else:
         raws = head.removeprefix(codecs.BOM_UTF8).split(b"\n")[:5]
     for raw in raws:

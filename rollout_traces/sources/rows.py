@@ -63,6 +63,7 @@ class RolloutRow:
         extras: scalars to show beside it.
         known_columns: numbers of the ledger that its tokens would show (`n_sampled`, ...), by column.
         ledger_row: the row of the ledger as it was stored, of a rollout that is copied; empty for all others.
+        origin: where it was read from, `file:record`; an import of files sets it.
         train_version: the policy version being trained.
         attempt: the how-many-th start of the run it is of, where the writer tells: a later one supersedes steps of those before.
     """
@@ -104,6 +105,7 @@ class RolloutRow:
     extras: dict[str, Any] = field(default_factory=dict)
     known_columns: dict[str, float] = field(default_factory=dict)
     ledger_row: dict[str, Any] = field(default_factory=dict)
+    origin: str | None = None
     train_version: int | None = None
     attempt: int = 1
 
@@ -250,6 +252,7 @@ _ROW_FLOATS = {"rewards": "reward", "raw_rewards": "raw_reward"}
 _ROW_LISTS = {
     "episode_ids": "episode",
     "parents": "parent",
+    "origins": "origin",
     "sample_ids": "sample_id",
     "sources": "source",
     "engine_ids": "engine",

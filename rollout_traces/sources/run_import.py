@@ -154,11 +154,13 @@ class FileImport:
     def _read_file(self, found: Found, before: FileState | None, done: int) -> None:
         start, line = self._start_of(found, before)
         behind = start > 0
+        place = found.path.resolve()
         stop, number, last_step = start, line, before.last_step if before is not None and behind else None
         for n, (row, row_stop, row_number) in enumerate(
             found.format.rows(found, self._problems, self._options, start, line), 1
         ):
             current = self._take_up(row.run or self._name)
+            row.origin = f"{place}:{row.line or row_number}"
             identity, repeats = identity_of(row)
             read = self._state.add_repeats if behind and repeats else None
             if read is None and not self._state.is_new(current[0], identity, row.step, repeats=repeats):

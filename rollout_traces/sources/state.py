@@ -7,6 +7,7 @@ left tell from which step on a run has to be imported again, as a new attempt.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -56,8 +57,7 @@ class ImportState:
     """
 
     def __init__(self, folder: Path, project: str, run_id: str) -> None:
-        name = hashlib.sha256(f"{project}\0{run_id}".encode()).hexdigest()[:20]
-        path = folder / FOLDER / f"{name}.sqlite3"
+        path = _path(folder, project, run_id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connection = sqlite3.connect(path, timeout=30)
         self._connection.executescript(_TABLES)
@@ -146,3 +146,23 @@ class ImportState:
         """Closes its file."""
         self._connection.commit()
         self._connection.close()
+
+
+def imported_files(folder: Path, project: str, run_id: str) -> frozenset[str]:
+    """The files that this machine imported into a run; nothing is written.
+
+    Args:
+        folder: Trackio's folder.
+        project: the project.
+        run_id: Trackio's id of the run.
+    """
+    path = _path(folder, project, run_id)
+    if not path.is_file():
+        return frozenset()
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
+        return frozenset(name for (name,) in connection.execute("SELECT path FROM files"))
+
+
+def _path(folder: Path, project: str, run_id: str) -> Path:
+    name = hashlib.sha256(f"{project}\0{run_id}".encode()).hexdigest()[:20]
+    return folder / FOLDER / f"{name}.sqlite3"

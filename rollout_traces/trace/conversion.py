@@ -54,6 +54,7 @@ METADATA = {
     "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
     "parent": "sample id of the row of the same episode that this one left",
     "sample_id": "the trainer's id of the row, which `parent` names; stored only for rows of an episode",
+    "origin": "where an imported rollout was read from: its file, and the line or record in it",
     "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
     "reward": "the reward",
     "raw_reward": "the reward before shaping or scaling",

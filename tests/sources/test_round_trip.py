@@ -12,8 +12,8 @@ from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")
-OF_THE_COPY = {"uid", "trace_uid", "attempt"}
-"""What a copy gives anew: names of rows, and the attempt, which is the import's."""
+OF_THE_COPY = {"uid", "trace_uid", "attempt", "origin"}
+"""What a copy gives anew: names of rows, where they were read from, and the attempt, which is the import's."""
 
 
 @pytest.fixture
@@ -47,9 +47,7 @@ def test_traces_with_tokens_come_back_equal(original, tmp_path, suffix):
     assert (report.rows, report.problems.counts, report.runs[0].rows_re_encoded) == (32, {}, 0)
     copy = rt.open_store(project="copy")
     before, after = ledger_of(original), ledger_of(copy)
-    assert set(before.columns) == set(after.columns)
-    differ = [name for name in before.columns if not equal(before.get(name), after.get(name))]
-    assert set(differ) <= OF_THE_COPY
+    assert differing(before, after) <= OF_THE_COPY
     for mine, theirs in zip(transcripts(original), transcripts(copy), strict=True):
         assert mine.turns == theirs.turns
         assert (mine.source, mine.warnings, mine.tools) == (theirs.source, theirs.warnings, theirs.tools)

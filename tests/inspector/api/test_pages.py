@@ -60,6 +60,7 @@ OTHERWISE = {
     "columns": "columns",
     "compare": "pages/compare",
     "image": "pages/rollouts/image",
+    "raw_record": "pages/rollouts/raw_record",
     "labels": "labels",
     "mark_incident": "pages/incidents",
     "places": "projects",

@@ -81,6 +81,7 @@ const SHOWN = new Set([
   "ground_truth",
   "discard_reason",
   "source",
+  "origin",
   "raw_reward",
   "success",
 ]);
@@ -110,7 +111,7 @@ export function selectedSentence(m, group) {
 const OPENED = "rt-header-open";
 const SHOWN_FLAGS = 3;
 
-// actions: {showFlag(flag), labels: a node}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
+// actions: {showFlag(flag), labels: a node, rawRecord(): a promise of the record that it was imported from}, and where others can be reached {compare(), pin(), pinned: trace id or null, share: a button, episode(): opens the rollout's episode}
 export function rolloutHeader(rollout, actions) {
   const m = rollout.metadata;
   const title = [
@@ -142,7 +143,7 @@ export function rolloutHeader(rollout, actions) {
       h("h1", { class: "rt-headline-title" }, title || "A trace of another tool"),
       h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null),
     ),
-    details(rollout),
+    details(rollout, actions.rawRecord),
     flagLines(rollout.flags, actions.showFlag),
     actions.labels,
     rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
@@ -176,7 +177,7 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
   ];
 }
 
-function details(rollout) {
+function details(rollout, readRecord) {
   const m = rollout.metadata;
   const node = h(
     "details",
@@ -190,6 +191,7 @@ function details(rollout) {
     facts(rollout),
     components(m, rollout.ranges),
     more(m),
+    rawRecord(m.origin, readRecord),
   );
   node.addEventListener("toggle", () => remember(node.open));
   return node;
@@ -337,6 +339,33 @@ function more(m) {
       ]),
     ),
   );
+}
+
+// Where an imported rollout was read from; its record is read when it is unfolded.
+function rawRecord(origin, read) {
+  if (origin === undefined) return null;
+  if (!read) return h("p", { class: "rt-faint" }, "imported from ", h("code", null, inert(String(origin))));
+  const body = h("pre", { class: "rt-raw-record rt-mono", dir: "auto", testid: "raw-record" }, "reading …");
+  const node = h(
+    "details",
+    { class: "rt-more-facts", testid: "raw-record-more" },
+    h("summary", null, "raw record, ", h("code", null, inert(String(origin)))),
+    body,
+  );
+  node.addEventListener(
+    "toggle",
+    async () => {
+      try {
+        const found = await read();
+        const rest = found.n_left_out ? `\n… ${plural(found.n_left_out, "more character")}` : "";
+        body.textContent = inert(found.text) + rest;
+      } catch (error) {
+        body.textContent = error.message;
+      }
+    },
+    { once: true },
+  );
+  return node;
 }
 
 // One line a flag, the worst first; a click goes through the places where it was seen.

@@ -391,6 +391,7 @@ function header() {
   const { mark: phrase, a } = state.get();
   const head = rolloutHeader(rollout, {
     labels: labels.root,
+    rawRecord: () => call("raw_record", { project: state.get().project, id: rollout.id }),
     compare,
     pin,
     share: shareButton(call, () => ({ ...state.placeAtStep(state.get()), what: "rollout", id: rollout.id })),

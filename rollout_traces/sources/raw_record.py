@@ -1,0 +1,93 @@
+"""The record that an imported rollout was read from, as its file has it today.
+
+A trace says where that is, and a trace may have been made up by anyone: no file is read but one that this machine
+imported into the same run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollout_traces.errors import FileRefused, StoreError
+from rollout_traces.model.bounded_parquet import read
+from rollout_traces.sources.formats.inspect_eval import unpacked
+from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
+from rollout_traces.sources.lines import MAX_LINE, head_of, opened
+from rollout_traces.sources.state import imported_files
+
+_OF_PROGRAMS = (".pt", ".pkl", ".pickle")
+
+
+def raw_record(folder: Path, project: str, run_id: str, origin: str) -> bytes:
+    """Reads it.
+
+    Args:
+        folder: Trackio's folder.
+        project: the project.
+        run_id: Trackio's id of the run.
+        origin: what the ledger's column `origin` says of the rollout: `file:record`.
+
+    Returns:
+        Its text as it stands in the file; JSON of a row of parquet.
+
+    Raises:
+        StoreError: the file is none that was imported into the run here, or the record is not in it any more.
+    """
+    name, _, number = origin.rpartition(":")
+    if not number.isdigit() or int(number) < 1:
+        raise StoreError(f"origin: seen {origin[:200]!r}. Expected a file and a record, file:12.")
+    if name not in imported_files(folder, project, run_id):
+        raise StoreError(
+            f"{origin}: this file was not imported into the run on this machine, so it is not read here."
+        )
+    path = Path(name)
+    if path.suffix in _OF_PROGRAMS:
+        raise StoreError(f"{origin}: a file of tensors, which has no text to show.")
+    try:
+        found = next(itertools.islice(_records(path, int(number)), 1), None)
+    except (OSError, EOFError, TooLong, FileRefused, zipfile.BadZipFile, NotImplementedError) as error:
+        raise StoreError(f"{origin}: cannot be read ({error}).") from error
+    if found is None:
+        raise StoreError(f"{origin}: the file has no such record any more.")
+    return found
+
+
+def _records(path: Path, number: int) -> Iterator[bytes]:
+    """The record of a number, where there is one."""
+    if path.suffix == ".parquet":
+        yield from (_as_json(row) for row in read(path, at=[number - 1]).to_pylist())
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            samples = sorted(n for n in archive.namelist() if n.startswith("samples/"))
+            yield from (unpacked(archive, archive.getinfo(name)) for name in samples[number - 1 : number])
+    else:
+        with opened(path) as file:
+            many = (raw for _, raw in objects(file, MAX_LINE)) if is_no_lines(head_of(path)) else _lines(file)
+            yield from _numbered(many, number)
+
+
+def _numbered(records: Iterator[bytes], number: int) -> Iterator[bytes]:
+    """The record of a number; where there is one alone, all rollouts are of it."""
+    n, raw = 0, b""
+    for n, raw in enumerate(records, 1):  # noqa: B007  used behind the loop
+        if n == number:
+            break
+    if n in (number, 1):
+        yield raw
+
+
+def _lines(file: Any) -> Iterator[bytes]:
+    while raw := file.readline(MAX_LINE):
+        yield raw
+        while len(raw) == MAX_LINE and not raw.endswith(b"\n") and (raw := file.readline(MAX_LINE)):
+            pass
+
+
+def _as_json(row: dict[str, Any]) -> bytes:
+    return orjson.dumps(row, default=str, option=orjson.OPT_NON_STR_KEYS)

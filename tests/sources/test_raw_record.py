@@ -1,0 +1,101 @@
+"""Every imported rollout leads back to its record; no file is read that was not imported here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import rollout_traces as rt
+from rollout_traces.cli import build_app
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.raw_record import raw_record as page_record
+from rollout_traces.inspector.view import ProjectView
+from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.sources.importing import import_rollouts
+from rollout_traces.sources.raw_record import raw_record
+from rollout_traces.store.raw_record import raw_record_of
+from tests.sources.reading import SAMPLES
+
+pytestmark = pytest.mark.usefixtures("trackio_dir")
+ROWS = [{"prompt": f"q{n}", "response": f"a{n}", "reward": n, "step": n % 2} for n in range(5)]
+
+
+def imported(path):
+    assert import_rollouts(path, "raw", name="r", worker="thread").rows
+    store = rt.open_store(project="raw")
+    return store, store.query(order_by="step, sample", limit=500).rows
+
+
+@pytest.mark.parametrize("form", ["lines", "one line", "spread", "gz"])
+def test_it_is_the_record_that_the_rollout_came_from(tmp_path, form):
+    path = tmp_path / {"lines": "1.jsonl", "gz": "1.jsonl.gz"}.get(form, "1.json")
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
+    text = {"one line": json.dumps(ROWS), "spread": json.dumps(ROWS, indent=1)}.get(form, lines)
+    path.write_bytes(gzip.compress(text.encode()) if form == "gz" else text.encode())
+    store, rows = imported(path)
+    assert len(rows) == 5
+    for row in rows:
+        assert json.loads(raw_record_of(store, row.id))["response"] == store.messages(row.id)[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    sorted(
+        f.name
+        for f in SAMPLES.iterdir()
+        if f.name not in ("slime", "skyrl-training", "tinker", "trl-trackio")
+    ),
+)
+def test_every_sample_s_rollouts_lead_back(tmp_path, sample):
+    shutil.copytree(SAMPLES / sample, tmp_path / sample)
+    store, rows = imported(tmp_path / sample)
+    for row in rows:
+        assert orjson.loads(raw_record_of(store, row.id)), row["origin"]
+
+
+class TestOfOthers:
+    def test_a_rollout_that_was_logged_has_none(self):
+        logger = rt.RolloutLogger("raw", "r", max_rollout_traces_per_step=1, worker="thread")
+        logger.log_rollouts(rt.RolloutBatch.from_messages([[{"role": "user", "content": "q"}]]), step=1)
+        assert logger.finish()
+        store = rt.open_store(project="raw")
+        with pytest.raises(StoreError, match="was not imported from a file"):
+            raw_record_of(store, store.query(limit=1).rows[0].id)
+
+    def test_a_made_up_place_is_not_read(self, tmp_path, trackio_dir):
+        secret = tmp_path / "secret.jsonl"
+        secret.write_text('{"key": 1}\n')
+        path = tmp_path / "run" / "1.jsonl"
+        path.parent.mkdir()
+        path.write_text(f"{json.dumps(ROWS[0])}\n{json.dumps(ROWS[1])}\n")
+        store, [row, _] = imported(path)
+        run_id = store.source.trace(row.id).run_id
+        assert raw_record(trackio_dir, "raw", run_id, f"{path}:1")
+        for place in (f"{secret}:1", f"{path}/../../secret.jsonl:1", f"{path}:0", "x", f"{path}:3"):
+            with pytest.raises(StoreError):
+                raw_record(trackio_dir, "raw", run_id, place)
+        with pytest.raises(StoreError, match="not imported into the run"):
+            raw_record(trackio_dir, "raw", "another", f"{path}:1")
+
+    def test_a_file_that_is_gone_is_named(self, tmp_path):
+        path = tmp_path / "1.jsonl"
+        path.write_text(json.dumps(ROWS[0]) + "\n")
+        store, [row] = imported(path)
+        path.unlink()
+        with pytest.raises(StoreError, match=r"1\.jsonl:1: cannot be read"):
+            raw_record_of(store, row.id)
+
+
+def test_command_and_page_show_it(tmp_path):
+    path = tmp_path / "1.jsonl"
+    path.write_text(json.dumps({**ROWS[0], "response": "\x1b[2J" + "x" * 300_000}) + "\n")
+    _, [row] = imported(path)
+    shown = CliRunner().invoke(build_app(["get"]), ["get", row.id, "-p", "raw", "--raw-record"])
+    assert shown.exit_code == 0 and json.loads(shown.output)["prompt"] == "q0"
+    answer = page_record(ProjectView(Workspace(), "raw"), row.id)
+    assert len(answer.text) == 200_000 and answer.n_left_out == len(path.read_text()) - 200_000
