@@ -54,7 +54,7 @@ def mcp(
     import uvicorn
 
     from rollout_traces.inspector.access import chosen_token
-    from rollout_traces.inspector.api.bounded import with_token
+    from rollout_traces.inspector.api.tools import with_token
 
     token = chosen_token("127.0.0.1", False)
     assert token is not None  # none is chosen only where that was asked for

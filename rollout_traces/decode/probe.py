@@ -12,7 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from rollout_traces.decode import probe_render as say
-from rollout_traces.decode.probe_parts import (
+from rollout_traces.decode.probe_render import Renderer, common_prefix, common_suffix, message
+from rollout_traces.decode.probe_tools import learn_definitions, learn_results
+from rollout_traces.decode.template_markers import (
+    Closer,
+    Opener,
+    TemplateMarkers,
     distinct_closers,
     extended,
     header_pattern,
@@ -20,9 +25,6 @@ from rollout_traces.decode.probe_parts import (
     noted,
     opener_of,
 )
-from rollout_traces.decode.probe_render import Renderer, common_prefix, common_suffix, message
-from rollout_traces.decode.probe_tools import learn_definitions, learn_results
-from rollout_traces.decode.template_markers import Closer, Opener, TemplateMarkers
 
 _THINKING_TAG = re.compile(
     r"<think>|<thinking>|\[THINK\]|<\|START_THINKING\|>|<\|?channel\|?>|<seed:think>|◁think▷"

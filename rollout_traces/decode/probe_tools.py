@@ -8,9 +8,19 @@ from dataclasses import replace
 from itertools import product
 
 from rollout_traces.decode import probe_render as say
-from rollout_traces.decode.probe_parts import after_closers, extended, last_header, noted, opener_of
 from rollout_traces.decode.probe_render import Renderer, common_prefix, message
-from rollout_traces.decode.template_markers import ID_SLOT, NAME_SLOT, Closer, Opener, TemplateMarkers
+from rollout_traces.decode.template_markers import (
+    ID_SLOT,
+    NAME_SLOT,
+    Closer,
+    Opener,
+    TemplateMarkers,
+    after_closers,
+    extended,
+    last_header,
+    noted,
+    opener_of,
+)
 
 
 def learn_results(renderer: Renderer, dialect: TemplateMarkers) -> TemplateMarkers:

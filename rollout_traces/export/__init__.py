@@ -12,7 +12,7 @@ from rollout_traces.export.formats import write_jsonl, write_parquet
 from rollout_traces.export.manifest import ExportManifest, describe, write_manifest
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
-from rollout_traces.export.rows import ExportQuery, records
+from rollout_traces.export.rows import ExportQuery, matched, records
 from rollout_traces.export.side_table import write_side_table
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def export(
     name = file_format or path.suffix.removeprefix(".")
     if name not in FORMATS:
         raise ConfigError(f"format: {name!r}, expected one of {', '.join(FORMATS)}.")
-    matched = query.matched(store)
-    n_rows = matched if query.limit is None else min(matched, query.limit)
+    n_matched = matched(store, query)
+    n_rows = n_matched if query.limit is None else min(n_matched, query.limit)
     found = _reported(records(store, query, tokens=tokens), n_rows, progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -76,7 +76,7 @@ def export(
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    manifest = describe(store, query, path, file_format=name, rows=n, matched=matched)
+    manifest = describe(store, query, path, file_format=name, rows=n, matched=n_matched)
     write_manifest(manifest, path)
     return manifest
 

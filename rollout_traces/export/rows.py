@@ -46,32 +46,34 @@ class ExportQuery:
     rows: Any = "traces"
     limit: int | None = None
 
-    def matched(self, store: Store) -> int:
-        """How many rows match."""
-        return store.count(
-            self.run, text=self.text, split=self.split, where=self.where, steps=self.steps, rows=self.rows
-        )
 
-    def found(self, store: Store) -> Iterator[TraceRow]:
-        """The rows, up to the limit, read page by page."""
-        left, after = self.limit, None
-        while left is None or left > 0:
-            page = store.query(
-                self.run,
-                self.split,
-                self.where,
-                self.text,
-                self.order_by or "run, step, group, sample",
-                PAGE if left is None else min(PAGE, left),
-                after,
-                self.steps,
-                self.rows,
-            )
-            yield from page.rows
-            left = None if left is None else left - len(page.rows)
-            after = page.next
-            if after is None:
-                return
+def matched(store: Store, query: ExportQuery) -> int:
+    """How many rows match, whatever the limit."""
+    return store.count(
+        query.run, text=query.text, split=query.split, where=query.where, steps=query.steps, rows=query.rows
+    )
+
+
+def found(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
+    """The rows of a query, up to its limit, read page by page."""
+    left, after = query.limit, None
+    while left is None or left > 0:
+        page = store.query(
+            query.run,
+            query.split,
+            query.where,
+            query.text,
+            query.order_by or "run, step, group, sample",
+            PAGE if left is None else min(PAGE, left),
+            after,
+            query.steps,
+            query.rows,
+        )
+        yield from page.rows
+        left = None if left is None else left - len(page.rows)
+        after = page.next
+        if after is None:
+            return
 
 
 def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[str, Any]]:
@@ -85,7 +87,7 @@ def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[
     Yields:
         One record a row; `unreadable` says why a conversation or token track is missing.
     """
-    for row in query.found(store):
+    for row in found(store, query):
         yield _record(store, row, query.rows, tokens)
 
 

@@ -11,6 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+TRIGGERS: dict[str, tuple[str, str]] = {
+    "areal.api.cli_args": ("rollout_traces.integrations.areal", "extend_config"),
+    "areal.trainer.rl_trainer": ("rollout_traces.integrations.areal", "install"),
+    "trl.trainer.grpo_trainer": ("rollout_traces.integrations.trl", "install"),
+    "trl.trainer.rloo_trainer": ("rollout_traces.integrations.trl", "install_rloo"),
+    "trl.experimental.async_grpo.async_grpo_trainer": ("rollout_traces.integrations.trl_async", "install"),
+    "unsloth": ("rollout_traces.integrations.trl", "install_recompiled"),
+    "verl.trainer.ppo.ray_trainer": ("rollout_traces.integrations.verl", "install"),
+    "verl.trainer.ppo.v1.trainer_base": ("rollout_traces.integrations.verl_v1", "install"),
+}
+"""Module of a trainer -> which function is called once it has been imported.
+
+Unsloth puts classes of its own, made of TRL's source, in the place of TRL's as it is imported: they are hooked then.
+"""
+
 
 class PostImport(importlib.abc.MetaPathFinder):
     """Finds modules as usual and calls a function after they were executed.
@@ -61,8 +76,6 @@ def install(prefix: str = "") -> PostImport:
     Args:
         prefix: only modules whose name begins so.
     """
-    from rollout_traces.integrations.triggers import TRIGGERS
-
     hooks = {
         module: _caller(file, function)
         for module, (file, function) in TRIGGERS.items()

@@ -11,8 +11,8 @@ import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.base import INTEGRATIONS, contained, failures
+from rollout_traces.integrations.import_hook import TRIGGERS
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.triggers import TRIGGERS
 
 
 def run(folder: Path, script: str, *args: str, options: tuple[str, ...] = (), **environment: str):

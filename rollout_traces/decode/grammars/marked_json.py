@@ -1,6 +1,15 @@
-"""Families that differ from Hermes in nothing but the markers around the JSON."""
+"""Calls as JSON between markers: Hermes, and the families that differ from it in nothing but the markers."""
 
 from rollout_traces.decode.grammars.json_calls import MarkedJson
+
+HERMES = MarkedJson(
+    "hermes",
+    "<tool_call>",
+    "</tool_call>",
+    needs=("<tool_call>",),
+    excludes=("<function=", "<arg_key>", "<|tool_call>"),
+)
+"""`<tool_call>{"name": "f", "arguments": {}}</tool_call>`: also Qwen 2.5, Qwen 3, Granite 4 and many others"""
 
 PHI = MarkedJson("phi", "<|tool_call|>", "<|/tool_call|>", needs=("<|/tool_call|>",))
 """`<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>`"""

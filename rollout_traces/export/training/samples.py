@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.export.rows import ExportQuery
+from rollout_traces.export.rows import ExportQuery, found
 from rollout_traces.export.training.options import TrainingOptions
 from rollout_traces.model.transcript import Turn
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
@@ -74,7 +74,7 @@ def samples(
             "Where that is meant, add --evaluation."
         )
     held_out = frozenset() if options.evaluation else evaluation_prompts(store)
-    for row in query.found(store):
+    for row in found(store, query):
         if not options.evaluation and row.split == EVALUATION:
             left_out["evaluation"] += 1
             continue
@@ -91,7 +91,7 @@ def evaluation_prompts(store: Store) -> frozenset[str]:
     """Keys of the prompts that were evaluated: those that were logged, and those of kept conversations."""
     table = store.rollouts(columns=["prompt_key"], splits=[EVALUATION])
     keys = {key for key in table["prompt_key"].to_pylist() if key is not None}
-    for row in ExportQuery(split=EVALUATION).found(store):
+    for row in found(store, ExportQuery(split=EVALUATION)):
         if row.id is not None:
             try:
                 keys.add(prompt_hash(_split(_messages(store.record(row.id), "drop"))[0]))

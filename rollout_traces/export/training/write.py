@@ -16,12 +16,11 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe
-from rollout_traces.export.rows import ExportQuery
+from rollout_traces.export.rows import ExportQuery, matched
 from rollout_traces.export.training.duplicates import Duplicates
 from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.export.training.rows import ROWS
+from rollout_traces.export.training.rows import ROWS, session_lines, session_name
 from rollout_traces.export.training.samples import TrainingSample, samples
-from rollout_traces.export.training.sessions import session_lines, session_name
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -176,9 +175,9 @@ def _manifest(
 ) -> TrainingManifest:
     files = sorted(path for path in folder.rglob("*.jsonl"))
     train = next((path for path in files if path.name == "train.jsonl"), files[0])
-    matched = query.matched(store)
+    n_matched = matched(store, query)
     made_from = describe(
-        store, query, train, file_format=options.format, rows=splits.get(train.stem, 0), matched=matched
+        store, query, train, file_format=options.format, rows=splits.get(train.stem, 0), matched=n_matched
     )
     if options.format == "hub":
         whole = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()

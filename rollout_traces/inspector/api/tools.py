@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hmac
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError, StoreError, extra
 from rollout_traces.inspector.api import answers, models
-from rollout_traces.inspector.api.bounded import bounded
-from rollout_traces.inspector.api.http_open import open_elsewhere
+from rollout_traces.inspector.asking import as_json
 from rollout_traces.inspector.pages.explore import ColumnsAnswer
 from rollout_traces.inspector.pages.explore import columns as columns_of
 from rollout_traces.inspector.pages.labels import LabelsAnswer, annotate
@@ -23,6 +27,9 @@ from rollout_traces.model.text import NOTICE
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+
+MOST_CHARACTERS = 24_000
+"""Of a page of rollouts, as JSON: what an agent's context bears."""
 
 INSTRUCTIONS = (
     """Rollouts of reinforcement learning runs. Begin with `projects` and `runs`, then `report` for
@@ -197,3 +204,54 @@ def build_tools(
     if inspector is not None:
         tool(open, ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False))
     return server
+
+
+def bounded(ask: Callable[[int], models.RolloutsAnswer], limit: int) -> models.RolloutsAnswer:
+    """A page that fits `MOST_CHARACTERS`; rows without room are on the page behind it. One row is always there.
+
+    Args:
+        ask: gives a page of as many rows as it is told.
+        limit: rows at most.
+    """
+    answer = ask(limit)
+    while (size := len(as_json(answer))) > MOST_CHARACTERS and len(answer.rows) > 1:
+        n = len(answer.rows)
+        answer = ask(max(1, min(n - 1, n * MOST_CHARACTERS // size)))
+    return answer
+
+
+def with_token(app: ASGIApp, token: str) -> ASGIApp:
+    """An application that answers those alone who send `Authorization: Bearer TOKEN`."""
+    expected = f"Bearer {token}".encode()
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope.get("headers") or ()).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or hmac.compare_digest(given, expected):
+            await app(scope, receive, send)
+        else:
+            await PlainTextResponse("a token is needed", 401)(scope, receive, send)
+
+    return guarded
+
+
+def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) -> models.OpenedAnswer:
+    """Sends a state to an inspector.
+
+    Args:
+        address: of the inspector, such as `http://127.0.0.1:7861`.
+        token: its token.
+        state: what its address would name.
+
+    Raises:
+        StoreError: it does not answer, or refuses.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        answer = httpx.post(
+            f"{address.rstrip('/')}/api/v1/open", json={"state": dict(state)}, headers=headers, timeout=10
+        )
+    except httpx.HTTPError as error:
+        raise StoreError(f"the inspector at {address} does not answer ({error}).") from error
+    if answer.status_code != 200:
+        raise StoreError(f"the inspector at {address} refuses ({answer.status_code}): {answer.text[:300]}")
+    return models.OpenedAnswer()

@@ -16,8 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from rollout_traces import __version__
-from rollout_traces.inspector.api.bounded import MOST_CHARACTERS, with_token
-from rollout_traces.inspector.api.tools import build_tools
+from rollout_traces.inspector.api.tools import MOST_CHARACTERS, build_tools, with_token
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.api.conftest import AT
 
