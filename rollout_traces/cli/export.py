@@ -26,7 +26,7 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="jsonl or parquet, by the file's name by default; atif; training data: sft, dpo, reward or hub.",
+            help="jsonl or parquet, by the file's name by default; atif; training data: sft, dpo, reward, hub or hub-sts.",
         ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,

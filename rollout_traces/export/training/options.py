@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rollout_traces.errors import ConfigError
 
-FORMATS = ("sft", "dpo", "reward", "hub")
+FORMATS = ("sft", "dpo", "reward", "hub", "hub-sts")
 THINKING = ("content", "reasoning_content", "drop")
 
 
@@ -15,7 +15,8 @@ class TrainingOptions:
     """How training data is made.
 
     Attributes:
-        format: `sft` (chat), `dpo` (pairs), `reward` (scored completions) or `hub` (sessions for its viewer).
+        format: `sft` (chat), `dpo` (pairs), `reward` (scored completions) `hub` (Pi's sessions, which its viewer shows) or
+            `hub-sts` (the Hub's own simple ones).
         thinking: where an assistant's thinking goes: `content`, between `<think>` and `</think>`;
             `reasoning_content`, a field of its own; or `drop`.
         margin: of a pair, by how much the better reward is above the worse at least; equal ones are no pair.

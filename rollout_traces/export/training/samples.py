@@ -41,6 +41,7 @@ class TrainingSample:
         reward: the reward; None when unknown or not finite.
         n_sampled: tokens that the policy sampled; characters of the completion where they are unknown.
         about: further columns, by name.
+        stored: when it was stored, ISO 8601; empty where that is unknown.
     """
 
     uid: str
@@ -52,6 +53,7 @@ class TrainingSample:
     reward: float | None
     n_sampled: int
     about: Mapping[str, Any]
+    stored: str = ""
 
 
 def samples(
@@ -137,6 +139,7 @@ def _sample(
         reward=float(reward) if isinstance(reward, (int, float)) and math.isfinite(reward) else None,
         n_sampled=int(row["n_sampled"] or len(str(completion))),
         about={"run": row.run, "step": row.step, **components, **labels},
+        stored=str(row["timestamp"] or ""),
     )
 
 

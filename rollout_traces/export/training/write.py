@@ -19,8 +19,9 @@ from rollout_traces.export.manifest import ExportManifest, describe
 from rollout_traces.export.rows import ExportQuery, matched
 from rollout_traces.export.training.duplicates import Duplicates
 from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.export.training.rows import ROWS, session_lines, session_name
+from rollout_traces.export.training.rows import ROWS
 from rollout_traces.export.training.samples import TrainingSample, samples
+from rollout_traces.export.training.sessions import SESSIONS, session_name
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -35,12 +36,12 @@ class TrainingManifest:
     """What training data was made of, and how.
 
     Attributes:
-        made_from: as of any export; file, rows, size and checksum are those of the file `train`, of `hub` those of
+        made_from: as of any export; file, rows, size and checksum are those of the file `train`, of sessions those of
             all sessions together.
         options: how it was made.
         splits: rows of each file.
         left_out: rollouts of the query that are in none, by reason.
-        files: file -> SHA-256; of `hub`, of the names and contents of all sessions together.
+        files: file -> SHA-256; of sessions, of the names and contents of all sessions together.
     """
 
     made_from: ExportManifest
@@ -80,7 +81,7 @@ def export_training(
     left_out: Counter[str] = Counter()
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        made = options if options.format != "hub" else replace(options, thinking="reasoning_content")
+        made = options if options.format not in SESSIONS else replace(options, thinking="reasoning_content")
         every = replace(query, limit=None)
         kept = _without_duplicates(samples(store, every, made, left_out), made, left_out)
         splits = _write(unfinished, kept, made, left_out, query.limit)
@@ -119,11 +120,15 @@ def _write(
     limit: int | None,
 ) -> dict[str, int]:
     splits = dict.fromkeys(("train", "test") if options.test_share else ("train",), 0)
-    if options.format == "hub":
+    if options.format in SESSIONS:
         for sample in islice(found, limit):
             name = _split_of(sample.key, options)
             (folder / name).mkdir(exist_ok=True)
-            (folder / name / session_name(sample)).write_bytes(b"".join(session_lines(sample)))
+            lines = SESSIONS[options.format](sample)
+            text = b"".join(
+                orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE, default=str) for line in lines
+            )
+            (folder / name / session_name(sample)).write_bytes(text)
             splits[name] += 1
         return splits
     columns: dict[str, None] = {}
@@ -179,7 +184,7 @@ def _manifest(
     made_from = describe(
         store, query, train, file_format=options.format, rows=splits.get(train.stem, 0), matched=n_matched
     )
-    if options.format == "hub":
+    if options.format in SESSIONS:
         whole = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
         sums = {"*.jsonl": whole}
         size = sum(path.stat().st_size for path in files)

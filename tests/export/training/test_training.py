@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ from tests.generator import CALCULATOR
 
 def rows_of(folder: Path, name: str = "train") -> list[dict]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def said(message: dict) -> tuple:
+    """Who spoke, what was called and what was answered, in a session of Pi."""
+    calls = [(b["id"], b["name"], b["arguments"]) for b in message["content"] if b["type"] == "toolCall"]
+    return message["role"], calls, message.get("toolCallId"), message.get("toolName")
 
 
 @pytest.fixture
@@ -92,7 +99,7 @@ class TestScored:
 
 class TestSessions:
     def test_a_file_a_rollout_with_a_header_and_a_line_a_message(self, store, tmp_path):
-        manifest = export_training(store, tmp_path / "out", TrainingOptions("hub"))
+        manifest = export_training(store, tmp_path / "out", TrainingOptions("hub-sts"))
         files = list((tmp_path / "out" / "train").glob("*.jsonl"))
         assert len(files) == manifest.splits["train"]
         lines = {path: [json.loads(line) for line in path.read_text().splitlines()] for path in files}
@@ -110,6 +117,24 @@ class TestSessions:
                 "function": {"name": "calculator", "arguments": '{"expression":"2 + 2"}'},
             }
         ]
+
+    def test_pi_s_sessions_are_what_trackio_writes_of_the_same_rollouts(self, store, tmp_path):
+        from trackio.agent_sessions import is_hub_native_jsonl, trace_to_records
+
+        export_training(store, tmp_path / "out", TrainingOptions("hub"))
+        kept = 0
+        for path in (tmp_path / "out" / "train").glob("*.jsonl"):
+            assert is_hub_native_jsonl(path)
+            header, *entries = [json.loads(line) for line in path.read_text().splitlines()]
+            assert datetime.fromisoformat(header["timestamp"]) and header["version"] == 3
+            assert [e["parentId"] for e in entries] == [None, *(e["id"] for e in entries[:-1])]
+            record = store.record(header["id"])
+            theirs = trace_to_records({"messages": record.messages})[1:]
+            assert [said(entry["message"]) for entry in entries] == [
+                said(entry["message"]) for entry in theirs
+            ]
+            kept += any(block["type"] == "toolCall" for e in entries for block in e["message"]["content"])
+        assert kept
 
 
 class TestLeftOut:
