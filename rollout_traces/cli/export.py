@@ -26,7 +26,7 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="jsonl or parquet, by the file's name by default; atif; training data: sft, dpo, reward, hub or hub-sts.",
+            help="jsonl or parquet, by the file's name by default; atif; scout; training data: sft, dpo, reward, hub or hub-sts.",
         ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,
@@ -72,7 +72,7 @@ def export(
     Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
-    from rollout_traces.export import ExportQuery, export_atif, export_partitioned
+    from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write
     from rollout_traces.export.training import FORMATS as TRAINING_FORMATS
     from rollout_traces.export.training import TrainingOptions, export_training
@@ -101,6 +101,9 @@ def export(
     query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
     if file_format == "atif":
         typer.echo(f"{export_atif(store, out, query)} trajectories: {out}")
+        return
+    if file_format == "scout":
+        typer.echo(f"{export_scout(store, out, query)} transcripts: {out}")
         return
     if file_format in TRAINING_FORMATS:
         made = TrainingOptions(

@@ -13,6 +13,7 @@ from rollout_traces.export.manifest import ExportManifest, describe, write_manif
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset
 from rollout_traces.export.rows import ExportQuery, matched, records
+from rollout_traces.export.scout import export_scout
 from rollout_traces.export.side_table import write_side_table
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "export",
     "export_atif",
     "export_partitioned",
+    "export_scout",
     "ray_dataset",
     "write_side_table",
 ]

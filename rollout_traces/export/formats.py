@@ -64,7 +64,7 @@ def write_parquet(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     flat = dict(record)
-    if "messages" in flat:
+    if isinstance(flat.get("messages"), list):
         flat["messages"] = [_message(message) for message in flat["messages"] if isinstance(message, Mapping)]
     return flat
 
@@ -93,7 +93,7 @@ def _kinds_of(value: Any) -> set[str]:
 def _type_of(name: str, kinds: set[str]) -> Any:
     import pyarrow as pa
 
-    if name == "messages":
+    if name == "messages" and kinds != {"text"}:
         return pa.list_(pa.struct([(field, pa.string()) for field in _MESSAGE]))
     items = {kind.removeprefix("item ") for kind in kinds if kind.startswith("item ")}
     if "list" in kinds and kinds == {"list", *(f"item {kind}" for kind in items)}:

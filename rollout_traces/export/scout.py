@@ -1,0 +1,128 @@
+"""Inspect Scout's transcript database: parquet files in a folder, which its scanners, validation sets and viewer read.
+
+What scanners find joins a run again by `transcript_id`, a rollout's uid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.export.formats import write_parquet
+from rollout_traces.export.rows import ExportQuery, records
+
+if TYPE_CHECKING:
+    from rollout_traces.store import Store
+
+FILE = "transcripts.parquet"
+_OURS = ("messages", "id", "uid", "schema", "kind", "status", "run_id", "traced", "superseded", "success")
+"""Columns that Scout's own columns say, or that tell it nothing."""
+_RESERVED = frozenset({
+    "transcript_id", "source_type", "source_id", "source_uri", "date", "task_set", "task_id", "task_repeat", "agent",
+    "agent_args", "model", "model_options", "score", "score_explanation", "message_count", "total_time",
+    "total_tokens", "error", "limit", "trust_content", "events", "timelines", "events_data", "filename",
+})  # fmt: skip
+"""Names of Scout's columns that a column of ours may not have."""
+_THINK, _THOUGHT = "<think>\n", "\n</think>"
+
+
+def export_scout(
+    store: Store,
+    folder: Path | str,
+    query: ExportQuery = ExportQuery(),  # noqa: B008
+) -> int:
+    """Writes the traced rollouts of a query.
+
+    Args:
+        store: where from.
+        folder: a new or empty folder.
+        query: which rollouts.
+
+    Returns:
+        How many were written.
+
+    Raises:
+        ConfigError: the folder is not empty.
+        MissingExtra: pyarrow is not installed.
+        QueryError: the query cannot be understood.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{FILE}.unfinished"
+    found = records(store, query, tokens=False)
+    n = write_parquet(
+        unfinished, (transcript(r, store.project) for r in found if r.get("messages") is not None)
+    )
+    unfinished.replace(folder / FILE)
+    return n
+
+
+def transcript(record: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """A rollout as a row of Scout's database; its further columns are the transcript's metadata.
+
+    Args:
+        record: the rollout as it is exported, with `messages`.
+        project: its project.
+    """
+    identity = str(record.get("uid") or record["id"])
+    success, score = record.get("success"), record.get("reward")
+    said = {
+        "transcript_id": identity,
+        "source_type": "rollout_traces",
+        "source_id": f"{project}/{record['run_id']}",
+        "task_set": record.get("source"),
+        "task_id": record.get("prompt_key"),
+        "task_repeat": record.get("sample"),
+        "agent": record["run"],
+        "score": None if score is None else orjson.dumps(score).decode(),
+        "success": None if success is None else bool(success),
+        "message_count": len(record["messages"]),
+        "total_tokens": record.get("n_tokens"),
+        "error": "the reward failed" if record.get("reward_status") == "error" else None,
+        "limit": "token" if record.get("stop_reason") == "length" else None,
+        "trust_content": False,
+        "messages": orjson.dumps(list(_messages(record["messages"], identity))).decode(),
+        "events": "[]",
+    }
+    beside = {name: value for name, value in record.items() if name not in _OURS and name not in _RESERVED}
+    return {name: value for name, value in {**beside, **said}.items() if value is not None}
+
+
+def _messages(messages: list[Mapping[str, Any]], identity: str) -> Iterator[dict[str, Any]]:
+    """Messages as inspect_ai's `ChatMessage` has them."""
+    called: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        role, content = str(message["role"]), str(message.get("content") or "")
+        found: dict[str, Any] = {"id": f"{identity}-{number}", "role": role, "content": content}
+        if role == "assistant":
+            if content.startswith(_THINK) and _THOUGHT in content:
+                thinking, _, said = content.removeprefix(_THINK).partition(_THOUGHT)
+                parts = [{"type": "reasoning", "reasoning": thinking}]
+                found["content"] = [*parts, {"type": "text", "text": said.removeprefix("\n\n")}]
+            if message.get("tool_calls"):
+                found["tool_calls"] = [_call(call, called) for call in message["tool_calls"]]
+        elif role == "tool":
+            found["tool_call_id"] = message.get("tool_call_id")
+            found["function"] = called.get(str(message.get("tool_call_id")), message.get("name"))
+        yield found
+
+
+def _call(call: Mapping[str, Any], called: dict[str, str]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    found: dict[str, Any] = {
+        "id": str(call.get("id")),
+        "function": str(function.get("name") or ""),
+        "type": "function",
+    }
+    called[found["id"]] = found["function"]
+    try:
+        arguments = orjson.loads(function.get("arguments") or "{}")
+    except orjson.JSONDecodeError as error:
+        return {**found, "arguments": {}, "parse_error": f"{error}: {function.get('arguments')}"}
+    return {**found, "arguments": arguments if isinstance(arguments, dict) else {"value": arguments}}

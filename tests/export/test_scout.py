@@ -1,0 +1,73 @@
+"""Inspect Scout's transcript database: its columns, its message types, and the rollout behind each transcript."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import rollout_traces as rt
+from rollout_traces.cli import build_app
+from rollout_traces.errors import ConfigError
+from rollout_traces.export import export_scout
+from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
+
+KINDS = {
+    **dict.fromkeys(
+        ("transcript_id", "source_type", "source_id", "task_id", "agent", "score", "messages", "events"),
+        pa.string(),
+    ),
+    **dict.fromkeys(("task_repeat", "message_count", "total_tokens"), pa.int64()),
+    **dict.fromkeys(("success", "trust_content"), pa.bool_()),
+}
+"""Kinds that inspect_scout 0.6.2 asks of its columns."""
+
+
+@pytest.fixture
+def store(trackio_dir):
+    tokenizer = tiny_tokenizer("qwen3")
+    logger = rt.RolloutLogger(
+        "scouted", "r1", tokenizer, max_rollout_traces_per_step=100, selection="all", worker="thread"
+    )
+    logger.log_rollouts(rollout_batch(tokenizer, BatchPlan(seed=1, group_size=4)), step=1)
+    assert logger.finish()
+    return rt.open_store(project="scouted")
+
+
+def test_every_rollout_is_a_transcript_of_scout_s_kinds(store, tmp_path):
+    assert export_scout(store, tmp_path / "out") == 16
+    table = pq.read_table(tmp_path / "out" / "transcripts.parquet")
+    assert {name: table.schema.field(name).type for name in KINDS} == KINDS
+    for row in table.to_pylist():
+        given = store.messages(row["transcript_id"])
+        messages = json.loads(row["messages"])
+        assert [m["role"] for m in messages] == [m["role"] for m in given]
+        assert json.loads(row["score"]) == pytest.approx(row["reward"])
+        for mine, theirs in zip(given, messages, strict=True):
+            parts = (
+                theirs["content"] if isinstance(theirs["content"], list) else [{"text": theirs["content"]}]
+            )
+            assert all(part.get("text", part.get("reasoning")) in mine["content"] for part in parts)
+            for called, call in zip(mine.get("tool_calls", ()), theirs.get("tool_calls", ()), strict=True):
+                written = called["function"]["arguments"]
+                assert (
+                    written in call["parse_error"]
+                    if "parse_error" in call
+                    else call["arguments"] == json.loads(written)
+                )
+            if mine["role"] == "tool":
+                assert theirs["tool_call_id"] == mine["tool_call_id"] and theirs["function"]
+    with pytest.raises(ConfigError, match="not empty"):
+        export_scout(store, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "what"), [("scout", "16 transcripts"), ("atif", "16 trajectories")])
+def test_the_command_writes_a_folder(store, tmp_path, name, what):
+    done = CliRunner().invoke(
+        build_app(["export"]), ["export", str(tmp_path / "out"), "-p", "scouted", "-f", name]
+    )
+    assert done.exit_code == 0 and what in done.output
+    assert any((tmp_path / "out").iterdir())
