@@ -97,3 +97,6 @@ def _reward(sample: TrainingSample) -> float:
 def _beside(sample: TrainingSample) -> Mapping[str, Any]:
     tools = {"tools": list(sample.tools)} if sample.tools else {}
     return {**tools, "uid": sample.uid, "prompt_key": sample.key, "reward": sample.reward, **sample.about}
+
+
+ROWS = {"sft": sft_rows, "dpo": dpo_rows, "reward": reward_rows}
