@@ -14,8 +14,10 @@ import typer
 
 from rollout_traces.cli.options import expanded
 
-HELPERS = frozenset({"conversation", "example", "lean", "opening", "options", "progress", "tables"})
+HELPERS = frozenset({"conversation", "example", "opening", "options", "progress", "tables"})
 """Modules here that are no command."""
+LEAN = frozenset({"delete", "events", "explain", "flips", "get", "label", "last", "list", "prompts", "stats"})
+"""The commands that never need pandas."""
 
 
 def commands() -> tuple[str, ...]:
@@ -52,12 +54,13 @@ def main() -> None:
 
     A reader that has read enough (`| head`) ends it, with exit code 0; `NO_COLOR` in the environment leaves colours out.
     """
-    from rollout_traces.cli.lean import leave_pandas_out
     from rollout_traces.errors import RolloutTracesError
+    from rollout_traces.model.without_pandas import leave_pandas_out
 
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     app = build_app([wanted] if wanted in commands() else None)
-    leave_pandas_out(wanted)
+    if wanted in LEAN:
+        leave_pandas_out()
     colour = False if os.environ.get("NO_COLOR") else None
     try:
         app(color=colour)

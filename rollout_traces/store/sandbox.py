@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.without_pandas import leave_pandas_out
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
 
@@ -97,6 +98,7 @@ def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
 
 def main(folder: Path) -> None:
     """What the process does: opens relations, bounds itself, runs the statement, writes the answer."""
+    leave_pandas_out()
     import pyarrow.dataset as ds
 
     asked = orjson.loads((folder / "asked.json").read_bytes())

@@ -12,8 +12,7 @@ import pytest
 import typer.main
 
 from rollout_traces import __version__
-from rollout_traces.cli import build_app, commands
-from rollout_traces.cli.lean import LEAN
+from rollout_traces.cli import LEAN, build_app, commands
 from rollout_traces.errors import StoreError
 from rollout_traces.store import Store
 from tests.cli.conftest import Command

@@ -18,12 +18,23 @@ from tests.store.projects import PROJECT, RUN, make_ledger, write_step, write_tr
 from tests.store.projects import step_records as records_of
 
 
-@pytest.fixture
-def usable(store: Store) -> Iterator[Store]:
-    """A store that must still answer when the test is over."""
+@pytest.fixture(scope="module")
+def asked_by_all(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One store for every bad question; it still runs SQL when all of them are over."""
+    store = open_store(
+        PROJECT, folder=shared_folder, index_path=tmp_path_factory.mktemp("bad") / "index.sqlite3"
+    )
     yield store
-    assert store.count(where="reward >= 0", rows="all") == 23
     assert store.sql("select count(*) as n from rollouts")["n"].to_pylist() == [26]
+    store.close()
+
+
+@pytest.fixture
+def usable(asked_by_all: Store) -> Iterator[Store]:
+    """A store that must still answer when the test is over."""
+    yield asked_by_all
+    asked_by_all.forget_answers()
+    assert asked_by_all.count(where="reward >= 0", rows="all") == 23
 
 
 class TestColumns:
