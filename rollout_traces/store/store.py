@@ -7,10 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import orjson
-
-from rollout_traces.errors import StoreError
-from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.store import questions, search, steps
 from rollout_traces.store.index import Index, Progress
@@ -23,14 +19,12 @@ from rollout_traces.store.rows import (
     RunInfo,
     StepGroups,
     StepInfo,
-    StoredTrace,
     run_cells,
 )
 from rollout_traces.store.scalars import Scalars, draw_curves
 from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.source import Source
-from rollout_traces.store.tables import StoreTables
-from rollout_traces.trace.images import IMAGES_KEY
+from rollout_traces.store.traces import StoreTraces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_traces.model.batch import RolloutBatch
-    from rollout_traces.model.transcript import Transcript
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.labels import Entry, LabelBook
-    from rollout_traces.trace.conversion import TraceRecord
 
 
 class WhichRows(TypedDict, total=False):
@@ -62,7 +54,7 @@ class QueryKeywords(WhichRows, total=False):
     columns: Sequence[str] | None
 
 
-class Store(StoreTables):
+class Store(StoreTraces):
     """The traces and ledgers of one project, read only.
 
     Args:
@@ -72,7 +64,6 @@ class Store(StoreTables):
 
     def __init__(self, source: Source, index_path: Path | None = None) -> None:
         super().__init__(_index_of(source, index_path), Scalars(source))
-        self.source = source
 
     @property
     def project(self) -> str:
@@ -172,10 +163,6 @@ class Store(StoreTables):
         if turn is not None or tokens is not None:
             checked_place(self.transcript(trace_id), turn, tokens)
         return self.labels.add(kind, self.uid(trace_id), text, author, turn=turn, tokens=tokens)
-
-    def uid(self, trace_id: str) -> str:
-        """What a rollout's labels are kept under: its uid; its trace id where it has none."""
-        return str(self.record(trace_id).metadata.get("uid") or trace_id)
 
     @property
     def side_folder(self) -> str:
@@ -364,106 +351,6 @@ class Store(StoreTables):
         which.setdefault("rows", "all")
         scope = self._scope(run, text, **which)
         return self.ask(lambda asking: aggregate(asking, scope, by, measures))
-
-    def find(self, wanted: str) -> str:
-        """The id of the trace that is meant.
-
-        Args:
-            wanted: a trace id or uid, or the beginning of one that no other shares.
-
-        Raises:
-            StoreError: there is none, or there are several.
-        """
-        with self._index.snapshot() as connection:
-            return steps.find_trace(connection, encodable(wanted))
-
-    def record(self, trace_id: str) -> TraceRecord:
-        """One whole trace.
-
-        Args:
-            trace_id: its id or uid, or the beginning of one.
-
-        Raises:
-            StoreError: there is none, or its JSON is damaged.
-        """
-        from rollout_traces.store.other_tools import shown_record
-        from rollout_traces.trace.conversion import TraceRecord
-
-        stored = self._stored(encodable(trace_id))
-        with damage_said(f"trace {trace_id!r}: its stored JSON"):
-            messages, metadata, spans = (
-                orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
-            )
-            spans = [span for span in spans if isinstance(span, dict)]
-            return shown_record(stored, TraceRecord(list(messages), dict(metadata), spans))
-
-    def _stored(self, wanted: str) -> StoredTrace:
-        """What lies under an id; else under the id that a uid, or the beginning of either, means."""
-        try:
-            return self.source.trace(wanted)
-        except StoreError:
-            found = self.find(wanted)
-            if found == wanted:
-                raise
-            return self.source.trace(found)
-
-    def transcript(self, trace_id: str) -> Transcript | None:
-        """The transcript of a trace, None where another tool wrote it.
-
-        Args:
-            trace_id: its id or uid, or the beginning of one.
-
-        Raises:
-            StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
-        """
-        from rollout_traces.trace.conversion import read_transcript
-
-        record = self.record(trace_id)
-        with damage_said(f"trace {trace_id!r}: its token track"):
-            return read_transcript(record)
-
-    def details(self, trace_id: str) -> dict[str, Any]:
-        """What is kept beside a trace: flags with their sentences, warnings, timings.
-
-        Args:
-            trace_id: its id or uid, or the beginning of one.
-
-        Raises:
-            StoreError: there is no such trace, or it is damaged.
-        """
-        from rollout_traces.trace.conversion import read_details
-
-        record = self.record(trace_id)
-        with damage_said(f"trace {trace_id!r}: its details"):
-            return read_details(record)
-
-    def image(self, trace_id: str, number: int) -> bytes:
-        """An image of a rollout.
-
-        Args:
-            trace_id: its trace's id.
-            number: which of its images, from 0.
-
-        Raises:
-            StoreError: there is none, or its file cannot be read.
-        """
-        images = self.details(trace_id).get(IMAGES_KEY)
-        named = images[number] if isinstance(images, list) and 0 <= number < len(images) else None
-        path = named.get("file_path") if isinstance(named, dict) else None
-        if not isinstance(path, str):
-            raise StoreError(f"trace {trace_id!r} has no image {number}.")
-        return self.source.media(path)
-
-    def messages(self, trace_id: str) -> list[dict[str, Any]]:
-        """The conversation of a traced rollout.
-
-        Args:
-            trace_id: its id or uid, or the beginning of one.
-
-        Raises:
-            StoreError: there is none, or its JSON is damaged.
-        """
-        return [dict(message) for message in self.record(trace_id).messages]
 
     def batch(self, run: str, step: int, split: str = "rollout", *, complete: bool = False) -> RolloutBatch:
         """The kept rollouts of a step as the batch that was logged; how many of all they are is logged as a warning.

@@ -128,8 +128,9 @@ class StoreTables:
 
     def __init__(self, index: Index, scalars: Scalars) -> None:
         self._index = index
+        self.source = index.source
         self._scalars = scalars
-        self._full_texts = FullTexts(index.source)
+        self._full_texts = FullTexts(self.source)
 
     def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of the index, for the store's own modules."""
@@ -300,7 +301,7 @@ class StoreTables:
 
     def config(self, run: str) -> dict[str, Any]:
         """A run's configuration as it was logged."""
-        return self._index.source.run_config(self._run_id(run))
+        return self.source.run_config(self._run_id(run))
 
     def _run_id(self, run: str) -> str:
         with self._index.reading() as connection:
