@@ -76,12 +76,16 @@ def messages_of(given: Any, unread: Counter[str] | None = None) -> list[dict[str
     if not isinstance(given, Sequence) or not given or not all(isinstance(item, Mapping) for item in given):
         return None
     found: list[dict[str, Any]] = []
+    is_thinking = False
     for item in given:
         is_item = "role" not in item and "from" not in item and "type" in item
-        if is_item and found and item["type"] not in _RESULTS and found[-1]["role"] == "assistant":
-            _extend(found[-1], _of_item(item, unread))
-        else:
-            found += [_of_item(item, unread)] if is_item else _of_message(item, unread)
+        more = [_of_item(item, unread)] if is_item else _of_message(item, unread)
+        is_of_last = is_thinking if not is_item else item["type"] not in _RESULTS
+        if found and is_of_last and {found[-1]["role"], more[0]["role"]} == {"assistant"}:
+            _extend(found[-1], more[0])
+            more = more[1:]
+        found += more
+        is_thinking = is_item and item["type"] in _THINKING
     return found
 
 

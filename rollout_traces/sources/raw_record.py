@@ -6,7 +6,9 @@ imported into the same run.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sqlite3
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +53,15 @@ def raw_record(folder: Path, project: str, run_id: str, origin: str) -> bytes:
         raise StoreError(f"{origin}: a file of tensors, which has no text to show.")
     try:
         found = next(itertools.islice(_records(path, int(number)), 1), None)
-    except (OSError, EOFError, TooLong, FileRefused, zipfile.BadZipFile, NotImplementedError) as error:
+    except (
+        OSError,
+        EOFError,
+        TooLong,
+        FileRefused,
+        zipfile.BadZipFile,
+        NotImplementedError,
+        sqlite3.Error,
+    ) as error:
         raise StoreError(f"{origin}: cannot be read ({error}).") from error
     if found is None:
         raise StoreError(f"{origin}: the file has no such record any more.")
@@ -62,6 +72,11 @@ def _records(path: Path, number: int) -> Iterator[bytes]:
     """The record of a number, where there is one."""
     if path.suffix == ".parquet":
         yield from (_as_json(row) for row in read(path, at=[number - 1]).to_pylist())
+    elif path.suffix == ".sqlite":
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as store:
+            store.row_factory = sqlite3.Row
+            found = store.execute("SELECT * FROM wire_rows WHERE cursor = ?", (number,)).fetchall()
+            yield from (_as_json(dict(row)) for row in found)
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             samples = sorted(n for n in archive.namelist() if n.startswith("samples/"))

@@ -1,10 +1,10 @@
 """Writes `tests/sources/samples`: small dumps made by the trainers' own code.
 
     python -m tests.sources.make_samples OUT --code nemo=... slime=... open-instruct=... rllm=... prime-rl=...
-        prime-rl-stream=...
+        prime-rl-stream=... nemo-gym=...
 
 Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285,
-tinker-cookbook 0.6.1, atif 1.8.0 and torch, and one with verifiers 0.1.14 for `--only verifiers-results`; `--code` names checkouts of the trainers that no index has. A writer that is a
+tinker-cookbook 0.6.1, atroposlib 0.4.0, atif 1.8.0 and torch, and one with verifiers 0.1.14 for `--only verifiers-results`; `--code` names checkouts of the trainers that no index has. A writer that is a
 method of a class which needs a cluster is taken out of its source file by name and called on a small stand-in
 for `self`: the lines that write are the trainer's own.
 """
@@ -828,6 +828,120 @@ def trl_trackio(out: Path) -> None:
     )
 
 
+def tinker_capture(out: Path) -> None:
+    """The capture's own wrapper around a client that answers made-up ids; its store, and its file sink."""
+    from concurrent.futures import Future
+
+    package = types.ModuleType("tinker_cookbook")  # what the package imports at its top is not needed
+    package.__path__ = [str(package_file("tinker_cookbook", ""))]
+    sys.modules["tinker_cookbook"] = package
+    from tinker_cookbook.capture import CaptureExporter, JsonlFileSink, capture, instrument
+    from tinker_cookbook.capture.store.client import wire_rows_from_sample_record
+    from tinker_cookbook.capture.store.db import CaptureDB
+
+    class Storage:
+        def append(self, path: str, data: bytes) -> None:
+            (out / "lines" / path).parent.mkdir(parents=True, exist_ok=True)
+            with (out / "lines" / path).open("ab") as file:
+                file.write(data)
+
+    class Client:
+        _sampling_session_id = "session-1"
+        model_path = "tinker://run/weights/000001"
+
+    def answer(self: Any, prompt: Any, num_samples: int, *_: Any) -> Future:
+        future: Future = Future()
+        n = len(prompt.to_ints())
+        sequences = [
+            types.SimpleNamespace(
+                tokens=[n + s, 7, 1], logprobs=[-0.5, -0.25, -0.125 * (s + 1)], stop_reason="stop"
+            )
+            for s in range(num_samples)
+        ]
+        future.set_result(types.SimpleNamespace(sequences=sequences))
+        return future
+
+    exporter = CaptureExporter(JsonlFileSink(Storage()))
+    instrument._exporter = exporter
+    sample = instrument._make_sample_wrapper(answer)
+    for iteration in (0, 1):
+        for trajectory in (0, 1):
+            ids = [0, 11, 12, 1]
+            with capture(
+                run_id="run-1",
+                split="train",
+                iteration=iteration,
+                group_idx=0,
+                traj_idx=trajectory,
+                purpose="rollout",
+            ):
+                for turn in range(2):
+                    prompt = types.SimpleNamespace(to_ints=lambda ids=tuple(ids): list(ids))
+                    found = sample(Client(), prompt, 1, None).result().sequences[0]
+                    ids += [*found.tokens, 0, 13 + turn, 1]
+                if trajectory:  # its context was compacted: a branch of its own
+                    sample(Client(), types.SimpleNamespace(to_ints=lambda: [0, 99, 1]), 1, None)
+    exporter.shutdown()
+    (out / "store").mkdir()
+    store = CaptureDB(out / "store" / "capture.sqlite")
+    records = [json.loads(line) for line in (out / "lines/capture/sample.jsonl").read_text().splitlines()]
+    for record in records:
+        store.ingest_wire(wire_rows_from_sample_record(record))
+    store.close()
+    with sqlite3.connect(out / "store" / "capture.sqlite") as file:
+        file.execute("PRAGMA journal_mode=DELETE")
+
+
+def atropos(out: Path) -> None:
+    """A group as `BaseEnv` saves it, with what it adds by itself."""
+    import logging
+    import warnings
+    from typing import Union
+
+    import jsonlines
+
+    async def nothing(*_: Any) -> None: ...
+
+    writer = taken(
+        package_file("atroposlib", "envs/base.py"), "handle_send_to_api", logger=logging.getLogger(), warnings=warnings,
+        Union=Union, List=list, ScoredDataGroup=dict, Item=object,
+    )  # fmt: skip
+    out.mkdir(parents=True)
+    config = types.SimpleNamespace(
+        group_size=2, ensure_scores_are_not_same=False, include_messages=False, data_path_to_save_groups=out
+    )
+    with jsonlines.open(out / "groups.jsonl", "w") as lines:
+        environment = types.SimpleNamespace(
+            config=config,
+            completion_lengths=[],
+            max_token_len=100,
+            add_rollouts_for_wandb=nothing,
+            jsonl_writer=lines,
+        )
+        for rows in (ROWS[:2], ROWS[2:]):
+            parts = [tuple(Characters().encode(text) for text in turns(q, a)) for q, a, _ in rows]
+            group = {
+                "tokens": [p + r for p, r in parts],
+                "masks": [[-100] * len(p) + r for p, r in parts],
+                "scores": [reward for *_, reward in rows],
+                "inference_logprobs": [[1.0] * len(p) + [-0.5] * len(r) for p, r in parts],
+                "advantages": None,
+                "messages": [
+                    [{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a, _ in rows
+                ],
+                "group_overrides": {},
+            }
+            asyncio.run(writer.handle_send_to_api(environment, group, do_send_to_api=False))
+
+
+def nemo_gym(out: Path, wheel: Path) -> None:
+    """Rollouts that NeMo Gym collected itself and ships: the first of two tasks, one with ids and one with tools."""
+    out.mkdir(parents=True)
+    for task in ("competitive_coding_challenges", "workplace_assistant"):
+        lines = (wheel / f"resources_servers/{task}/data/example_rollouts.jsonl").read_text().splitlines()
+        (out / f"{task}_rollouts.jsonl").write_text(min(lines, key=len) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -853,6 +967,9 @@ def main() -> None:
         "inspect": lambda out: inspect(out),
         "trl": lambda out: trl(out),
         "trl-trackio": trl_trackio,
+        "tinker-capture": tinker_capture,
+        "atropos": atropos,
+        "nemo-gym": lambda out: nemo_gym(out, code["nemo-gym"]),
     }
     for name, make in makers.items():
         if asked.only is not None and name not in asked.only:

@@ -31,6 +31,12 @@ def imported(path):
     return store, store.query(order_by="step, sample", limit=500).rows
 
 
+def test_a_call_in_a_store_of_sqlite_is_its_row(tmp_path):
+    shutil.copytree(SAMPLES / "tinker-capture/store", tmp_path / "store")
+    store, rows = imported(tmp_path / "store")
+    assert json.loads(raw_record_of(store, rows[0].id))["run_id"] == "run-1"
+
+
 @pytest.mark.parametrize("form", ["lines", "one line", "spread", "gz"])
 def test_it_is_the_record_that_the_rollout_came_from(tmp_path, form):
     path = tmp_path / {"lines": "1.jsonl", "gz": "1.jsonl.gz"}.get(form, "1.json")

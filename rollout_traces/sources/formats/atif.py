@@ -11,6 +11,7 @@ from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
+from rollout_traces.sources.model_calls import ModelCall, add_tokens
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
@@ -77,7 +78,8 @@ def _rows(trajectory: Mapping[str, Any], found: Found, parent: RolloutRow | None
         metrics=numbers(final),
         extras=scalars({"agent": agent.get("name"), "model": agent.get("model_name")}),
     )
-    _add_tokens(row, steps)
+    if calls := _calls(steps):
+        add_tokens(row, calls)
     yield row
     for inner in trajectory.get("subagent_trajectories") or []:
         if isinstance(inner, Mapping):
@@ -104,25 +106,17 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _add_tokens(row: RolloutRow, steps: Sequence[Mapping[str, Any]]) -> None:
-    """Ids of the last call's prompt and completion; earlier completions are found at their place in it."""
-    calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
-    if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
-        return
-    ids = [*calls[-1]["prompt_token_ids"], *calls[-1]["completion_token_ids"]]
-    mask = [0] * len(ids)
-    logprobs: list[float | None] = [None] * len(ids)
-    for call in calls:
-        completion, start = call["completion_token_ids"], len(call.get("prompt_token_ids") or [])
-        if ids[start : start + len(completion)] != completion:
-            continue  # the context was rewritten after this call: its tokens are not in the last one's prompt
-        mask[start : start + len(completion)] = [1] * len(completion)
-        given = call.get("logprobs")
-        if isinstance(given, list) and len(given) == len(completion):
-            logprobs[start : start + len(completion)] = given
-    row.input_ids, row.response_mask, row.loss_mask = ids, mask, mask
-    if any(value is not None for value in logprobs):
-        row.tracks["logprobs"] = logprobs
+def _calls(steps: Sequence[Mapping[str, Any]]) -> list[ModelCall]:
+    """The calls whose ids were recorded; none where the last one's prompt was not."""
+    metrics = [
+        m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")
+    ]
+    if not metrics or not isinstance(metrics[-1].get("prompt_token_ids"), list):
+        return []
+    return [
+        ModelCall(m.get("prompt_token_ids") or [], m["completion_token_ids"], m.get("logprobs"))
+        for m in metrics
+    ]
 
 
 def _result(path: Any) -> dict[str, Any]:

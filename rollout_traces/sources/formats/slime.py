@@ -1,4 +1,4 @@
-"""slime: `rollout_data/<id>.pt`, torch's file of `{rollout_id, samples: [Sample.to_dict()]}`.
+"""slime and miles: `rollout_data/<id>.pt`, torch's file of `{rollout_id, samples: [Sample.to_dict()]}`.
 
 Loaded with `weights_only=True`: a file that needs more than plain values and tensors is refused.
 """
@@ -22,7 +22,7 @@ class Slime(Format):
     """Token ids, a loss mask over the response, logprobs and the versions of the engine's weights."""
 
     name = "slime"
-    title = "slime, debug rollout data"
+    title = "slime or miles, debug rollout data"
     tokens = "yes"
     lines = False
 
@@ -105,7 +105,8 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
     for key, name in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
         values = _plain(sample.get(key))
         if values is not None and len(values) == n_response:
-            row.tracks[name] = [None] * before + values
+            known = [value if own else None for value, own in zip(values, mask, strict=True)]
+            row.tracks[name] = [None] * before + (known if name == "logprobs" else values)
     _add_versions(row, sample.get("weight_versions"))
     _add_reward(row, sample.get("reward"))
     prompt, reply = sample.get("prompt"), sample.get("response")

@@ -19,6 +19,8 @@ EXPECTED = {
     "areal": ("areal", 4, False),
     "atif": ("atif", 2, True),
     "inspect": ("inspect", 4, False),
+    "atropos": ("atropos", 4, True),
+    "nemo-gym": ("nemo-gym", 2, True),
     "nemo-rl": ("nemo-rl", 4, True),
     "open-instruct": ("open-instruct", 8, True),
     "rllm": ("rllm", 8, False),
@@ -26,6 +28,7 @@ EXPECTED = {
     "skyrl-training": ("skyrl-training", 3, True),
     "slime": ("slime", 4, True),
     "tinker": ("tinker", 8, False),
+    "tinker-capture": ("tinker-capture", 12, True),
     "trl": ("trl", 8, False),
     "verifiers": ("verifiers", 6, True),
     "verifiers-results": ("verifiers-results", 4, False),
@@ -107,9 +110,80 @@ class TestTokensAreTheDumps:
             mask = given["loss_mask"] or [1] * given["response_length"]
             assert row.input_ids == given["tokens"]
             assert row.loss_mask == [0] * before + mask
-            assert row.tracks["logprobs"][before:] == given["rollout_log_probs"]
+            told = [v if own else None for v, own in zip(given["rollout_log_probs"], mask, strict=True)]
+            assert row.tracks["logprobs"][before:] == told
             assert set(np.asarray(row.tracks["versions"])[np.asarray(row.loss_mask) == 1]) == {4}
         assert [row.stop_reason for row in rows_of(path)] == ["stop", "stop", "stop", "length"]
+
+    def test_miles_writes_the_same_with_its_metadata_and_no_logprob_where_nothing_was_sampled(self, tmp_path):
+        import torch
+
+        sample = {
+            "tokens": [1, 2, 3, 4],
+            "response_length": 3,
+            "loss_mask": [1, 0, 1],
+            "reward": 1.0,
+            "index": 0,
+        }
+        sample |= {
+            "rollout_log_probs": [-0.5, 0.0, -0.25],
+            "group_index": 0,
+            "status": "completed",
+            "metadata": {},
+        }
+        path = tmp_path / "dump_details" / "rollout_data" / "7.pt"
+        path.parent.mkdir(parents=True)
+        torch.save({"rollout_id": 7, "metadata": {"n": 1}, "samples": [sample]}, path)
+        [row] = rows_of(path)
+        assert (row.step, row.loss_mask, row.tracks["logprobs"]) == (
+            7,
+            [0, 1, 0, 1],
+            [None, -0.5, None, -0.25],
+        )
+
+    def test_atropos(self):
+        path = SAMPLES / "atropos/groups.jsonl"
+        rows = iter(rows_of(path))
+        for given in lines(path):
+            for n, ids in enumerate(given["tokens"]):
+                row, sampled = next(rows), [value != -100 for value in given["masks"][n]]
+                assert (row.input_ids, row.reward, row.group) == (ids, given["scores"][n], row.group)
+                assert [bool(value) for value in row.loss_mask] == sampled
+                told = [
+                    v if own else None for v, own in zip(given["inference_logprobs"][n], sampled, strict=True)
+                ]
+                assert row.tracks["logprobs"] == told
+
+    def test_nemo_gym(self):
+        [given] = lines(SAMPLES / "nemo-gym/competitive_coding_challenges_rollouts.jsonl")
+        [row] = rows_of(SAMPLES / "nemo-gym/competitive_coding_challenges_rollouts.jsonl")
+        call = given["response"]["output"][-1]
+        n = len(call["prompt_token_ids"])
+        assert row.input_ids == call["prompt_token_ids"] + call["generation_token_ids"]
+        assert row.loss_mask == [0] * n + [1] * len(call["generation_token_ids"])
+        assert row.tracks["logprobs"][n:] == call["generation_log_probs"]
+        assert row.messages[-1]["reasoning_content"] and row.messages[-1]["content"]
+        assert [message["role"] for message in row.messages] == ["user", "assistant"]
+
+    @pytest.mark.parametrize("place", ["store", "lines"])
+    def test_tinker_capture_calls_are_put_together_by_trajectory_and_branch(self, place):
+        calls = lines(SAMPLES / "tinker-capture/lines/capture/sample.jsonl")
+        rows = rows_of(SAMPLES / "tinker-capture" / place)
+        assert [(row.step, row.sample_id, row.parent) for row in rows[:3]] == [
+            (0, "0-0-0", None),
+            (0, "0-0-1", None),
+            (0, "0-0-1/1", "0-0-1"),
+        ]
+        at = 0
+        for row in rows:
+            own = calls[at : at + (1 if row.parent else 2)]
+            at += len(own)
+            assert row.input_ids == own[-1]["prompt_tokens"] + own[-1]["samples"][0]["tokens"]
+            for call in own:
+                start, sampled = len(call["prompt_tokens"]), call["samples"][0]
+                assert row.tracks["logprobs"][start : start + 3] == sampled["logprobs"]
+                assert row.loss_mask[start : start + 3] == [1, 1, 1]
+            assert sum(row.loss_mask) == 3 * len(own)
 
     def test_prime_rl_token_exports(self):
         path = SAMPLES / "prime-rl/token_exports/step_5/rank_0.jsonl"

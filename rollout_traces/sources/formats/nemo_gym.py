@@ -1,0 +1,91 @@
+"""NeMo Gym: `rollouts.jsonl`, a request and a response of OpenAI's Responses with the reward, with ids where the model gave them.
+
+Failures lie in a file of their own, `rollouts_failures.jsonl`; they have no reward, whatever number stands there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
+from rollout_traces.sources.fields import Fields
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.model_calls import ModelCall, add_tokens
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, numbers, scalars
+
+_REQUEST = "responses_create_params"
+_FAILURE = "_ng_failure_class"
+_IDS = re.compile(rb'"generation_token_ids":\s*\[\s*\d')
+_KNOWN = (_REQUEST, "response", "reward", "_ng_task_index", "_ng_rollout_index", "agent_ref", _FAILURE)
+
+
+class NemoGym(Format):
+    """`responses_create_params, response, reward, _ng_task_index, _ng_rollout_index, agent_ref` and what the task adds."""
+
+    name = "nemo-gym"
+    title = "NeMo Gym, rollouts"
+    tokens = "where the model gave them"
+
+    def claim(self, head: Head) -> Claim | None:
+        if not head.has(_REQUEST) or not head.keys & {"response", _FAILURE}:
+            return None
+        lacks = ["the training step (a collection is step 0)", "advantages"]
+        if not _IDS.search(head.raw):
+            lacks = ["token ids", "loss mask", "logprobs", *lacks]
+        return Claim(head.path.parent, 0, split_of(head.path.name), tuple(lacks), head.path.name)
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            try:
+                row = _row(Fields(record.value, found.path, record.number, problems), found, record.number)
+            except (ValueError, TypeError, AttributeError) as error:
+                text = f"cannot be understood ({error!r}); it is passed over."
+                problems.add(found.path, "rows_refused", text, record.number)
+                continue
+            yield row, record.stop, record.number
+
+
+def _row(fields: Fields, found: Found, line: int) -> RolloutRow:
+    value = fields.record
+    request, response = value.get(_REQUEST) or {}, value.get("response") or {}
+    output = [item for item in response.get("output") or [] if isinstance(item, Mapping)]
+    prompt = fields.read_messages("input", request.get("input")) or []
+    reply = (fields.read_messages("output", output) or []) if output else []
+    failure = value.get(_FAILURE)
+    others = {k: v for k, v in value.items() if k not in _KNOWN}
+    incomplete = (response.get("incomplete_details") or {}).get("reason")
+    row = RolloutRow(
+        step=0,
+        split=found.claim.split,
+        line=line,
+        messages=[*_system(request), *prompt, *reply] or None,
+        n_prompt_messages=len(_system(request)) + len(prompt),
+        tools=request.get("tools") or None,
+        reward=None if failure else fields.number("reward"),
+        reward_status="error" if failure else None,
+        discard_reason="failed" if failure else None,
+        group=fields.whole("_ng_task_index"),
+        sample_id=fields.text("_ng_rollout_index"),
+        source=(value.get("agent_ref") or {}).get("name"),
+        stop_reason="length" if incomplete == "max_output_tokens" else incomplete,
+        metrics=numbers(others),
+        extras={k: v for k, v in scalars({**others, "failure": failure}).items() if isinstance(v, str)},
+    )
+    calls = [
+        ModelCall(item["prompt_token_ids"], item["generation_token_ids"], item.get("generation_log_probs"))
+        for item in output
+        if item.get("prompt_token_ids") and item.get("generation_token_ids")
+    ]
+    if calls:
+        add_tokens(row, calls)
+    return row
+
+
+def _system(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    said = request.get("instructions")
+    return [{"role": "system", "content": said}] if isinstance(said, str) and said else []

@@ -1,0 +1,164 @@
+"""tinker-cookbook's capture: every sampled sequence with its prompt, `capture.sqlite` of its store or `capture/sample.jsonl`.
+
+A trajectory's calls lie apart, as they were answered; they are put together here, each branch of them a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
+from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.model_calls import ModelCall, add_tokens, branches_of
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
+
+_PLACE = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
+_CALL = (
+    "purpose",
+    "sampling_session_id",
+    "seq_id",
+    "sample_idx",
+    "policy_version",
+    "prompt_tokens",
+    "sampled_tokens",
+)
+_COLUMNS = (*_PLACE, *_CALL, "logprobs", "metadata")
+_SELECT = (
+    f"SELECT cursor, {', '.join(_COLUMNS)} FROM wire_rows "
+    "ORDER BY run_id, run_attempt, iteration, split, group_idx, traj_idx, cursor"
+)
+_SQLITE = b"SQLite format 3\0"
+
+
+class TinkerCapture(Format):
+    """Rows of `wire_rows`, or `{kind: "sample", scope, prompt_tokens, samples: [{tokens, logprobs}]}`."""
+
+    name = "tinker-capture"
+    title = "tinker-cookbook, capture"
+    tokens = "yes"
+    lines = False
+
+    def claim(self, head: Head) -> Claim | None:
+        is_store = head.path.name == "capture.sqlite" and head.raw.startswith(_SQLITE)
+        if not is_store and not (head.has("kind", "scope", "samples") and b'"sample"' in head.raw):
+            return None
+        folder = head.path.parent
+        root = folder.parent if folder.name == "capture" else folder
+        return Claim(root, None, TRAIN, ("rewards", "advantages", "conversations (a tokenizer decodes them)"))
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        try:
+            with _store_of(found.path, problems) as store:
+                calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
+                for place, own in groupby(calls, lambda call: tuple(call[name] for name in _PLACE)):
+                    for row in _rows(dict(zip(_PLACE, place, strict=True)), list(own), found, problems):
+                        yield row, 0, row.line or 0
+        except sqlite3.Error as error:
+            problems.add(found.path, "unreadable_files", f"cannot be read ({error}).")
+
+
+@contextlib.contextmanager
+def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
+    """The store of a capture, read only; what lies as lines is put into one that goes again."""
+    if path.suffix == ".sqlite":
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
+        ) as store:
+            yield store
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="rollout-traces-") as folder,
+        contextlib.closing(sqlite3.connect(Path(folder) / "capture.sqlite")) as store,
+    ):
+        store.execute(f"CREATE TABLE wire_rows (cursor INTEGER, {', '.join(_COLUMNS)})")
+        places = ", ".join("?" * (len(_COLUMNS) + 1))
+        for record in json_lines(path, problems):
+            for call in _calls_of(record.value):
+                values = [record.number, *(call.get(name) for name in _COLUMNS)]
+                store.execute(f"INSERT INTO wire_rows VALUES ({places})", values)
+        yield store
+
+
+def _calls_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What the store would keep of a record: a row a sampled sequence."""
+    scope = record.get("scope") if isinstance(record.get("scope"), Mapping) else {}
+    samples = record.get("samples")
+    for n, sample in enumerate(
+        samples if record.get("kind") == "sample" and isinstance(samples, list) else ()
+    ):
+        if isinstance(sample, Mapping):
+            yield {
+                **{name: scope.get(name) for name in (*_PLACE, "purpose")},  # type: ignore[union-attr]
+                "sampling_session_id": record.get("sampling_session_id"),
+                "seq_id": record.get("seq_id"),
+                "sample_idx": n,
+                "policy_version": record.get("model_path"),
+                "prompt_tokens": orjson.dumps(record.get("prompt_tokens")).decode(),
+                "sampled_tokens": orjson.dumps(sample.get("tokens")).decode(),
+                "logprobs": orjson.dumps(sample.get("logprobs")).decode(),
+                "metadata": orjson.dumps({"stop_reason": sample.get("stop_reason")}).decode(),
+            }
+
+
+def _rows(
+    place: Mapping[str, Any], own: list[dict[str, Any]], found: Found, problems: Problems
+) -> Iterator[RolloutRow]:
+    """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
+    known: dict[int, dict[str, Any]] = {}
+    calls = []
+    for record in own:
+        prompt, sampled, logprobs = (
+            _list(record[name]) for name in ("prompt_tokens", "sampled_tokens", "logprobs")
+        )
+        if prompt is None or sampled is None:
+            text = "a call has no prompt or no sampled tokens; it is left out."
+            problems.add(found.path, "calls_without_tokens", text, record["cursor"])
+            continue
+        calls.append(ModelCall(prompt, sampled, logprobs))
+        known[id(calls[-1])] = record
+    branches = branches_of(calls) if place["traj_idx"] is not None else [[call] for call in calls]
+    name = "-".join(
+        str(place[key]) for key in ("iteration", "group_idx", "traj_idx") if place[key] is not None
+    )
+    for n, branch in enumerate(branches):
+        last = known[id(branch[-1])]
+        split = str(place["split"] or last["purpose"] or "")
+        first = known[id(branch[0])]
+        key = (first["sampling_session_id"], first["seq_id"], first["sample_idx"])
+        row = RolloutRow(
+            step=place["iteration"] or 0,
+            split=EVAL if split == "test" or split_of(split) == EVAL else TRAIN,
+            line=last["cursor"],
+            run=place["run_id"],
+            attempt=max(int(place["run_attempt"] or 0), 0) + 1,
+            group=place["group_idx"],
+            sample_id=f"{name}/{n}" if n else name or None,
+            parent=name if n and place["traj_idx"] is not None else None,
+            episode=name if place["traj_idx"] is not None else None,
+            identity=None if None in key else "/".join(map(str, key)),
+            stop_reason=_mapping(last["metadata"]).get("stop_reason"),
+            extras={"policy_version": version} if (version := last["policy_version"]) else {},
+        )
+        add_tokens(row, branch)
+        yield row
+
+
+def _list(text: Any) -> list[Any] | None:
+    value = orjson.loads(text) if isinstance(text, str) else None
+    return value if isinstance(value, list) else None
+
+
+def _mapping(text: Any) -> Mapping[str, Any]:
+    value = orjson.loads(text) if isinstance(text, str) else None
+    return value if isinstance(value, Mapping) else {}
