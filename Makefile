@@ -4,7 +4,7 @@ BIN := .venv/bin
 SYNC := UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --frozen --inexact --quiet
 PYTEST := $(BIN)/python -m pytest
 PRETTIER := npx --yes prettier@3.10.1
-SCRIPTS := "rollout_traces/inspector/**/*.js" "tests/inspector/js/*.mjs"
+SCRIPTS := "rollout_traces/inspector/**/*.js" "tests/inspector/**/*.mjs" "examples/**/*.js"
 JOBS ?= 2
 SERVE ?= 1
 DEMO_ARGS ?=
@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo example test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
+.PHONY: help demo example site test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -23,6 +23,11 @@ demo: .venv/.demo ## trains a tiny model with GRPO on this machine, then opens t
 
 example: .venv/.demo ## trains the run that `show --example` opens anew, and writes it into the package
 	$(BIN)/python examples/make_example.py
+
+site: .venv/.test ## the docs with the example run inside, as a folder for any web server: site/
+	rm -rf site
+	$(BIN)/python -m sphinx -q -W -b html docs site
+	$(BIN)/rollout-traces export troubled -p rollout_traces/example_run site/example -f site
 
 test: lint types unit ## everything but the slow suites: lint, types, unit, Trackio, browser
 
@@ -75,7 +80,7 @@ clean: ## removes the environments and caches
 oldest: .venv-oldest/.done ## what the package stands on at the oldest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(OLDEST)
 
-EXTRAS := train reading inspector remote ray mcp plot
+EXTRAS := train reading inspector remote ray mcp plot docs
 
 ranges: .venv/bin/uv ## whether pyproject.toml resolves, each extra alone and all of them, at its oldest and newest for every supported Python
 	@for python in 3.10 3.11 3.12 3.13; do for how in lowest-direct highest; do for what in $(EXTRAS:%=--extra=%) --all-extras; do \

@@ -102,7 +102,7 @@ WRITE_PATH = (
 )
 """The folders of the write path, whose arrows the architecture page lists."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.mcp", "cli.label")
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.export", "cli.mcp", "cli.label")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

@@ -11,6 +11,7 @@ from rollout_traces.cli import options
 
 if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
+    from rollout_traces.store import Store
 
 TRAINING = "Training data"
 
@@ -26,7 +27,7 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="jsonl or parquet, by the file's name by default; atif; scout; training data: sft, dpo, reward, hub or hub-sts.",
+            help="jsonl or parquet, by the file's name by default; atif; scout; site; training data: sft, dpo, reward, hub or hub-sts.",
         ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,
@@ -65,10 +66,11 @@ def export(
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write rollouts to JSONL or parquet, or training data to a folder, with a manifest.
+    """Write rollouts to JSONL or parquet, or training data to a folder, with a manifest; or a run as a site.
 
-    The file comes last, after the run where one is meant.
+    The file comes last, after the run where one is meant. A site is a folder that any web server serves.
 
+    Example: rollout-traces export run-001 site -p gsm8k -f site
     Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
     from rollout_traces.cli.progress import progress_bar
@@ -98,6 +100,11 @@ def export(
         )
         typer.echo(f"{rows} rollouts: {out}")
         return
+    if file_format == "site":
+        if which.where or which.text or which.steps or which.all_rows or sort or limit or tokens:
+            raise typer.BadParameter("a site holds a run, or one --split of it: no other choice is taken.")
+        _write_site(store, source, which, out, as_json)
+        return
     query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
     if file_format == "atif":
         typer.echo(f"{export_atif(store, out, query)} trajectories: {out}")
@@ -121,6 +128,28 @@ def export(
         print_json(asdict(manifest))
     else:
         typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
+
+
+def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
+    from rollout_traces.cli.progress import progress_bar
+    from rollout_traces.cli.tables import print_json
+    from rollout_traces.inspector.site import write_site
+    from rollout_traces.inspector.workspace import Workspace
+
+    options.check_split(store, which)
+    run = options.run_name(store, which.run)
+    project = store.project
+    workspace = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
+    splits = None if which.split is None else [which.split]
+    try:
+        with progress_bar("exporting") as report:
+            rows, size = write_site(workspace, project, run, out, splits, report)
+    finally:
+        workspace.close()
+    if as_json:
+        print_json({"rows": rows, "bytes": size, "folder": str(out)})
+    else:
+        typer.echo(f"{rows} rollouts, {size / 1e6:.1f} MB: {out}/index.html, for any web server.")
 
 
 def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:

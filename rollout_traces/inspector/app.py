@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
 from rollout_traces.inspector.registry import PAGES
+from rollout_traces.inspector.viewers import installed_viewers
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
@@ -53,6 +54,7 @@ def page_head(root_path: str) -> str:
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
         "katex": katex(),
+        "viewers": bool(installed_viewers()),
     }
     inline = json.dumps(settings).replace("<", "\\u003c")
     return (

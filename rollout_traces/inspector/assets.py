@@ -20,11 +20,14 @@ _HERE = Path(__file__).parent
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
     ".png": "image/png",
 }
 
 SCRIPTS = "scripts.js"
 STYLE = "style.css"
+VIEWER = "viewer.html"
+"""The empty frame in which views of one's own draw."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Bundle:
     """All files of the page.
 
     Attributes:
-        files: what is served, by name: `SCRIPTS` and `STYLE`.
+        files: what is served, by name: `SCRIPTS`, `STYLE` and `VIEWER`.
         modules: source of the script modules, by path under the package's `inspector` folder, with `/`.
         digest: changes whenever a file does; part of the address, so that caches never serve stale code.
     """
@@ -74,6 +77,7 @@ def bundle() -> Bundle:
     files = {
         SCRIPTS: Asset(script.encode(), _TYPES[".js"]),
         STYLE: Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
+        VIEWER: Asset((_HERE / "lib" / VIEWER).read_bytes(), _TYPES[".html"]),
     }
     digest = hashlib.blake2b(b"".join(asset.body for asset in files.values()), digest_size=6).hexdigest()
     return Bundle(files, modules, digest)

@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollout_traces.inspector.access import DASHBOARD_CLOSED, Access, equal
+from rollout_traces.inspector.assets import VIEWER, bundle
 from rollout_traces.inspector.origins import (
     HostPolicy,
     Proxies,
@@ -245,6 +246,8 @@ class Guard:
         return sending
 
     def _headers(self, start: Message, kind: Kind, hashes: tuple[str, ...] = ()) -> Any:
+        if kind == "frame":
+            hashes = script_hashes(bundle().files[VIEWER].body)
         return with_security_headers(
             start.get("headers", ()), kind, hashes=hashes, ancestors=self.options.ancestors
         )

@@ -31,6 +31,7 @@ from rollout_traces.inspector.pages import (
     run,
     runs,
     shell,
+    viewers,
     what_if,
 )
 from rollout_traces.inspector.share.answer import share
@@ -69,6 +70,7 @@ PAGES: tuple[Page, ...] = (
         (
             *(rollouts.samples, rollouts.rollout, rollouts.metrics, around.step_means, around.group_pushes),
             *(images.image, raw_record.raw_record, share, labels.labels, labels.annotate),
+            *(viewers.viewers, viewers.viewed),
         ),
     ),
     Page(

@@ -57,6 +57,20 @@ def policy(kind: Kind, hashes: Iterable[str] = (), ancestors: Iterable[str] = ()
         hashes: of the page's own inline scripts; no other inline script runs, and no event handler.
         ancestors: the sites that may show the page in a frame.
     """
+    if kind == "frame":
+        return "; ".join(
+            (
+                "default-src 'none'",
+                f"script-src {' '.join(hashes)} data:",
+                "style-src 'unsafe-inline'",
+                "img-src data:",
+                "font-src data:",
+                "base-uri 'none'",
+                "form-action 'none'",
+                "sandbox allow-scripts",
+                "frame-ancestors 'self' " + " ".join(ancestors),
+            )
+        )
     frames = f"frame-ancestors {' '.join(ancestors) or chr(39) + 'none' + chr(39)}"
     if kind != "page":
         media = "; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'" if kind == "file" else ""
@@ -111,7 +125,7 @@ def with_security_headers(
         "cross-origin-opener-policy": "same-origin",
     }
     if not ancestors:
-        added["x-frame-options"] = "DENY"
+        added["x-frame-options"] = "SAMEORIGIN" if kind == "frame" else "DENY"
     if kind != "code":
         added["cache-control"] = "no-store"
     return kept + [(name.encode(), value.encode()) for name, value in added.items()]

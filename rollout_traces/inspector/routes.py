@@ -9,7 +9,7 @@ from typing import Literal
 from rollout_traces.inspector.registry import READ, SENT
 
 Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
-Kind = Literal["page", "code", "data", "file"]
+Kind = Literal["page", "frame", "code", "data", "file"]
 
 _KIBI = 1 << 10
 _MEBI = 1 << 20
@@ -24,7 +24,7 @@ class Rule:
         method: `GET` (HEAD as well) or `POST`.
         who: what a visitor has to show: nothing; a session key or a token; one of these, or the dashboard's own path;
             the write token; a token of the Hub.
-        kind: `page` (HTML with scripts), `code` (files of the installed packages, which may be cached),
+        kind: `page` (HTML with scripts), `frame` (an empty page for code of others, without origin or network), `code` (files of the installed packages, which may be cached),
             `data` or `file` (media of a project: shown, never run).
         purpose: what it is for.
         content_type: what a POST's body has to be.
@@ -57,6 +57,13 @@ _PAGE = (
     Rule(rf"/static/trackio/{NAME}", "GET", "anyone", "code", "Trackio's images"),
     Rule(r"/favicon\.ico", "GET", "anyone", "code", "Gradio's icon"),
     Rule(r"/theme\.css", "GET", "anyone", "code", "Gradio's theme"),
+    Rule(
+        rf"/inspector/{NAME}/viewer\.html",
+        "GET",
+        "anyone",
+        "frame",
+        "the empty frame of a viewer of one's own",
+    ),
     Rule(rf"/inspector/{NAME}/{PATH}", "GET", "anyone", "code", "the inspector's scripts and styles"),
     Rule("/session", "POST", "anyone", "data", "exchanges the token for a session key", max_body=4 * _KIBI),
     Rule("/session", "GET", "session", "data", "whose session it is"),

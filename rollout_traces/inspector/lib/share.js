@@ -11,9 +11,12 @@ export function download(text, name, type) {
 // Whether this is a shared file: it has no server, and no rows but those that are shown.
 export const inFile = () => Boolean(document.getElementById("rt-held"));
 
-// call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null in a shared file.
+// Whether there is no server: a shared file, or a site of files, which has the kept rows of a run.
+export const isStatic = () => inFile() || Boolean(document.getElementById("rt-site"));
+
+// call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null where there is no server.
 export function shareButton(call, asked) {
-  if (inFile()) return null;
+  if (isStatic()) return null;
   return button("share", () => openDialog(call, asked()), {
     class: "rt-ghost",
     title: "As one HTML file that opens from disk",

@@ -40,6 +40,7 @@ export const KEYS = [
   "evals",
   "mark",
   "at",
+  "viewer",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.

@@ -2,6 +2,7 @@
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, seconds } from "../../lib/format.js";
+import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { goTo } from "../step_pager/script.js";
@@ -127,7 +128,7 @@ export class Charts {
             oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }),
           }),
         ),
-        now.step === undefined
+        now.step === undefined || isStatic()
           ? null
           : button("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
               class: "rt-ghost",

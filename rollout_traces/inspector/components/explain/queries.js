@@ -2,12 +2,14 @@
 
 import { button, copyButton, h, replace, table } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
+import { isStatic } from "../../lib/share.js";
 import { inert } from "../../lib/text.js";
 
 const MOST_SHOWN = 30;
 
-// slot: where the answer is drawn; ask() -> {queries: [{sql, columns, rows, n_rows}]}.
+// slot: where the answer is drawn; ask() -> {queries: [{sql, columns, rows, n_rows}]}. Null where there is no server.
 export function queries(slot, ask) {
+  if (isStatic()) return null;
   let shown = false;
   const toggle = button(
     "figures",

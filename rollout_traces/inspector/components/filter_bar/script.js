@@ -1,6 +1,7 @@
 // The filter in the store's query language, and the search in the text. An error points at the bad token.
 
 import { button, debounce, h, replace } from "../../lib/dom.js";
+import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 
 const EXAMPLES = [
@@ -87,7 +88,7 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
       if (document.activeElement !== where) where.value = now.where || "";
       if (document.activeElement !== text) text.value = now.text || "";
       actions.hidden = !now.where && !now.text;
-      explain.hidden = !now.where;
+      explain.hidden = !now.where || isStatic();
     },
     error(problem) {
       failing = Boolean(problem);

@@ -6,7 +6,7 @@ import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote, soon } from "../../lib/remote.js";
-import { shareButton } from "../../lib/share.js";
+import { isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { Charts, chartsOf, rememberedCharts } from "../charts/script.js";
@@ -18,6 +18,7 @@ import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script
 import { Marks } from "../../lib/highlight.js";
 import { LOOK_KEYS, lookOf, lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
+import { viewersOf } from "../viewers/script.js";
 
 const LIST_KEYS = ["project", "run", "split", "step", "where", "text", "sort", "scope"];
 const CHART_KEYS = ["project", "run", "split", "charts"];
@@ -86,6 +87,7 @@ function update(now, changed) {
   if (shownRolloutFor !== rolloutFor) return undefined; // the one that is named is on its way, and comes as it should look
   if (view && LOOK_KEYS.some(key => changed.has(key))) view.setLook(lookOf(now));
   if ((changed.has("a") || changed.has("mark")) && rollout) part(".rt-rollout-head")?.replaceWith(header());
+  if (changed.has("viewer") && rollout) part(".rt-viewers")?.replaceWith(ownViews());
   if ((changed.has("text") || changed.has("mark")) && marks) marks.set(now.text || "", now.mark || "");
   if (changed.has("token") && now.token !== undefined && view) view.goTo(Number(now.token));
   return undefined;
@@ -176,7 +178,7 @@ function drawList() {
     open,
     showStep: now.scope === "all",
     scope: now.scope,
-    openGroup: group => state.set({ page: "group", group, sample: null, id: null }),
+    openGroup: isStatic() ? null : group => state.set({ page: "group", group, sample: null, id: null }),
     filtered: Boolean(now.where || now.text),
     widen: () => state.set({ scope: "all" }),
     more: async after => {
@@ -368,7 +370,7 @@ function show(data) {
     view: () => view,
     token: () => state.get().token,
   });
-  replace(middle, header(), view.root);
+  replace(middle, header(), ownViews(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
   marks?.forget();
@@ -377,6 +379,12 @@ function show(data) {
   if (now.mark) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
+}
+
+// Views of one's own beside the conversation.
+function ownViews() {
+  const now = state.get();
+  return viewersOf(call, state.placeOf(now), rollout.id, now.viewer, viewer => state.set({ viewer }));
 }
 
 // What an overlay needs of the rollout's group or step.
@@ -391,8 +399,8 @@ function header() {
   const { mark: phrase, a } = state.get();
   const head = rolloutHeader(rollout, {
     labels: labels.root,
-    rawRecord: () => call("raw_record", { project: state.get().project, id: rollout.id }),
-    compare,
+    rawRecord: isStatic() ? null : () => call("raw_record", { project: state.get().project, id: rollout.id }),
+    compare: isStatic() ? null : compare,
     pin,
     share: shareButton(call, () => ({ ...state.placeAtStep(state.get()), what: "rollout", id: rollout.id })),
     pinned: a || null,
@@ -432,7 +440,7 @@ function loadCharts(now) {
 }
 
 function compare() {
-  if (!rollout) return;
+  if (!rollout || isStatic()) return;
   const pinned = state.get().a;
   state.set(
     pinned && pinned !== rollout.id ? { page: "compare", b: rollout.id } : { page: "compare", a: null, b: null },

@@ -5,7 +5,7 @@ import { usualLine } from "../../lib/flags.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
-import { inFile, shareButton } from "../../lib/share.js";
+import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
@@ -110,6 +110,7 @@ function draw() {
   const now = state.get();
   const main = part(".rt-run-main");
   width = main.clientWidth;
+  if (!width) return; // hidden: it is drawn when it is seen
   if (!data.n_rows) {
     replace(
       main,
@@ -138,7 +139,7 @@ function draw() {
       { class: "rt-run-metrics" },
       h("h2", null, "Metrics that matter"),
       axisPicker(now, data.progress),
-      inFile() ? null : h("span", { class: "rt-faint" }, "a click explains the step"),
+      isStatic() ? null : h("span", { class: "rt-faint" }, "a click explains the step"),
     ),
     h(
       "div",
@@ -221,7 +222,7 @@ function diagnosis(each, at) {
             class: "rt-ghost",
             testid: "diagnosis-explain",
           }),
-      each.flips && !inFile()
+      each.flips && !isStatic()
         ? button(
             "which prompts were lost",
             () =>
@@ -453,15 +454,17 @@ function explain(now) {
           h(
             "span",
             null,
-            button(
-              "widen",
-              () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }),
-              {
-                class: "rt-ghost",
-                title: "On a page of its own: other steps, filters, against …",
-                testid: "explain-widen",
-              },
-            ),
+            isStatic()
+              ? null
+              : button(
+                  "widen",
+                  () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }),
+                  {
+                    class: "rt-ghost",
+                    title: "On a page of its own: other steps, filters, against …",
+                    testid: "explain-widen",
+                  },
+                ),
             button("close", () => state.set({ explain: null }), { class: "rt-ghost" }),
           ),
         ),

@@ -1,9 +1,8 @@
 // A page that was saved as one file: what it holds is shown by the inspector's own pages, and nothing is asked for.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { h, notice, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
-import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
-import { catalog, onPopulation, register, setPopulation, showPopulationOf, whenReady } from "../../lib/pages.js";
+import { catalog, register, setPopulation } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { mount as mountCompare } from "../compare/script.js";
@@ -13,6 +12,7 @@ import { rolloutHeader } from "../rollout_header/script.js";
 import { mount as mountRun } from "../run/script.js";
 import { LOOK_KEYS, lookOf, lookPatch, readingKeys } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
+import { drawFrame } from "./frame.js";
 
 const held = JSON.parse(document.getElementById("rt-held").textContent);
 if (held.compare) held.compare.sides = held.rollouts;
@@ -49,8 +49,6 @@ const server = {
   prompt_history: async () => answer({ steps: [] }),
   run_curves: async () => answer(held.run),
   run_report: async () => answer(held.run),
-  figures: async () => refuse("Figures are computed again where the run is, not in this file."),
-  diagnosis_figures: async () => refuse("Figures are computed again where the run is, not in this file."),
   explain: async asked =>
     held.explanation && asked.step === held.explanation.steps[0]
       ? answer(held.explanation)
@@ -160,43 +158,6 @@ function picker() {
   );
 }
 
-let shown = null;
-let back = pages[0];
-const top = h("div", { class: "rt-pickers" });
-const population = h("div", { class: "rt-population", testid: "population" });
-
-async function refresh(changed) {
-  const now = state.get();
-  if (!pages.includes(now.page)) {
-    state.set({ page: back }, { fill: true });
-    setPopulation(back, NOT_HERE);
-    return;
-  }
-  back = now.page;
-  const page = await whenReady(now.page);
-  showPopulationOf(now.page);
-  replace(
-    top,
-    h("b", { class: "rt-ellipsis" }, inert(held.title)),
-    picker(),
-    pages.length > 1
-      ? pages.map(name =>
-          button(titles[name], () => state.set({ page: name, token: null }), {
-            class: "rt-ghost",
-            "aria-pressed": String(name === now.page),
-            testid: `shared-${name}`,
-          }),
-        )
-      : null,
-  );
-  if (shown !== page) {
-    shown?.element.classList.remove("rt-active");
-    page.element.classList.add("rt-active");
-    shown = page;
-    page.update(now, new Set(state.KEYS));
-  } else page.update(now, changed);
-}
-
 Object.assign(catalog, {
   projects: [{ name: held.place.project }],
   project: held.place.project,
@@ -208,51 +169,17 @@ Object.assign(catalog, {
     },
   ],
 });
-document.documentElement.dataset.rtTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-onPopulation(parts => {
-  replace(population, parts);
-  population.title = population.textContent;
+const refresh = drawFrame({
+  pages: pages.map(name => ({ name, title: titles[name] })),
+  bar: () => [h("b", { class: "rt-ellipsis" }, inert(held.title)), picker()],
+  made: held.made,
+  missing: NOT_HERE,
 });
-document.body.append(
-  h(
-    "div",
-    { class: "rt-view" },
-    h(
-      "header",
-      { class: "rt-top" },
-      h("span", { class: "rt-brand" }, "rollout traces"),
-      top,
-      h(
-        "div",
-        { class: "rt-top-tools rt-shared-tools" },
-        button("◐", toggleTheme, {
-          class: "rt-ghost",
-          title: "Light or dark (t)",
-          "aria-label": "Light or dark",
-          testid: "theme",
-        }),
-        button("?", showHelp, {
-          class: "rt-ghost",
-          title: "Keyboard (?)",
-          "aria-label": "Keyboard help",
-          testid: "help-button",
-        }),
-      ),
-    ),
-    h(
-      "footer",
-      { class: "rt-status" },
-      population,
-      h("div", { class: "rt-faint", testid: "shared-made" }, inert(held.made)),
-    ),
-  ),
-);
 for (const name of pages) {
   const element = h("div", { class: "rt-view rt-page" }, frames[name]());
   document.body.append(element);
   mounts[name](element);
 }
-listenToKeys();
 state.set({ ...held.place, ...held.start }, { fill: true });
 state.subscribe((now, changed) => refresh(changed));
 refresh(new Set(state.KEYS));

@@ -3,6 +3,7 @@
 import { button, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { splitOf } from "../../lib/pages.js";
+import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 
 export function nearest(steps, wanted) {
@@ -66,11 +67,13 @@ export function drawStepPager(root, now) {
     arrow("›", 1, "Next step (])", "step-next"),
     arrow("»", 1e9, "Last step (})", "step-last"),
     h("span", { class: "rt-faint rt-nowrap" }, steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
-    button("follow", toggleFollow, {
-      class: "rt-ghost rt-follow",
-      "aria-pressed": String(Boolean(now.follow)),
-      title: "Follow the latest step of a live run (l)",
-      testid: "follow",
-    }),
+    isStatic()
+      ? null
+      : button("follow", toggleFollow, {
+          class: "rt-ghost rt-follow",
+          "aria-pressed": String(Boolean(now.follow)),
+          title: "Follow the latest step of a live run (l)",
+          testid: "follow",
+        }),
   );
 }

@@ -1,0 +1,89 @@
+// The frame around the inspector's pages where there is no server: what is looked at, which page, theme, keys.
+
+import { button, h, replace } from "../../lib/dom.js";
+import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
+import { onPopulation, setPopulation, showPopulationOf, whenReady } from "../../lib/pages.js";
+import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
+
+// pages: [{name, title}], mounted by whoever calls; bar(): nodes of what is looked at; made: who wrote it;
+// missing: what is said of a page that is not there. Returns what draws the page that the address names.
+export function drawFrame({ pages, bar, made, missing }) {
+  let shown = null;
+  let back = pages[0].name;
+  const top = h("div", { class: "rt-pickers", testid: "run-picker" });
+  const tabs = h("nav", { class: "rt-tabs", "aria-label": "Pages" });
+  const population = h("div", { class: "rt-population", testid: "population" });
+  document.documentElement.dataset.rtTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  onPopulation(parts => {
+    replace(population, parts);
+    population.title = population.textContent;
+  });
+  const tool = (label, action, title, testid) =>
+    button(label, action, { class: "rt-ghost", title, "aria-label": title, testid });
+  document.body.prepend(
+    h(
+      "div",
+      { class: "rt-view" },
+      h(
+        "header",
+        { class: "rt-top" },
+        h("span", { class: "rt-brand" }, "rollout traces"),
+        top,
+        tabs,
+        h(
+          "div",
+          { class: "rt-top-tools" },
+          tool("◐", toggleTheme, "Light or dark (t)", "theme"),
+          tool("?", showHelp, "Keyboard (?)", "help-button"),
+        ),
+      ),
+      h(
+        "footer",
+        { class: "rt-status" },
+        population,
+        h("div", { class: "rt-faint rt-nowrap rt-wide-only", testid: "shared-made" }, inert(made)),
+      ),
+    ),
+  );
+  listenToKeys();
+  return async function refresh(changed) {
+    const now = state.get();
+    if (!pages.some(page => page.name === now.page)) {
+      state.set({ page: back }, { fill: true });
+      setPopulation(back, missing);
+      return;
+    }
+    back = now.page;
+    const page = await whenReady(now.page);
+    showPopulationOf(now.page);
+    replace(top, bar());
+    if (pages.length > 1)
+      replace(
+        tabs,
+        pages.map(each => tab(each, now)),
+      );
+    if (shown !== page) {
+      shown?.element.classList.remove("rt-active");
+      page.element.classList.add("rt-active");
+      shown = page;
+      page.update(now, new Set(state.KEYS));
+    } else page.update(now, changed);
+  };
+}
+
+function tab({ name, title }, now) {
+  return h(
+    "a",
+    {
+      href: state.href({ page: name, token: null }),
+      testid: `shared-${name}`,
+      "aria-current": name === now.page ? "page" : null,
+      onclick: event => {
+        event.preventDefault();
+        state.set({ page: name, token: null });
+      },
+    },
+    title,
+  );
+}

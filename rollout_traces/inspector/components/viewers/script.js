@@ -1,0 +1,52 @@
+// Views of one's own of a rollout, each in a frame that reaches neither this page nor the network.
+
+import { button, h, replace } from "../../lib/dom.js";
+import { inert } from "../../lib/text.js";
+
+// id: of a rollout; now: its viewer's name, or undefined; choose(name or null).
+export function viewersOf(call, place, id, now, choose) {
+  const root = h("section", { class: "rt-viewers", testid: "viewers" });
+  if (!window.rolloutTraces?.viewers) return root;
+  const asked = { ...place, id };
+  call("viewers", asked).then(
+    ({ names, problems }) => {
+      const shown = names.includes(now) ? now : null;
+      replace(
+        root,
+        names.map(name =>
+          button(inert(name), () => choose(name === shown ? null : name), {
+            class: "rt-ghost",
+            "aria-pressed": String(name === shown),
+            testid: "viewer",
+          }),
+        ),
+        problems.map(said),
+        shown ? frame(shown, () => call("viewed", { ...asked, viewer: shown })) : null,
+      );
+    },
+    error => replace(root, said(error.message)),
+  );
+  return root;
+}
+
+const said = text => h("p", { class: "rt-faint", role: "alert", testid: "viewer-problem" }, inert(text));
+
+function frame(name, ask) {
+  const slot = h("div", { class: "rt-viewer-frame" }, h("p", { class: "rt-faint" }, "Drawing…"));
+  ask().then(
+    drawn => {
+      const node = h("iframe", {
+        sandbox: "allow-scripts",
+        title: inert(name),
+        referrerpolicy: "no-referrer",
+        testid: "viewer-frame",
+      });
+      // once: what the frame goes to by itself is told nothing
+      node.addEventListener("load", () => node.contentWindow.postMessage(drawn, "*"), { once: true });
+      node.src = `${window.rolloutTraces.assets}/viewer.html`;
+      replace(slot, node);
+    },
+    error => replace(slot, said(error.message)),
+  );
+  return slot;
+}
