@@ -68,7 +68,7 @@ def policy(kind: Kind, hashes: Iterable[str] = (), ancestors: Iterable[str] = ()
                 "base-uri 'none'",
                 "form-action 'none'",
                 "sandbox allow-scripts",
-                "frame-ancestors 'self' " + " ".join(ancestors),
+                " ".join(("frame-ancestors 'self'", *ancestors)),
             )
         )
     frames = f"frame-ancestors {' '.join(ancestors) or chr(39) + 'none' + chr(39)}"

@@ -178,7 +178,7 @@ class Asking:
         Args:
             rows: of traced rollouts, or of all.
         """
-        known = {**self.state.side.meanings, **_meanings()}
+        known = {**self.state.side.meanings, **meanings()}
         names = [name for name in self.shown_columns() if rows == "all" or name != "trace_uid"]
         found = [(name, self.names.column(name)) for name in (*names, *GROUP)]
         return [
@@ -298,7 +298,7 @@ def registered_flags() -> frozenset[str]:
 
 
 @lru_cache(maxsize=1)
-def _meanings() -> dict[str, str]:
+def meanings() -> dict[str, str]:
     """Name -> meaning of all columns that have one; prefixed ones end in `/*`."""
     from rollout_traces.ledger.columns import COLUMNS
     from rollout_traces.trace.conversion import METADATA

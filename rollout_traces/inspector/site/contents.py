@@ -20,7 +20,7 @@ from rollout_traces.inspector.pages.selecting import AskedSides
 from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.store import TraceRow
-from rollout_traces.store.names import meanings
+from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text
 
 PAGE = 10_000
@@ -88,8 +88,9 @@ class SiteOf:
 
     def texts(self) -> list[list[str]]:
         """What is searched in each row's conversation: `PARTS`."""
-        found = self.view.store.source.messages_of([str(row.id) for row in self.rows])
-        return [[part_text(found.get(str(row.id), "[]"), part) for part in PARTS] for row in self.rows]
+        found = self.view.store.source.texts_of([str(row.id) for row in self.rows], spans=False)
+        kept = [found.get(str(row.id), ("[]",))[0] for row in self.rows]
+        return [[part_text(messages, part) for part in PARTS] for messages in kept]
 
     def listed(self) -> dict[str, Any]:
         """Rows with what lists show of them and filters ask for, and the groups of each step."""

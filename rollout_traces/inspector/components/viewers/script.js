@@ -3,6 +3,8 @@
 import { button, h, replace } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
+const [LEAST, MOST] = [80, 640];
+
 // id: of a rollout; now: its viewer's name, or undefined; choose(name or null).
 export function viewersOf(call, place, id, now, choose) {
   const root = h("section", { class: "rt-viewers", testid: "viewers" });
@@ -42,7 +44,13 @@ function frame(name, ask) {
         testid: "viewer-frame",
       });
       // once: what the frame goes to by itself is told nothing
-      node.addEventListener("load", () => node.contentWindow.postMessage(drawn, "*"), { once: true });
+      const theme = document.documentElement.dataset.rtTheme;
+      node.addEventListener("load", () => node.contentWindow.postMessage({ ...drawn, theme }, "*"), { once: true });
+      window.addEventListener("message", function fit({ source, data }) {
+        if (!slot.isConnected) window.removeEventListener("message", fit);
+        else if (source === node.contentWindow && data?.height > 0)
+          node.style.height = `${Math.min(Math.max(data.height + 26, LEAST), MOST)}px`;
+      });
       node.src = `${window.rolloutTraces.assets}/viewer.html`;
       replace(slot, node);
     },
