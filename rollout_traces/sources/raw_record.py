@@ -1,7 +1,7 @@
 """The record that an imported rollout was read from, as its file has it today.
 
 A trace says where that is, and a trace may have been made up by anyone: no file is read but one that this machine
-imported into the same run.
+imported into the same project.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from rollout_traces.sources.state import imported_files
 _OF_PROGRAMS = (".pt", ".pkl", ".pickle")
 
 
-def raw_record(folder: Path, project: str, run_id: str, origin: str) -> bytes:
+def raw_record(folder: Path, project: str, origin: str) -> bytes:
     """Reads it.
 
     Args:
         folder: Trackio's folder.
         project: the project.
-        run_id: Trackio's id of the run.
         origin: what the ledger's column `origin` says of the rollout: `file:record`.
 
     Returns:
         Its text as it stands in the file; JSON of a row of parquet.
 
     Raises:
-        StoreError: the file is none that was imported into the run here, or the record is not in it any more.
+        StoreError: the file is none that was imported into the project here, or the record is not in it any more.
     """
     name, _, number = origin.rpartition(":")
     if not number.isdigit() or int(number) < 1:
         raise StoreError(f"origin: seen {origin[:200]!r}. Expected a file and a record, file:12.")
-    if name not in imported_files(folder, project, run_id):
+    if name not in imported_files(folder, project):
         raise StoreError(
-            f"{origin}: this file was not imported into the run on this machine, so it is not read here."
+            f"{origin}: this file was not imported into the project on this machine, so it is not read here."
         )
     path = Path(name)
     if path.suffix in _OF_PROGRAMS:

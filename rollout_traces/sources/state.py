@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS rollouts (
     run TEXT, id BLOB, step INTEGER, n INTEGER, import INTEGER, seen INTEGER, PRIMARY KEY (run, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS open_steps (run TEXT, step INTEGER, split TEXT, PRIMARY KEY (run, step, split));
 CREATE TABLE IF NOT EXISTS attempt (id TEXT);
+CREATE TABLE IF NOT EXISTS project (name TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS imports (number INTEGER PRIMARY KEY);
 """
 
@@ -57,11 +58,13 @@ class ImportState:
     """
 
     def __init__(self, folder: Path, project: str, run_id: str) -> None:
-        path = _path(folder, project, run_id)
+        name = hashlib.sha256(f"{project}\0{run_id}".encode()).hexdigest()[:20]
+        path = folder / FOLDER / f"{name}.sqlite3"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connection = sqlite3.connect(path, timeout=30)
         self._connection.executescript(_TABLES)
         with self._connection:
+            self._connection.execute("INSERT OR IGNORE INTO project VALUES (?)", (project,))
             self._import = self._connection.execute("INSERT INTO imports DEFAULT VALUES").lastrowid
 
     def file(self, path: Path) -> FileState | None:
@@ -148,21 +151,18 @@ class ImportState:
         self._connection.close()
 
 
-def imported_files(folder: Path, project: str, run_id: str) -> frozenset[str]:
-    """The files that this machine imported into a run; nothing is written.
+def imported_files(folder: Path, project: str) -> frozenset[str]:
+    """The files that this machine imported into a project; nothing is written.
 
     Args:
         folder: Trackio's folder.
         project: the project.
-        run_id: Trackio's id of the run.
     """
-    path = _path(folder, project, run_id)
-    if not path.is_file():
-        return frozenset()
-    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
-        return frozenset(name for (name,) in connection.execute("SELECT path FROM files"))
-
-
-def _path(folder: Path, project: str, run_id: str) -> Path:
-    name = hashlib.sha256(f"{project}\0{run_id}".encode()).hexdigest()[:20]
-    return folder / FOLDER / f"{name}.sqlite3"
+    found: set[str] = set()
+    for path in (folder / FOLDER).glob("*.sqlite3"):
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
+        ) as state:
+            if state.execute("SELECT 1 FROM project WHERE name = ?", (project,)).fetchone():
+                found.update(name for (name,) in state.execute("SELECT path FROM files"))
+    return frozenset(found)

@@ -28,5 +28,4 @@ def raw_record_of(store: Store, trace_id: str) -> str:
         raise StoreError(f"trace {trace_id!r} was not imported from a file: it has no raw record.")
     if not isinstance(store.source, LocalSource):
         raise StoreError(f"{origin}: read on the machine that imported it, from its own project.")
-    run_id = store.source.trace(found).run_id
-    return raw_record(store.source.path.parent, store.project, run_id, origin).decode("utf-8", "replace")
+    return raw_record(store.source.path.parent, store.project, origin).decode("utf-8", "replace")

@@ -53,7 +53,8 @@ class TinkerCapture(Format):
             return None
         folder = head.path.parent
         root = folder.parent if folder.name == "capture" else folder
-        return Claim(root, None, TRAIN, ("rewards", "advantages", "conversations (a tokenizer decodes them)"))
+        lacks = ("rewards", "advantages", "conversations (a tokenizer decodes them)")
+        return Claim(root, None, TRAIN, lacks, run=_first_run(head))
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
@@ -66,6 +67,15 @@ class TinkerCapture(Format):
                         yield row, 0, row.line or 0
         except sqlite3.Error as error:
             problems.add(found.path, "unreadable_files", f"cannot be read ({error}).")
+
+
+def _first_run(head: Head) -> str | None:
+    if head.record is not None:
+        return _mapping_of(head.record.get("scope")).get("run_id")
+    with contextlib.suppress(sqlite3.Error), _store_of(head.path, Problems()) as store:
+        found = store.execute("SELECT min(run_id) FROM wire_rows").fetchone()
+        return None if found is None else found[0]
+    return None
 
 
 @contextlib.contextmanager
@@ -92,14 +102,14 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
 
 def _calls_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What the store would keep of a record: a row a sampled sequence."""
-    scope = record.get("scope") if isinstance(record.get("scope"), Mapping) else {}
+    scope = _mapping_of(record.get("scope"))
     samples = record.get("samples")
     for n, sample in enumerate(
         samples if record.get("kind") == "sample" and isinstance(samples, list) else ()
     ):
         if isinstance(sample, Mapping):
             yield {
-                **{name: scope.get(name) for name in (*_PLACE, "purpose")},  # type: ignore[union-attr]
+                **{name: scope.get(name) for name in (*_PLACE, "purpose")},
                 "sampling_session_id": record.get("sampling_session_id"),
                 "seq_id": record.get("seq_id"),
                 "sample_idx": n,
@@ -160,5 +170,8 @@ def _list(text: Any) -> list[Any] | None:
 
 
 def _mapping(text: Any) -> Mapping[str, Any]:
-    value = orjson.loads(text) if isinstance(text, str) else None
+    return _mapping_of(orjson.loads(text) if isinstance(text, str) else None)
+
+
+def _mapping_of(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
