@@ -14,7 +14,7 @@ from typing import IO, Any
 import orjson
 
 from rollout_traces.errors import extra
-from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN, finite_or_text
 
 ROW_GROUP = 500
 """Records in one row group, and in memory at once."""
@@ -85,7 +85,7 @@ def _kinds_of(value: Any) -> set[str]:
         return set()
     if isinstance(value, bool):
         return {"bool"}
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
+    if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
         return {"int"}
     return {"float"} if isinstance(value, float) else {"text"}
 

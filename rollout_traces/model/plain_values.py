@@ -14,7 +14,8 @@ from rollout_traces.model.text import encodable
 MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""
 MAX_DEPTH = 20
-_INT64 = 2**63
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+"""The whole numbers that a database can hold."""
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 """How an infinite number is written where JSON is, which has none: as Trackio writes it. Null is unknown."""
 
@@ -39,7 +40,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, np.integer)):
-        return int(value) if -_INT64 <= int(value) < _INT64 else str(int(value))
+        return int(value) if INT64_MIN <= int(value) <= INT64_MAX else str(int(value))
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else _not_finite(float(value))
     if isinstance(value, np.bool_):

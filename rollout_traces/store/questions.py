@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.store.asking import Asked, Asking
 from rollout_traces.store.columns.schema import quoted
 from rollout_traces.store.query.compiler import EVERY, Sql
@@ -225,7 +226,7 @@ def _values(cursor: str, n: int) -> list[Any]:
 
 def _is_value(value: Any) -> bool:
     if isinstance(value, int):
-        return -(2**63) <= value < 2**63
+        return INT64_MIN <= value <= INT64_MAX
     return value is None or isinstance(value, str | float)
 
 

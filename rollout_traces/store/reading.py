@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.ledger.text_facts import result_failed
-from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
 from rollout_traces.store.other_tools import read_other_tool, renamed
 from rollout_traces.store.rows import StoredTrace
 
@@ -44,7 +44,6 @@ _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
 _ALONE = [(sign.encode(), f" {sign} ".encode()) for sign in SIGNS]
-_FAR = 2**63
 _VARIES = (
     (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
     (re.compile(r"(?<![\w<])(?:[A-Za-z]:)?(?:[\w.~-]*[/\\][\w.~-]+)+"), "<path>"),
@@ -213,7 +212,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
-        return value if -_FAR <= value < _FAR else float(value)
+        return value if INT64_MIN <= value <= INT64_MAX else float(value)
     if isinstance(value, float):
         return None if math.isnan(value) else value
     return None if value is None else str(value)[:TEXT_LIMIT]

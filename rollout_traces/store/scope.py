@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.query.compiler import Sql
 from rollout_traces.store.query.nodes import All, Any, Node, Not, Query, Text, TextScan
@@ -110,4 +111,4 @@ def holds_text(node: Node) -> bool:
 
 def within_64_bits(number: int) -> int:
     """The nearest integer that a database can hold."""
-    return max(-(2**63), min(2**63 - 1, number))
+    return max(INT64_MIN, min(INT64_MAX, number))

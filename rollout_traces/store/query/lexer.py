@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollout_traces.errors import QueryError
+from rollout_traces.model.plain_values import INT64_MAX
 
 TokenKind = Literal["name", "quoted", "word", "number", "string", "symbol", "end"]
 
@@ -89,7 +90,7 @@ def _number(text: str) -> int | float:
         value = int(text)
     except ValueError:
         return float(text)
-    return value if value < 2**63 else float(text)
+    return value if value <= INT64_MAX else float(text)
 
 
 def _unescape(text: str) -> str:
