@@ -58,7 +58,6 @@ def run_apart(
             "names": list(tables),
             "segments": {f"segment_{segment.number}": str(segment.path) for segment in state.segments},
             "views": [
-                state.runs_table,
                 f"CREATE OR REPLACE VIEW stored AS {state.stored(lambda segment: f'segment_{segment.number}')}",
                 *state.views(),
             ],

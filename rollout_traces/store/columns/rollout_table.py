@@ -1,7 +1,7 @@
 """The rollouts of an index inside DuckDB: a table that follows the manifest, and views that give every column.
 
-`stored` has the columns of the segments and the run that each row is of; `rows` has those that are computed beside
-them; `rollouts`, which SQL of anybody reads, has labels and side tables too, and none of the store's own.
+`stored` has the columns of the segments; `rows` has those that are computed beside them; `rollouts`, which SQL of
+anybody reads, has labels and side tables too, and none of the store's own.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class State:
         """The statements that make `rows` and `rollouts` of `stored`, `labelled` and `side`."""
         stored = self.stored_kinds
         computed = {
+            **self._run_columns(),
             "traced": "doc IS NOT NULL",
             "late": "coalesce(late_part <> 0, false)",
             "superseded": superseded_sql(self.superseded),
@@ -124,6 +125,15 @@ class State:
             f"CREATE OR REPLACE VIEW rows AS SELECT *, {listed} FROM ({every})",
             f"CREATE OR REPLACE VIEW rollouts AS {self.rollouts('true')}",
         ]
+
+    def _run_columns(self) -> dict[str, str]:
+        """SQL of `run_id` and `run`: a run's number is its place in a list."""
+        first, last = min(self.runs, default=0), max(self.runs, default=0)
+        columns = zip(*(self.runs.get(number, ("", "")) for number in range(first, last + 1)), strict=True)
+        return {
+            name: f"list_extract([{', '.join(map(literal, column))}], run_no - {first - 1})"
+            for name, column in zip(("run_id", "run"), columns, strict=True)
+        }
 
     def rollouts(self, condition: str) -> str:
         """The statement behind `rollouts`, of some rows."""
@@ -144,7 +154,7 @@ class State:
             for name, kind in self.stored_kinds.items()
         ]
         dead = f" WHERE NOT {_in_places(segment.dead)}" if segment.dead else ""
-        return f"SELECT run, run_id, s.* FROM (SELECT {', '.join(columns)} FROM {scan}{dead}) s JOIN runs USING (run_no)"
+        return f"SELECT {', '.join(columns)} FROM {scan}{dead}"
 
     def stored(self, scan: Callable[[SegmentFile], str]) -> str:
         """The statement behind `stored` that reads the segments themselves.
@@ -153,15 +163,10 @@ class State:
             scan: gives what stands behind FROM to read a segment's file.
         """
         parts = [self.select(segment, scan(segment)) for segment in self.segments]
-        return " UNION ALL ".join(parts) or f"{self.select(SegmentFile(0, Path(), 0, {}, 0), 'runs')} LIMIT 0"
-
-    @property
-    def runs_table(self) -> str:
-        """The statement that makes the table `runs`."""
-        rows = [f"({no}, {literal(run_id)}, {literal(name)})" for no, (run_id, name) in self.runs.items()]
-        listed = ", ".join(rows or ["(NULL, NULL, NULL)"])
-        named = "t(run_no, run_id, run)"
-        return f"CREATE OR REPLACE TABLE runs AS SELECT * FROM (VALUES {listed}) {named} WHERE run_no IS NOT NULL"
+        return (
+            " UNION ALL ".join(parts)
+            or f"{self.select(SegmentFile(0, Path(), 0, {}, 0), '(SELECT 1)')} LIMIT 0"
+        )
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables of labels and side tables, by name, where there are any."""
@@ -206,7 +211,7 @@ class RolloutTable:
                     self._follow(cursor, state)
                 cursor.execute("BEGIN")
                 cursor.execute(
-                    "SELECT 1 FROM runs LIMIT 0"
+                    "SELECT 1 FROM followed LIMIT 0"
                 )  # the transaction begins with what it first reads
             yield state, cursor, lent
 
@@ -220,7 +225,7 @@ class RolloutTable:
         before, self._now = self._now, None
         cursor.execute("BEGIN")
         try:
-            cursor.execute(state.runs_table)
+            cursor.execute("CREATE OR REPLACE TABLE followed AS SELECT 1")
             for name, relation in state.tables().items():
                 cursor.register("given", relation)
                 cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
@@ -242,19 +247,10 @@ class RolloutTable:
         """Puts new segments into the table and takes out what is gone; all of it where its columns changed."""
         there = {segment.path.name: segment for segment in state.segments}
         known = {file: each for file, each in self._loaded.items() if before is not None and file in there}
-        renamed = before is not None and any(
-            state.runs.get(no, run) != run for no, run in before.runs.items()
-        )
-        if (
-            not known
-            or renamed
-            or (before and before.stored_kinds != state.stored_kinds)
-            or self._gone > MOST_GONE
-        ):
+        changed = before is not None and before.stored_kinds != state.stored_kinds
+        if not known or changed or self._gone > MOST_GONE:
             typed = ", ".join(f"{quoted(name)} {sql_type(kind)}" for name, kind in state.stored_kinds.items())
-            cursor.execute(
-                f"CREATE OR REPLACE TABLE loaded (file_no INTEGER, run VARCHAR, run_id VARCHAR, {typed})"
-            )
+            cursor.execute(f"CREATE OR REPLACE TABLE loaded (file_no INTEGER, {typed})")
             known, self._loaded, self._gone = {}, {}, 0
         for file, (number, dead) in self._loaded.items():
             segment = there.get(file)
