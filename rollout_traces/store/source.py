@@ -114,7 +114,8 @@ class Source(abc.ABC):
 
     def last_rowid(self) -> int:
         """The highest rowid among the traces, 0 when there are none."""
-        return int(self.select("SELECT max(rowid) FROM traces")[0][0] or 0) if self._has("traces") else 0
+        rows = self._of("traces", "SELECT max(rowid) FROM traces")
+        return int(rows[0][0] or 0) if rows else 0
 
     def count(self, up_to: int | None = None) -> int:
         """How many traces there are.
@@ -122,16 +123,15 @@ class Source(abc.ABC):
         Args:
             up_to: count only those of at most this rowid.
         """
-        if not self._has("traces"):
-            return 0
         # The test on run_id makes SQLite count in its slimmest index; the texts' own is as large as they are.
         sql = "SELECT count(run_id) FROM traces WHERE run_id >= ''"
-        rows = self.select(sql) if up_to is None else self.select(f"{sql} AND rowid <= ?", (up_to,))
-        return int(rows[0][0])
+        test, given = ("", ()) if up_to is None else (" AND rowid <= ?", (up_to,))
+        rows = self._of("traces", sql + test, given)
+        return int(rows[0][0]) if rows else 0
 
     def id_at(self, rowid: int) -> str | None:
         """The id of the trace with a rowid, None when there is none."""
-        rows = self.select("SELECT id FROM traces WHERE rowid = ?", (rowid,)) if self._has("traces") else []
+        rows = self._of("traces", "SELECT id FROM traces WHERE rowid = ?", (rowid,))
         return rows[0][0] if rows else None
 
     def traces(self, after: int) -> list[StoredTrace]:
@@ -165,22 +165,23 @@ class Source(abc.ABC):
 
     def last_metrics_id(self) -> int:
         """The highest id among the rows of logged scalars, 0 when there are none."""
-        return int(self.select("SELECT max(id) FROM metrics")[0][0] or 0) if self._has("metrics") else 0
+        rows = self._of("metrics", "SELECT max(id) FROM metrics")
+        return int(rows[0][0] or 0) if rows else 0
 
     def count_metrics(self, up_to: int) -> int:
         """How many rows of logged scalars there are up to an id."""
-        if not self._has("metrics"):
-            return 0
-        return int(self.select("SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))[0][0])
+        rows = self._of("metrics", "SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))
+        return int(rows[0][0]) if rows else 0
 
     def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
         """Those of some ids that are still rows of logged scalars."""
-        found: set[int] = set()
-        for chunk in self._pages(wanted) if self._has("metrics") else ():
-            found |= {
-                i for (i,) in self.select(f"SELECT id FROM metrics WHERE id IN ({_holes(chunk)})", chunk)
-            }
-        return found
+        return {
+            number
+            for chunk in self._pages(wanted)
+            for (number,) in self._of(
+                "metrics", f"SELECT id FROM metrics WHERE id IN ({_holes(chunk)})", chunk
+            )
+        }
 
     def traces_at(self, rowids: Sequence[int]) -> list[StoredTrace]:
         """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
@@ -196,10 +197,9 @@ class Source(abc.ABC):
 
     def _last_of_page(self, after: int) -> int | None:
         """The rowid where a page ends: after `page` rows, or before they hold more than PAGE_BYTES."""
-        if not self._has("traces"):
-            return None
         last, size = None, 0
-        for rowid, length in self.select(
+        for rowid, length in self._of(
+            "traces",
             "SELECT rowid, length(messages) FROM traces WHERE rowid > ? ORDER BY rowid LIMIT ?",
             (after, self.page),
         ):
@@ -218,14 +218,8 @@ class Source(abc.ABC):
         of_table = self.logged_tables.ids([trace_id]).get(trace_id)
         if of_table is not None:
             return of_table
-        rows = (
-            self.select(
-                "SELECT rowid, id, run_id, run_name, step, key, trace_index, timestamp, messages, metadata, spans"
-                " FROM traces WHERE id = ?",
-                (trace_id,),
-            )
-            if self._has("traces")
-            else []
+        rows = self._of(
+            "traces", f"SELECT {_PLACE}, messages, metadata, spans FROM traces WHERE id = ?", (trace_id,)
         )
         if not rows:
             raise StoreError(
@@ -237,11 +231,8 @@ class Source(abc.ABC):
         """rowid -> id of every trace."""
         found: dict[int, str] = {}
         after = 0
-        while self._has("traces") and (
-            rows := self.select(
-                "SELECT rowid, id FROM traces WHERE rowid > ? ORDER BY rowid LIMIT 10000", (after,)
-            )
-        ):
+        ids = "SELECT rowid, id FROM traces WHERE rowid > ? ORDER BY rowid LIMIT 10000"
+        while rows := self._of("traces", ids, (after,)):
             found.update(rows)
             after = rows[-1][0]
         return found
@@ -309,15 +300,13 @@ class Source(abc.ABC):
             f" FROM {table} a WHERE run_id > ? ORDER BY run_id LIMIT 1"
         )
         after = ""
-        while self._has(table) and (rows := self.select(sql, (after,))):
+        while rows := self._of(table, sql, (after,)):
             after, name, started, last_step = rows[0]
             yield SourceRun(after, name, started or "", last_step if type(last_step) is int else 0)
 
     def run_config(self, run_id: str) -> dict[str, Any]:
         """A run's configuration, empty when none was stored."""
-        if not self._has("configs"):
-            return {}
-        rows = self.select("SELECT config FROM configs WHERE run_id = ?", (run_id,))
+        rows = self._of("configs", "SELECT config FROM configs WHERE run_id = ?", (run_id,))
         with damage_said(f"{self.label}: the configuration of run {run_id}"):
             return dict(orjson.loads(rows[0][0])) if rows else {}
 
@@ -329,12 +318,15 @@ class Source(abc.ABC):
             after: id to start behind.
             limit: most rows to return.
         """
-        if not self._has("metrics"):
-            return []
-        return self.select(
+        return self._of(
+            "metrics",
             "SELECT id, step, timestamp, metrics FROM metrics WHERE run_id = ? AND id > ? ORDER BY id LIMIT ?",
             (run_id, after, limit),
         )
+
+    def _of(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT from one table; none where the project does not have it yet."""
+        return self.select(sql, parameters) if self._has(table) else []
 
     def _has(self, table: str) -> bool:
         if table not in self._tables:
