@@ -19,10 +19,10 @@ from typing import Any
 
 from rollout_traces.integrations import verl_batch
 from rollout_traces.integrations.base import arguments_of, contained
-from rollout_traces.integrations.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
 
 NAME = "agent_lightning"
 TOO_LONG = "prompt_too_long"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.integrations.model_calls import ModelCall, batch_of_rows, merge_calls
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.model_calls import ModelCall, batch_of_rows, merge_calls
 
 
 def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:

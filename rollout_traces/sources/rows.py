@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.model_calls import MergedRow, ModelCall
 from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
@@ -137,6 +138,22 @@ class RolloutRow:
             return None
         prompt = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in self.messages[:n]]
         return _hash(orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS))
+
+
+def add_tokens(row: RolloutRow, calls: MergedRow) -> None:
+    """Gives a row the ids of merged calls, with what of them was sampled, and its logprobs."""
+    n = len(calls.prompt_ids)
+    row.input_ids = [*calls.prompt_ids, *calls.response_ids]
+    row.response_mask = row.loss_mask = [0] * n + calls.sampled
+    if any(value == value for value in calls.logprobs):
+        row.tracks["logprobs"] = [None] * n + [None if value != value else value for value in calls.logprobs]
+
+
+def call_of(prompt: Sequence[int], completion: Sequence[int], logprobs: Any) -> ModelCall:
+    """A recorded call; its logprobs where there is one for each sampled id, unknown ones NaN."""
+    is_whole = isinstance(logprobs, list) and len(logprobs) == len(completion)
+    known = [float("nan") if value is None else float(value) for value in logprobs] if is_whole else None
+    return ModelCall(prompt, completion, known)
 
 
 def identity_of(row: RolloutRow) -> tuple[bytes, bool]:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout_traces.model.model_calls import MergedRow, merge_calls
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.model_calls import ModelCall, add_tokens
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, number, numbers, scalars
 
 _OWN_RUN = re.compile(rb'"extra":\{"rollout_traces":\{[^{}]*?"run":"([^"\\]*)"')
 """The run of a trajectory that `rollout-traces export` wrote."""
@@ -78,7 +78,7 @@ def _rows(trajectory: Mapping[str, Any], found: Found, parent: RolloutRow | None
         metrics=numbers(final),
         extras=scalars({"agent": agent.get("name"), "model": agent.get("model_name")}),
     )
-    if calls := _calls(steps):
+    if (calls := _merged(steps)) is not None:
         add_tokens(row, calls)
     yield row
     for inner in trajectory.get("subagent_trajectories") or []:
@@ -106,17 +106,22 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _calls(steps: Sequence[Mapping[str, Any]]) -> list[ModelCall]:
-    """The calls whose ids were recorded; none where the last one's prompt was not."""
-    metrics = [
-        m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")
-    ]
-    if not metrics or not isinstance(metrics[-1].get("prompt_token_ids"), list):
-        return []
-    return [
-        ModelCall(m.get("prompt_token_ids") or [], m["completion_token_ids"], m.get("logprobs"))
-        for m in metrics
-    ]
+def _merged(steps: Sequence[Mapping[str, Any]]) -> MergedRow | None:
+    """The calls whose ids are in the last one; None where that one's were not recorded.
+
+    Ids of a call whose context was rewritten afterwards are in no later prompt.
+    """
+    calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
+    if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
+        return None
+    last = [*calls[-1]["prompt_token_ids"], *calls[-1]["completion_token_ids"]]
+    rows = merge_calls(
+        [
+            call_of(c.get("prompt_token_ids") or [], c["completion_token_ids"], c.get("logprobs"))
+            for c in calls
+        ]
+    )
+    return next(row for row in reversed(rows) if [*row.prompt_ids, *row.response_ids] == last)
 
 
 def _result(path: Any) -> dict[str, Any]:

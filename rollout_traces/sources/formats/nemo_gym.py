@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rollout_traces.model.model_calls import merge_calls
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.model_calls import ModelCall, add_tokens
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, numbers, scalars
+from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, numbers, scalars
 
 _REQUEST = "responses_create_params"
 _FAILURE = "_ng_failure_class"
@@ -77,12 +77,12 @@ def _row(fields: Fields, found: Found, line: int) -> RolloutRow:
         extras={k: v for k, v in scalars({**others, "failure": failure}).items() if isinstance(v, str)},
     )
     calls = [
-        ModelCall(item["prompt_token_ids"], item["generation_token_ids"], item.get("generation_log_probs"))
+        call_of(item["prompt_token_ids"], item["generation_token_ids"], item.get("generation_log_probs"))
         for item in output
         if item.get("prompt_token_ids") and item.get("generation_token_ids")
     ]
     if calls:
-        add_tokens(row, calls)
+        add_tokens(row, merge_calls(calls)[-1])
     return row
 
 

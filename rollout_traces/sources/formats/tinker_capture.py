@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.model.model_calls import MergedRow
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.model_calls import ModelCall, add_tokens, branches_of
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of
 
 _PLACE = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
 _CALL = (
@@ -125,26 +125,27 @@ def _rows(
     place: Mapping[str, Any], own: list[dict[str, Any]], found: Found, problems: Problems
 ) -> Iterator[RolloutRow]:
     """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
-    known: dict[int, dict[str, Any]] = {}
-    calls = []
+    is_trajectory = place["traj_idx"] is not None
+    branches: list[tuple[MergedRow, list[dict[str, Any]]]] = []
     for record in own:
-        prompt, sampled, logprobs = (
-            _list(record[name]) for name in ("prompt_tokens", "sampled_tokens", "logprobs")
-        )
+        prompt, sampled = _list(record["prompt_tokens"]), _list(record["sampled_tokens"])
         if prompt is None or sampled is None:
             text = "a call has no prompt or no sampled tokens; it is left out."
             problems.add(found.path, "calls_without_tokens", text, record["cursor"])
             continue
-        calls.append(ModelCall(prompt, sampled, logprobs))
-        known[id(calls[-1])] = record
-    branches = branches_of(calls) if place["traj_idx"] is not None else [[call] for call in calls]
+        call = call_of(prompt, sampled, _list(record["logprobs"]))
+        goes_on = (b for b in reversed(branches) if is_trajectory and b[0].is_continued_by(call))
+        branch = next(goes_on, None)
+        if branch is None:
+            branches.append(branch := (MergedRow(prompt), []))
+        branch[0].take(call)
+        branch[1].append(record)
     name = "-".join(
         str(place[key]) for key in ("iteration", "group_idx", "traj_idx") if place[key] is not None
     )
-    for n, branch in enumerate(branches):
-        last = known[id(branch[-1])]
+    for n, (merged, records) in enumerate(branches):
+        first, last = records[0], records[-1]
         split = str(place["split"] or last["purpose"] or "")
-        first = known[id(branch[0])]
         key = (first["sampling_session_id"], first["seq_id"], first["sample_idx"])
         row = RolloutRow(
             step=place["iteration"] or 0,
@@ -154,13 +155,13 @@ def _rows(
             attempt=max(int(place["run_attempt"] or 0), 0) + 1,
             group=place["group_idx"],
             sample_id=f"{name}/{n}" if n else name or None,
-            parent=name if n and place["traj_idx"] is not None else None,
-            episode=name if place["traj_idx"] is not None else None,
+            parent=name if n and is_trajectory else None,
+            episode=name if is_trajectory else None,
             identity=None if None in key else "/".join(map(str, key)),
             stop_reason=_mapping(last["metadata"]).get("stop_reason"),
             extras={"policy_version": version} if (version := last["policy_version"]) else {},
         )
-        add_tokens(row, branch)
+        add_tokens(row, merged)
         yield row
 
 

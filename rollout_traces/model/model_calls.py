@@ -1,6 +1,6 @@
-"""Calls of a model merged into rows: what agent trainers hand over is a prompt and an answer a turn.
+"""Calls of a model merged into rows: what agent trainers hand over and record is a prompt and an answer a turn.
 
-Calls whose prompt goes on where the call before ended are one row, and its turns are numbered. A call whose prompt
+Calls whose prompt goes on where a call before ended are one row, and its turns are numbered. A call whose prompt
 is another one (a compaction, a sub-agent, a context that was cut) begins a row of the same episode.
 """
 
@@ -61,8 +61,9 @@ class MergedRow:
     versions: list[int | None] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
 
-    def take(self, call: ModelCall, turn: int) -> None:
+    def take(self, call: ModelCall) -> None:
         """Appends what the environment wrote since, and the call's response."""
+        turn = 1 + max(self.turn_ids, default=-1)
         between = list(call.prompt_ids[len(self.prompt_ids) + len(self.response_ids) :])
         n = len(call.response_ids)
         self.response_ids += [*between, *call.response_ids]
@@ -86,7 +87,6 @@ def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
         BatchError: a call's logprobs or advantages are not one a response token.
     """
     rows: list[MergedRow] = []
-    turn = 0
     for number, call in enumerate(calls):
         for key in ("logprobs", "advantages"):
             given = getattr(call, key)
@@ -95,11 +95,11 @@ def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
                     f"model call {number}: {len(given)} {key}. Expected {len(call.response_ids)}, one a "
                     "response token."
                 )
-        if not rows or not rows[-1].is_continued_by(call):
-            rows.append(MergedRow(list(call.prompt_ids)))
-            turn = 0
-        rows[-1].take(call, turn)
-        turn += 1
+        row = next((row for row in reversed(rows) if row.is_continued_by(call)), None)
+        if row is None:
+            row = MergedRow(list(call.prompt_ids))
+            rows.append(row)
+        row.take(call)
     return rows
 
 
