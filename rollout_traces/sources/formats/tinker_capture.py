@@ -137,7 +137,8 @@ def _rows(
         goes_on = (b for b in reversed(branches) if is_trajectory and b[0].is_continued_by(call))
         branch = next(goes_on, None)
         if branch is None:
-            branches.append(branch := (MergedRow(prompt), []))
+            branches.append((MergedRow(prompt), []))
+            branch = branches[-1]
         branch[0].take(call)
         branch[1].append(record)
     name = "-".join(
