@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.export.rows import decoded
 from rollout_traces.store.exports import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
 
 if TYPE_CHECKING:
@@ -119,14 +120,10 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
         found = store.source.texts_of([i for i in ids if i is not None], spans="spans" in texts)
         nothing = (None, None, None)
         columns = [
-            pa.array([_text(found.get(i, nothing)[at]) if i else None for i in ids], pa.string())
+            pa.array([decoded(found.get(i, nothing)[at]) if i else None for i in ids], pa.string())
             for at in range(len(texts))
         ]
         yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=[*batch.schema.names, *texts])
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
@@ -167,7 +164,7 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
             after = 0
             while rows := store.source.metrics(info.id, after):
                 after = rows[-1][0]
-                kept = [(info.id, *row[:3], _text(row[3])) for row in rows if type(row[1]) is int]
+                kept = [(info.id, *row[:3], decoded(row[3])) for row in rows if type(row[1]) is int]
                 writer.write_table(
                     pa.table(list(map(list, zip(*kept, strict=True))), schema=schema)
                     if kept

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import extra
+from rollout_traces.export.rows import decoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,7 @@ class _ProjectTexts:
             found = source.texts_of([i for i in ids if i is not None], spans=False)
         finally:
             source.close()
-        return _with_text(rows, [_decoded(found.get(trace_id, (None,))[0]) for trace_id in ids])
+        return _with_text(rows, [decoded(found.get(trace_id, (None,))[0]) for trace_id in ids])
 
     def _source(self) -> Any:
         if self._folder is not None:
@@ -139,7 +140,3 @@ def _with_text(rows: pa.Table, messages: list[str | None]) -> pa.Table:
     texts = [conversation_text(said or "[]") for said in messages]
     rows = rows.append_column("messages", pa.array(messages, pa.string()))
     return rows.append_column(TEXT, pa.array(texts, pa.string()))
-
-
-def _decoded(text: str | bytes | None) -> str | None:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text

@@ -91,6 +91,11 @@ def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[
         yield _record(store, row, query.rows, tokens)
 
 
+def decoded(text: str | bytes | None) -> str | None:
+    """JSON text as text, which a source may give as bytes."""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
 def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
     record |= {name: bool(row[name]) for name in ALWAYS_KNOWN}

@@ -36,22 +36,35 @@ if TYPE_CHECKING:
     from rollout_traces.store.labels import Entry, LabelBook
 
 
-class WhichRows(TypedDict, total=False):
-    """Arguments of `Store.query` that say which rollouts are meant, beside `run` and `text`."""
+class Filter(TypedDict, total=False):
+    """Arguments of `Store.query` that say which rollouts of a run and split are meant."""
 
-    split: str | None
     where: str
     steps: Steps
     rows: Which
 
 
-class QueryKeywords(WhichRows, total=False):
+class QueryKeywords(Filter, total=False):
     """Arguments of `Store.query` beside `run` and `text`."""
 
+    split: str | None
     order_by: str | None
     limit: int
     after: str | None
     columns: Sequence[str] | None
+
+
+class FilterAndText(Filter, total=False):
+    """As `Filter`, with what conversations must hold."""
+
+    text: str | None
+
+
+class WhichRows(FilterAndText, total=False):
+    """All arguments of `Store.query` that say which rollouts are meant."""
+
+    run: str | None
+    split: str | None
 
 
 class Store(StoreTraces):
@@ -257,7 +270,7 @@ class Store(StoreTraces):
             QueryError: filter or sort cannot be understood; the text points at the place.
             StoreError: no such run, no such cursor, no such column.
         """
-        scope = self._scope(run, text, split, where, steps, rows)
+        scope = self._scope(run, split, where, text, steps, rows)
         return self.ask(lambda asking: questions.page(asking, scope, order_by, limit, after, columns))
 
     def search(
@@ -286,62 +299,36 @@ class Store(StoreTraces):
         )
         return RowPage(rows, page.total, page.next)
 
-    def count(self, run: str | None = None, *, text: str | None = None, **which: Unpack[WhichRows]) -> int:
+    def count(self, run: str | None = None, split: str | None = None, **which: Unpack[FilterAndText]) -> int:
         """How many rollouts satisfy a filter; arguments as for `query`."""
-        scope = self._scope(run, text, **which)
+        scope = self._scope(run, split, **which)
         return self.ask(lambda asking: questions.count(asking, scope))
 
-    def facets(
-        self,
-        column: str,
-        limit: int = 50,
-        *,
-        run: str | None = None,
-        text: str | None = None,
-        **which: Unpack[WhichRows],
-    ) -> list[tuple[Any, int]]:
+    def facets(self, column: str, limit: int = 50, **which: Unpack[WhichRows]) -> list[tuple[Any, int]]:
         """A column's values and how many rollouts have each, most frequent first, None for unknown.
 
         Args:
             column: the column; of lists of names every name counts.
             limit: most values.
-            run: as for `query`, like the arguments after it.
-            text: as for `query`.
-            which: `split`, `where`, `steps` and `rows`.
+            which: `run`, `split`, `where`, `text`, `steps` and `rows` as for `query`.
         """
-        scope = self._scope(run, text, **which)
+        scope = self._scope(**which)
         return self.ask(lambda asking: questions.facets(asking, scope, column, limit))
 
-    def histogram(
-        self,
-        column: str,
-        bins: int = 20,
-        *,
-        run: str | None = None,
-        text: str | None = None,
-        **which: Unpack[WhichRows],
-    ) -> Histogram:
+    def histogram(self, column: str, bins: int = 20, **which: Unpack[WhichRows]) -> Histogram:
         """Counts of a numeric column in bins of equal width; further arguments as for `query`."""
-        scope = self._scope(run, text, **which)
+        scope = self._scope(**which)
         return self.ask(lambda asking: questions.histogram(asking, scope, column, bins))
 
     def aggregate(
-        self,
-        by: Sequence[str],
-        measures: Sequence[Measure],
-        *,
-        run: str | None = None,
-        text: str | None = None,
-        **which: Unpack[WhichRows],
+        self, by: Sequence[str], measures: Sequence[Measure], **which: Unpack[WhichRows]
     ) -> pa.Table:
         """Figures by the values of some columns; splits, and runs where there are several, are never mixed.
 
         Args:
             by: columns whose values are separated.
             measures: `Measure("mean", "mismatch_k3")` and the like.
-            run: as for `query`, like the arguments after it.
-            text: as for `query`.
-            which: `split`, `where`, `steps`, and `rows`, which are `all` by default.
+            which: as for `facets`; `rows` are `all` by default.
 
         Returns:
             A row a combination of values, with `rollouts` and the figures.
@@ -349,7 +336,7 @@ class Store(StoreTraces):
         from rollout_traces.store.aggregate import aggregate
 
         which.setdefault("rows", "all")
-        scope = self._scope(run, text, **which)
+        scope = self._scope(**which)
         return self.ask(lambda asking: aggregate(asking, scope, by, measures))
 
     def batch(self, run: str, step: int, split: str = "rollout", *, complete: bool = False) -> RolloutBatch:

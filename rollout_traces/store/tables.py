@@ -182,7 +182,7 @@ class StoreTables:
     ) -> Ledger:
         from rollout_traces.store.ledgers import ledger_of
 
-        scope = self._scope(run, split=split, steps=steps, rows="all")
+        scope = self._scope(run, split, steps=steps, rows="all")
         return self.ask(lambda asking: ledger_of(asking, scope, from_ledgers=from_ledgers))
 
     def rollouts(
@@ -310,9 +310,9 @@ class StoreTables:
     def _scope(
         self,
         run: str | None = None,
-        text: str | None = None,
         split: str | None = None,
         where: str = "",
+        text: str | None = None,
         steps: Steps | int = EVERYTHING,
         rows: Which = "traces",
     ) -> Scope:
