@@ -43,6 +43,17 @@ class TestLiveUpdates:
         )
         assert visit.state["step"] == "1"
 
+    def test_a_page_without_a_project_opens_the_first_that_is_begun_and_shows_its_step(self, chromium, tmp_path):
+        server = Served(tmp_path)
+        visit = Visit(chromium, server.address)
+        visit.open()
+        expect(visit.page.get_by_text("No project here yet")).to_be_visible()
+        log_project(tmp_path, "--steps", "1")
+        expect(visit.get("live")).to_contain_text("1 step", timeout=60_000)
+        assert visit.state["project"] == "demo"
+        visit.close()
+        server.stop()
+
     def test_following_goes_to_the_newest_step(self, live):
         visit, folder = live
         visit.open(tab="rollouts")

@@ -318,8 +318,9 @@ function moveWhereAsked(open) {
 // A live run: asks whether anything was added, and tells the page that is shown.
 async function pulse() {
   const now = state.get();
-  if (document.hidden || !now.project || loadedProject !== now.project) return;
+  if (document.hidden || loadedProject !== (now.project || null)) return;
   try {
+    if (!now.project) return await findProjects();
     const news = await call("pulse", { project: now.project, version: catalog.version });
     if (state.get().project !== now.project) return;
     moveWhereAsked(news.open);
@@ -339,6 +340,18 @@ async function pulse() {
   } catch (error) {
     offline(error);
   }
+}
+
+// Where no project is open: one that was begun meanwhile is listed, and opened where it is the first.
+async function findProjects() {
+  const { projects } = await call("catalog", {});
+  root.querySelector(".rt-live").dataset.state = "idle";
+  drawLive();
+  const isFirst = !catalog.projects.length;
+  if (state.get().project || projects.length === catalog.projects.length) return;
+  catalog.projects = projects;
+  if (isFirst && projects.length === 1) state.set({ project: projects[0].name, page: null });
+  else shown?.news?.(state.get());
 }
 
 function drawLive() {
