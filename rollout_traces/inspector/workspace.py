@@ -153,6 +153,7 @@ class Workspace:
             store = open_store(
                 project, server_url=self.server_url, space=self.space, folder=self.folder, refresh=False
             )
+            store.keep_condensed()
             self._stores[project] = store
         return store
 

@@ -78,6 +78,10 @@ class Index:
         self.labels = LabelBook(source.labels_path())
         self._ensure()
 
+    def keep_condensed(self) -> None:
+        """See `RolloutTable.keep_condensed`."""
+        self._table.keep_condensed()
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lends a connection for reading.

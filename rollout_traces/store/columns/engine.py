@@ -114,9 +114,12 @@ class Engine:
                 self._database.execute(f"SET memory_limit = '{_memory()}B'")
                 if self._folder is not None:
                     self._database.execute("SET allowed_directories = [?]", [str(self._folder.resolve())])
+                self._database.execute("ATTACH ':memory:' AS condensed (COMPRESS)")
                 for setting in _SETTINGS:
                     self._database.execute(setting)
-            return self._database.cursor()
+            cursor = self._database.cursor()
+        cursor.execute("USE condensed")
+        return cursor
 
 
 def check_select(statement: str) -> None:

@@ -41,6 +41,8 @@ MOST_GONE = 1_000_000
 TRAINING = "rollout"
 First = Mapping[tuple[int, str, str], int]
 """Run's number, split and attempt -> the first step of that split that the attempt wrote."""
+CONDENSED_TOGETHER = 250_000
+"""Rows after which a table that is kept condensed is condensed again, while it is loaded and later."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
 """What labels and side tables are joined by; names that no column of a run has."""
 
@@ -188,7 +190,8 @@ class RolloutTable:
         self._lock = threading.Lock()
         self._now: State | None = None
         self._loaded: Loaded = {}
-        self._next = self._gone = 0
+        self._next = self._gone = self._wide = 0
+        self._is_condensed = False
 
     @contextmanager
     def at(
@@ -214,6 +217,11 @@ class RolloutTable:
                     "SELECT 1 FROM followed LIMIT 0"
                 )  # the transaction begins with what it first reads
             yield state, cursor, lent
+
+    def keep_condensed(self) -> None:
+        """Has the table take a third of its memory from now on, for twice the time that it takes to load."""
+        with self._lock:
+            self._is_condensed = True
 
     def forget(self) -> None:
         """Reads everything anew at the next question."""
@@ -266,10 +274,20 @@ class RolloutTable:
                 known[file] = (self._next, segment.dead)
                 rows = state.select(segment, _scan(segment))
                 self._insert(cursor, segment, f"SELECT {self._next}, * FROM ({rows})")
+                self._condense(cursor, segment.n_rows)
         cursor.execute(
             'CREATE INDEX IF NOT EXISTS by_row ON loaded ("row")'
         )  # last: it is made quicker than kept
         return known
+
+    def _condense(self, cursor: duckdb.DuckDBPyConnection, n_rows: int) -> None:
+        """Condenses the rows that came since the last time, once they are many; the transaction ends for it."""
+        self._wide += n_rows
+        if self._is_condensed and self._wide >= CONDENSED_TOGETHER:
+            cursor.execute("COMMIT")
+            cursor.execute("CHECKPOINT condensed")
+            cursor.execute("BEGIN")
+            self._wide = 0
 
     def _delete(self, cursor: duckdb.DuckDBPyConnection, which: str) -> None:
         [(gone,)] = cursor.execute(f"DELETE FROM loaded WHERE {which}").fetchall()
