@@ -43,7 +43,9 @@ class TestLiveUpdates:
         )
         assert visit.state["step"] == "1"
 
-    def test_a_page_without_a_project_opens_the_first_that_is_begun_and_shows_its_step(self, chromium, tmp_path):
+    def test_a_page_without_a_project_opens_the_first_that_is_begun_and_shows_its_step(
+        self, chromium, tmp_path
+    ):
         server = Served(tmp_path)
         visit = Visit(chromium, server.address)
         visit.open()

@@ -12,6 +12,8 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import Store, index, local_source, manifest, open_store, source
+from rollout_traces.store.asking import Asking
+from rollout_traces.store.columns import rollout_table
 from rollout_traces.store.local_source import LocalSource
 from tests.store.projects import PROJECT, RUN, RUN_ID, conversation, make_ledger, store_values, write_step
 
@@ -295,6 +297,28 @@ class TestColumnsLimit:
         assert row["sample/m59"] is None
         assert store.record(row.id or "").metadata["sample/m59"] == 59.0
         assert "no column" in caplog.text
+
+
+class TestKeptCondensed:
+    def test_answers_as_any_other_while_rows_come_and_a_page_is_read(
+        self, trackio_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rollout_table, "CONDENSED_TOGETHER", 5)
+        write_step(make_ledger([[0.0, 0.5, 1.0]], step=0), (0, 1, 2))
+        plain, condensed = open_store(PROJECT), open_store(PROJECT)
+        condensed.keep_condensed()
+        for n in range(1, 6):
+            assert uids(plain) == uids(condensed) and len(uids(condensed)) == 3 * n
+
+            def grow(asking: Asking, n: int = n) -> int:
+                write_step(make_ledger([[0.0, 0.5, 1.0]], step=n), (0, 1, 2))
+                plain.refresh()
+                condensed.refresh()
+                assert len(uids(condensed)) == 3 * n + 3
+                [(count,)] = asking.cursor.execute("SELECT count(*) FROM rows").fetchall()
+                return int(count)
+
+            assert condensed._index.ask(grow) == 3 * n, "what is being read stays as it was"
 
 
 class TestSeveralAtOnce:

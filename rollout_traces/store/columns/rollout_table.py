@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -285,9 +285,10 @@ class RolloutTable:
         self._wide += n_rows
         if self._is_condensed and self._wide >= CONDENSED_TOGETHER:
             cursor.execute("COMMIT")
-            cursor.execute("CHECKPOINT condensed")
+            with suppress(duckdb.TransactionException):  # somebody reads: at the next rows then
+                cursor.execute("CHECKPOINT condensed")
+                self._wide = 0
             cursor.execute("BEGIN")
-            self._wide = 0
 
     def _delete(self, cursor: duckdb.DuckDBPyConnection, which: str) -> None:
         [(gone,)] = cursor.execute(f"DELETE FROM loaded WHERE {which}").fetchall()
