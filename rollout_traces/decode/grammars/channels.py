@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, TextSpan, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, TextSpan, call_region
 from rollout_traces.decode.grammars.json_calls import arguments_of
 from rollout_traces.decode.grammars.json_value import JsonError, loads
 from rollout_traces.decode.grammars.scan import Scan
@@ -28,18 +27,13 @@ _MUSE_STOP = re.compile(r"<\|(?:eom|eot|start)\|>")
 _MUSE_ENDS = ("<|eom|>", "<|eot|>")
 
 
-@dataclass(frozen=True, eq=False)
-class Harmony:
+class Harmony(ShownByTexts):
     """gpt-oss: `analysis` is thinking, a recipient makes a call, all else is content."""
 
-    name: str = "gpt_oss"
-    opener: str = r"<\|start\|>assistant|to=[^\s<]{1,200}\s{0,8}<\|channel\|>|<\|channel\|>"
-    markers: tuple[str, ...] = _HARMONY_ENDS
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template writes channels."""
-        return "<|channel|>" in chat_template and "<|message|>" in chat_template
+    name = "gpt_oss"
+    opener = r"<\|start\|>assistant|to=[^\s<]{1,200}\s{0,8}<\|channel\|>|<\|channel\|>"
+    needs = ("<|channel|>", "<|message|>")
+    markers = _HARMONY_ENDS
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads one message, or the header alone where its text is content."""
@@ -72,18 +66,13 @@ class Harmony:
         return call_region(scan, at, end, (name, arguments, None))
 
 
-@dataclass(frozen=True, eq=False)
-class Muse:
+class Muse(ShownByTexts):
     """Muse: what goes to `self` is thinking; calls stand in tags that another grammar reads."""
 
-    name: str = "muse_recipients"
-    opener: str = r"<\|start\|>assistant|to=[^\s<]{1,200}<\|message\|>|<\|message\|>"
-    markers: tuple[str, ...] = _MUSE_ENDS
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template writes recipients without channels."""
-        return "<|message|>" in chat_template and "to=self" in chat_template
+    name = "muse_recipients"
+    opener = r"<\|start\|>assistant|to=[^\s<]{1,200}<\|message\|>|<\|message\|>"
+    needs = ("<|message|>", "to=self")
+    markers = _MUSE_ENDS
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads a message to `self`, or the header alone."""

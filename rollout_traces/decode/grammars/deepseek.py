@@ -11,9 +11,8 @@ and since V3.1 `<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city":
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 
@@ -23,18 +22,13 @@ _NAME_LINE = re.compile(r"[ \t]{0,8}([^\s<{`]{1,200})\s{0,8}(?:```(?:json)?)?\s{
 _FENCE = re.compile(r"\s{0,8}```")
 
 
-@dataclass(frozen=True, eq=False)
-class DeepSeek:
+class DeepSeek(ShownByTexts):
     """One call; the section's markers are scaffolding."""
 
-    name: str = "deepseek"
-    opener: str = re.escape(_BEGIN)
-    markers: tuple[str, ...] = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the marker."""
-        return _BEGIN in chat_template
+    name = "deepseek"
+    opener = re.escape(_BEGIN)
+    needs = (_BEGIN,)
+    markers = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads one call in either notation."""

@@ -9,10 +9,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
@@ -26,18 +25,12 @@ _VALUE_END = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|</tool_call>))")
 _LINE = re.compile(r"(?<![^\n>])([A-Za-z_][\w.\-]{0,127})[ \t]{0,8}\n(?=\{)")
 
 
-@dataclass(frozen=True, eq=False)
-class Glm45:
+class Glm45(ShownByTexts):
     """One `<tool_call>` block with keys and values."""
 
-    name: str = "glm_4_5"
-    opener: str = _OPEN
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template writes `<arg_key>`."""
-        return "<arg_key>" in chat_template
+    name = "glm_4_5"
+    opener = _OPEN
+    needs = ("<arg_key>",)
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads one block."""
@@ -65,18 +58,12 @@ class Glm45:
         return call_region(scan, at, pos + len(_CLOSE), (name, arguments, None))
 
 
-@dataclass(frozen=True, eq=False)
-class Glm4:
+class Glm4(ShownByTexts):
     """A name alone on the first line and the arguments as JSON below it."""
 
-    name: str = "glm_4"
-    opener: str = _LINE.pattern
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template is GLM 4's: `metadata` beside the role and `<|observation|>` for results."""
-        return "<|observation|>" in chat_template and "metadata" in chat_template
+    name = "glm_4"
+    opener = _LINE.pattern
+    needs = ("<|observation|>", "metadata")
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the call where the text begins; elsewhere the same shape is content."""

@@ -162,6 +162,28 @@ class Grammar(Protocol):
         ...
 
 
+class ShownByTexts:
+    """A family that a chat template shows by texts in it.
+
+    Attributes:
+        needs: texts that all stand in a chat template of the family.
+        excludes: texts of which none does.
+        markers: see `Grammar`.
+        closers: see `Grammar`.
+    """
+
+    needs: tuple[str, ...]
+    excludes: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
+
+    def in_template(self, chat_template: str) -> bool:
+        """Whether all of `needs` and none of `excludes` stand in the template."""
+        return all(text in chat_template for text in self.needs) and not any(
+            text in chat_template for text in self.excludes
+        )
+
+
 def call_region(
     scan: Scan, start: int, stop: int, call: tuple[str, dict[str, Any] | None, str | None]
 ) -> Region:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
+from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
 from rollout_traces.decode.grammars.json_value import (
     JsonError,
     json_end,
@@ -26,7 +26,7 @@ Call = tuple[str, dict[str, Any], str | None]
 
 
 @dataclass(frozen=True, eq=False)
-class MarkedJson:
+class MarkedJson(ShownByTexts):
     """A family that writes calls as JSON between two literal markers.
 
     Attributes:
@@ -44,18 +44,11 @@ class MarkedJson:
     needs: tuple[str, ...]
     excludes: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
 
     @property
     def opener(self) -> str:
         """The opening marker as a regular expression."""
         return re.escape(self.opening)
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether all of `needs` and none of `excludes` stand in the template."""
-        return all(text in chat_template for text in self.needs) and not any(
-            text in chat_template for text in self.excludes
-        )
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the JSON between the markers."""

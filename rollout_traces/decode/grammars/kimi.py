@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.scan import Scan
 
@@ -18,18 +17,13 @@ _HEAD = re.compile(rf"\s{{0,8}}([^<\n]{{0,200}}?)\s{{0,8}}{re.escape(_ARGUMENTS)
 _ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")
 
 
-@dataclass(frozen=True, eq=False)
-class Kimi:
+class Kimi(ShownByTexts):
     """One call; the section's markers are scaffolding."""
 
-    name: str = "kimi"
-    opener: str = re.escape(_BEGIN)
-    markers: tuple[str, ...] = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the marker."""
-        return _BEGIN in chat_template
+    name = "kimi"
+    opener = re.escape(_BEGIN)
+    needs = (_BEGIN,)
+    markers = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads one call; an id that is not `functions.<name>:<index>` is taken for the name."""

@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import (
     ARGUMENT_KEYS,
     ID_KEYS,
@@ -32,14 +31,11 @@ _FUNCTION_END = "</function>"
 _BUILTIN_SUFFIX = ".call"
 
 
-@dataclass(frozen=True, eq=False)
-class BareJson:
+class BareJson(ShownByTexts):
     """A JSON object with `name` and `parameters` at the start of a line, as Llama 3.1 and 3.2 write it."""
 
-    name: str = "llama_json"
-    opener: str = _BARE.pattern
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
+    name = "llama_json"
+    opener = _BARE.pattern
 
     def in_template(self, chat_template: str) -> bool:
         """Whether the template writes `"parameters": ` beside a name, or knows `<|python_tag|>`."""
@@ -66,18 +62,12 @@ class BareJson:
         return read_calls(scan, at, values[-1][1], values) if values else None
 
 
-@dataclass(frozen=True, eq=False)
-class PythonTag:
+class PythonTag(ShownByTexts):
     """What follows `<|python_tag|>`: a JSON call, a built-in tool's call, or code for the interpreter."""
 
-    name: str = "llama_python_tag"
-    opener: str = re.escape(_PYTHON_TAG)
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the tag."""
-        return _PYTHON_TAG in chat_template
+    name = "llama_python_tag"
+    opener = re.escape(_PYTHON_TAG)
+    needs = (_PYTHON_TAG,)
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads to the end of the call; code reaches to the end of the text."""
@@ -106,14 +96,11 @@ class PythonTag:
                 return read_calls(scan, at, read.stop, values)
 
 
-@dataclass(frozen=True, eq=False)
-class FunctionTag:
+class FunctionTag(ShownByTexts):
     """`<function=name>` with the arguments as JSON inside, as Llama 3.1's prompt format has it."""
 
-    name: str = "llama_function_tag"
-    opener: str = _FUNCTION.pattern
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
+    name = "llama_function_tag"
+    opener = _FUNCTION.pattern
 
     def in_template(self, chat_template: str) -> bool:
         """Whether the template knows the tag, or is Llama 3's, whose models also write it."""

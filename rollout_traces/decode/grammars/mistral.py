@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments, read_marked_json
 from rollout_traces.decode.grammars.scan import Scan
 
@@ -21,18 +20,12 @@ _NAMED = re.compile(
 _BARE_NAME = re.compile(r"\s{0,8}([^\s\[\]{}]{1,200})")
 
 
-@dataclass(frozen=True, eq=False)
-class Mistral:
+class Mistral(ShownByTexts):
     """Both of Mistral's notations."""
 
-    name: str = "mistral"
-    opener: str = re.escape(_MARKER)
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the marker."""
-        return _MARKER in chat_template
+    name = "mistral"
+    opener = re.escape(_MARKER)
+    needs = (_MARKER,)
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the list, or one named call."""

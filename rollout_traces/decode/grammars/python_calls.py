@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
+from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
 from rollout_traces.decode.grammars.literal import PYTHON, LiteralError, read_literal
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.model.text import encodable_joined
@@ -22,7 +22,7 @@ _RAW_END = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class PythonCalls:
+class PythonCalls(ShownByTexts):
     """A family that writes calls as Python calls with keyword arguments.
 
     Attributes:
@@ -43,18 +43,11 @@ class PythonCalls:
     at_start: bool = False
     raw_strings: bool = False
     markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
 
     @property
     def opener(self) -> str:
         """The opening."""
         return self.opening
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether all of `needs` and none of `excludes` stand in the template."""
-        return all(text in chat_template for text in self.needs) and not any(
-            text in chat_template for text in self.excludes
-        )
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the calls between the markers."""

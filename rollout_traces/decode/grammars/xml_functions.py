@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, calls_region
+from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
 from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.decode.grammars.values import typed
 from rollout_traces.model.text import encodable_joined
 
 
 @dataclass(frozen=True, eq=False)
-class XmlFunctions:
+class XmlFunctions(ShownByTexts):
     """One way of writing functions as tags.
 
     Attributes:
@@ -36,7 +36,6 @@ class XmlFunctions:
         parameter_end: literal tag that closes it.
         padding: what stands between a parameter's tags and its value, once on each side.
         needs: texts that all stand in a chat template of the family.
-        excludes: texts of which none does.
     """
 
     name: str
@@ -47,20 +46,11 @@ class XmlFunctions:
     parameter_end: str
     padding: str
     needs: tuple[str, ...]
-    excludes: tuple[str, ...] = ()
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
 
     @cached_property
     def opener(self) -> str:
         """The wrapper's opening tag, or a function's where the wrapper was left out."""
         return f"{re.escape(self.wrapper[0])}|{self.function}"
-
-    def in_template(self, chat_template: str) -> bool:
-        """Whether all of `needs` and none of `excludes` stand in the template."""
-        return all(text in chat_template for text in self.needs) and not any(
-            text in chat_template for text in self.excludes
-        )
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the functions inside one wrapper, or a bare function."""
