@@ -70,7 +70,7 @@ PAGES: tuple[Page, ...] = (
         (
             *(rollouts.samples, rollouts.rollout, rollouts.metrics, around.step_means, around.group_pushes),
             *(images.image, raw_record.raw_record, share, labels.labels, labels.annotate),
-            *(viewers.viewers, viewers.viewed),
+            *(viewers.viewers, viewers.viewed, explore.export_chosen),
         ),
     ),
     Page(
@@ -85,7 +85,7 @@ PAGES: tuple[Page, ...] = (
     Page("explain", "Explain", "7", (explain.explain, explain.figures, explain.in_force)),
     Page("prompts", "Prompts", "P", (prompts.prompt_list, prompts.prompt)),
     Page("flips", "Flips", "F", (flips.flip_list, flips.flip_figures, flips.grid)),
-    Page("runs", "Runs", "R", (runs.two_runs,)),
+    Page("runs", "Runs", "R", (runs.several_runs,)),
     Page("episodes", "Episodes", "8", (episodes.episodes, rollouts.rollout, images.image, cards.population)),
     Page("what_if", "What if", "W", (what_if.what_if, rollouts.rollout, images.image, cards.population)),
 )
@@ -130,7 +130,7 @@ READ: dict[str, Function] = {
     "pages/run": run.run_report,
     "pages/run/curves": run.run_curves,
     "pages/run/figures": run.diagnosis_figures,
-    "pages/runs": runs.two_runs,
+    "pages/runs": runs.several_runs,
     "pages/what_if": what_if.what_if,
     "projects": projects.places,
     "report": answers.report,

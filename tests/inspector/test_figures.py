@@ -8,7 +8,7 @@ import rollout_traces as rt
 from rollout_traces.inspector.pages.figures import split_series
 from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import rollout, samples
-from rollout_traces.inspector.pages.runs import two_runs
+from rollout_traces.inspector.pages.runs import several_runs
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.inspector.workspace import Workspace
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
@@ -51,13 +51,14 @@ class TestAResumedRun:
         assert reward.superseded == [5, 6]
         assert found.series["train/loss"].superseded == [5, 6]
 
-    def test_says_so_on_the_pages_of_projects_and_of_two_runs(self):
+    def test_says_so_on_the_pages_of_projects_and_of_runs(self):
         logged([[1, 2, 3], [2]])
         workspace = Workspace()
         [run] = workspace.store("p").runs()
         assert told(project, workspace, {"project": "p"})["resumed_at"] == [2]
-        asked = {"project": "p", "run": run.id, "other": run.id, "split": "rollout"}
-        assert told(two_runs, workspace, asked)["resumed_at"] == {"a": [2], "b": [2]}
+        asked = {"project": "p", "run": run.id, "others": [run.id], "split": "rollout"}
+        found = told(several_runs, workspace, asked)
+        assert [each["resumed_at"] for each in found["runs"]] == [[2], [2]]
 
     def test_that_went_on_where_it_stopped_has_none(self):
         found = logged([[1, 2], [3, 4]])

@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain, figures, in_force
 from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
-from rollout_traces.inspector.pages.runs import two_runs
+from rollout_traces.inspector.pages.runs import several_runs
 from rollout_traces.inspector.pages.selecting import AskedSides, relations_of, sides, step_range
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.inspector.workspace import Workspace
@@ -182,13 +182,21 @@ class TestFlips:
 
 
 class TestRuns:
-    def test_series_and_progress_of_both(self, workspace):
-        found = told(two_runs, workspace, {**PLACE, "other": "healthy"})
-        assert found["runs"] == {"a": "off", "b": "healthy"}
-        assert "rollout/reward/mean" in found["series"]["a"] and "rollout/reward/mean" in found["series"]["b"]
+    def test_series_progress_and_settings_of_each(self, workspace):
+        found = told(several_runs, workspace, {**PLACE, "others": ["healthy", "off"]})
+        assert [each["run"] for each in found["runs"]] == ["off", "healthy", "off"]
+        assert all("rollout/reward/mean" in each["series"] for each in found["runs"])
         rows = workspace.store("answers").count("off", "rollout", rows="all")
-        assert found["progress"]["a"]["rollouts"][-1] == rows
+        assert found["runs"][0]["progress"]["rollouts"][-1] == rows
         assert found["evaluations"] == ["eval-rollout"]
+        for setting in found["settings"]:
+            first, other, again = setting["values"]
+            assert first == again != other
+
+    def test_no_other_and_too_many_are_refused(self, workspace):
+        for others in ([], ["healthy"] * 24):
+            with pytest.raises(StoreError, match="expected 1 to 23 runs"):
+                told(several_runs, workspace, {**PLACE, "others": others})
 
 
 @pytest.mark.browser

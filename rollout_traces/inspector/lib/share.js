@@ -1,6 +1,7 @@
 // What is shown as one HTML file, to send to somebody.
 
-import { button, h, replace } from "./dom.js";
+import { button, copyButton, h, replace } from "./dom.js";
+import { number, plural } from "./format.js";
 
 export function download(text, name, type) {
   const address = URL.createObjectURL(new Blob([text], { type }));
@@ -65,6 +66,31 @@ function openDialog(call, asked) {
       },
       { testid: "share-download" },
     ),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// answer: {total, most, lines or null, command}, of rows to export.
+export function exportDialog(answer) {
+  document.querySelector(".rt-export")?.remove();
+  const dialog = h(
+    "dialog",
+    { class: "rt-dialog rt-export", "data-testid": "export-dialog" },
+    h(
+      "div",
+      { class: "rt-help-head" },
+      h("h2", null, `Export ${plural(answer.total, "rollout")}`),
+      button("close", () => dialog.close(), { class: "rt-ghost" }),
+    ),
+    h("p", { class: "rt-soft" }, "On the command line, with a manifest beside the file:"),
+    h("pre", { class: "rt-code" }, h("code", null, answer.command)),
+    copyButton(() => answer.command, "copy the command"),
+    answer.lines === null
+      ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
+      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), {
+          testid: "download",
+        }),
   );
   document.body.append(dialog);
   dialog.showModal();

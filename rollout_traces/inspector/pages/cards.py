@@ -9,6 +9,8 @@ from rollout_traces.alarms.worn import Worn
 from rollout_traces.inspector.pages.figures import Number, chosen_by, chosen_over_steps
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.store import StepGroups, TraceRow
+from rollout_traces.store.query.nodes import Name
+from rollout_traces.store.query.parser import parse_sort
 
 NUMBERS = ("group", "sample", "reward", "advantage", "n_tokens", "n_sampled", "staleness_max")
 
@@ -23,6 +25,7 @@ class Card:
         usual_flags: those that are usual for the run, or of its group.
         late: it came after its step was closed.
         superseded: a later attempt of the run trained its step, or one before.
+        sorted_by: the value that the list is sorted by.
     """
 
     id: str | None
@@ -46,6 +49,7 @@ class Card:
     n_tokens: int | None
     n_sampled: int | None
     staleness_max: int | None
+    sorted_by: float | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +90,17 @@ def population_over_steps(view: SplitView) -> KeptRollouts:
     )
 
 
-def sample_card(row: TraceRow, worn: Worn | None = None) -> Card:
+def sample_card(row: TraceRow, worn: Worn | None = None, sort: str = "") -> Card:
     """What the list shows of a rollout.
 
     Args:
         row: the rollout.
         worn: which of its flags are abnormal for the run; all are shown when None.
+        sort: what the list is sorted by; a column that comes first is shown.
     """
     known = row.values
+    first = parse_sort(sort)[0].term if sort else None
+    value = row.get(first.name) if isinstance(first, Name) else None
     numbers: dict[str, Any] = {name: known.get(name) for name in NUMBERS}
     return Card(
         id=row.id,
@@ -107,6 +114,7 @@ def sample_card(row: TraceRow, worn: Worn | None = None) -> Card:
         superseded=bool(known.get("superseded")),
         stop_reason=known.get("stop_reason"),
         selected_by=known.get("selected_by"),
+        sorted_by=value if isinstance(value, (int, float, str)) else None,
         **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
         **numbers,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names
 from rollout_traces.inspector.pages.cards import KeptRollouts, population_over_steps
 from rollout_traces.inspector.pages.figures import Range, axis_range, flag_severities
@@ -170,13 +171,23 @@ def export(view: SplitView, asked: AskedRows, sort: str = "") -> ExportAnswer:
     return ExportAnswer(total, MOST_DOWNLOADED, lines, command(view, asked, sort))
 
 
+def export_chosen(view: SplitView, ids: Names) -> ExportAnswer:
+    """The same of rollouts that were chosen one by one, by their traces' ids."""
+    if not ids:
+        raise StoreError("ids: none named. Choose rollouts in the list.")
+    traces = [view.store.find(each) for each in ids]
+    uids = [view.store.uid(each) for each in traces]
+    name, listed = ("uid", uids) if set(uids).isdisjoint(traces) else ("id", traces)
+    quoted = ", ".join(repr(each) for each in listed)
+    return export(view, AskedRows(where=f"{name} in ({quoted})"))
+
+
 def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
     """The command line that does the same."""
     given = {
         "--server-url": view.workspace.server_url,
         "--space": view.workspace.space,
         "--project": view.project,
-        "--run": view.run,
         "--split": view.split,
         "--where": asked.where,
         "--text": asked.text,
@@ -184,7 +195,7 @@ def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
     }
     options = [f"{option}={value}" for option, value in given.items() if value]
     rows = ["--all"] if asked.which == "all" else []
-    return shlex.join(["rollout-traces", "export", "rollouts.jsonl", *options, *rows])
+    return shlex.join(["rollout-traces", "export", view.run, "rollouts.jsonl", *options, *rows])
 
 
 def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:

@@ -165,7 +165,7 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
             after=asked.after or None,
             steps=(None, None) if everywhere else (step, step),
         )
-        cards = [sample_card(row, alarms.worn_by(row)) for row in page.rows]
+        cards = [sample_card(row, alarms.worn_by(row), asked.sort) for row in page.rows]
         listed: dict[str, Any] = {"samples": cards, "n_matched": page.total, "next": page.next}
     else:
         wanted = _matching(view, step, asked)

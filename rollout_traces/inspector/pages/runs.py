@@ -1,9 +1,11 @@
-"""Two runs: their curves over each other, and the settings in which they differ."""
+"""Several runs: their curves over each other, and the settings in which they differ."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names
 from rollout_traces.inspector.pages.figures import (
     RunProgress,
@@ -12,48 +14,83 @@ from rollout_traces.inspector.pages.figures import (
     scalars,
     split_series,
 )
-from rollout_traces.inspector.pages.settings_between import Setting, between_runs
+from rollout_traces.inspector.pages.settings_between import between_runs
 from rollout_traces.inspector.view import SplitView
+
+MOST_RUNS = 24
+"""Runs over each other: as many as lines can be told apart."""
 
 
 @dataclass(frozen=True)
-class TwoRunsAnswer:
-    """Two runs, `a` and `b`: their series, progress, and the settings in which they differ.
+class DrawnRun:
+    """A run among others.
 
     Attributes:
-        resumed_at: of each run: first step of every attempt but the first.
-        evaluations: the evaluation splits that both have.
+        run: its name.
+        resumed_at: the first step of every attempt but the first.
+        progress: how far it had come at each step.
     """
 
-    runs: dict[str, str]
+    run: str
+    series: dict[str, SeriesPoints]
+    resumed_at: list[int]
+    progress: RunProgress
+
+
+@dataclass(frozen=True)
+class SettingOfRuns:
+    """A setting in which runs differ: its value in each of them, None where a run has none."""
+
+    key: str
+    values: list[str | None]
+
+
+@dataclass(frozen=True)
+class RunsAnswer:
+    """Several runs, in the order in which they were asked for, and the settings in which they differ.
+
+    Attributes:
+        names: all series that one of them logged.
+        shown: those that are drawn.
+        evaluations: the evaluation splits that the first two share.
+    """
+
+    runs: list[DrawnRun]
     names: list[str]
     shown: list[str]
-    series: dict[str, dict[str, SeriesPoints]]
-    resumed_at: dict[str, list[int]]
-    progress: dict[str, RunProgress]
-    settings: list[Setting]
+    settings: list[SettingOfRuns]
     evaluations: list[str]
 
 
-def two_runs(view: SplitView, other: str, names: Names = ()) -> TwoRunsAnswer:
-    """Two runs: the series named (the usual ones when none), how far each had come, and the settings in which they differ.
+def several_runs(view: SplitView, others: Names, names: Names = ()) -> RunsAnswer:
+    """A run and others: the series named (the usual ones when none), how far each had come, settings that differ.
 
     Raises:
-        StoreError: one of the runs is not in the project.
+        StoreError: one of the runs is not in the project, or there are none or more than `MOST_RUNS`.
     """
-    runs = {"a": view.store.run(view.run), "b": view.store.run(other)}
-    views = {side: replace(view, run=run.id) for side, run in runs.items()}
-    wanted = [name for one in views.values() for name in split_series(one, names).shown]
-    shown = list(dict.fromkeys(wanted))
-    a, b = (run.id for run in runs.values())
-    shared = set(view.store.splits(a)) & set(view.store.splits(b))
-    return TwoRunsAnswer(
-        runs={side: run.name for side, run in runs.items()},
-        names=sorted({name for one in views.values() for name in scalars(one)}),
+    if not 1 <= len(others) < MOST_RUNS:
+        raise StoreError(f"others: {len(others)} named, expected 1 to {MOST_RUNS - 1} runs.")
+    runs = [view.store.run(name) for name in (view.run, *others)]
+    views = [replace(view, run=run.id) for run in runs]
+    shown = list(dict.fromkeys(name for one in views for name in split_series(one, names).shown))
+    shared = set(view.store.splits(runs[0].id)) & set(view.store.splits(runs[1].id))
+    return RunsAnswer(
+        [
+            DrawnRun(run.name, split_series(one, shown).series, list(run.resumed_at), run_progress(one))
+            for run, one in zip(runs, views, strict=True)
+        ],
+        names=sorted({name for one in views for name in scalars(one)}),
         shown=shown,
-        series={side: split_series(one, shown).series for side, one in views.items()},
-        resumed_at={side: list(run.resumed_at) for side, run in runs.items()},
-        progress={side: run_progress(one) for side, one in views.items()},
-        settings=between_runs(view, a, b),
+        settings=_settings(view, [run.id for run in runs]),
         evaluations=sorted(split for split in shared if split.startswith("eval")),
     )
+
+
+def _settings(view: SplitView, runs: Sequence[str]) -> list[SettingOfRuns]:
+    first, *others = runs
+    changed = [{each.key: each for each in between_runs(view, first, other)} for other in others]
+    of_first = {key: each.a for one in changed for key, each in one.items()}
+    return [
+        SettingOfRuns(key, [own, *(one[key].b if key in one else own for one in changed)])
+        for key, own in sorted(of_first.items())
+    ]

@@ -51,7 +51,7 @@ ASKED: dict[str, tuple[str, Mapping[str, Any]]] = {
     "samples": ("pages/rollouts", STEP),
     "step_means": ("pages/rollouts/step_means", STEP),
     "spread": ("pages/explore/spread", {**DEMO, "column": "reward"}),
-    "two_runs": ("pages/runs", {**DEMO, "other": "run-b"}),
+    "several_runs": ("pages/runs", {**DEMO, "others": "run-b"}),
     "what_if": ("pages/what_if", STEP),
 }
 """Function of a page -> the address that leads to it, and what both are asked here."""

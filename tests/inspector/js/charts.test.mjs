@@ -2,9 +2,11 @@ import { test } from "node:test";
 import assert from "node:assert/strict";
 import {
   along,
+  hiddenBySmoothing,
   logTicks,
   parted,
   readout,
+  smooth,
   tickTexts,
   valueAxis,
   weightFor,
@@ -106,4 +108,16 @@ test("steps that only an older attempt has are a line of their own", () => {
     [null, null, 0.3, 0.4],
   ]);
   assert.deepEqual(parted({ steps: [1], values: [5] }), [[5], [null]]);
+});
+
+test("what smoothing hides by more than four units of noise is found, and noise is not", () => {
+  const noise = i => 0.02 * Math.sin(i * i * 12.9898);
+  const values = Array.from({ length: 60 }, (_, i) => 0.07 + noise(i));
+  assert.deepEqual(hiddenBySmoothing(values, smooth(values, 0.7)), []);
+  const spike = values.map((value, i) => (i === 30 ? 8.4 : value));
+  assert.equal(hiddenBySmoothing(spike, smooth(spike, 0.7))[0], 30);
+  const level = values.map((value, i) => (i < 30 ? value : value + 1));
+  assert.ok(hiddenBySmoothing(level, smooth(level, 0.7)).includes(30));
+  assert.deepEqual(hiddenBySmoothing([1, 1, 1, 1], smooth([1, 1, 1, 1], 0.7)), []);
+  assert.deepEqual(hiddenBySmoothing([null, NaN, 2], [null, NaN, 2]), []);
 });

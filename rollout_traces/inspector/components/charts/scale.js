@@ -24,6 +24,21 @@ export function smooth(values, weight) {
   });
 }
 
+const HIDDEN = 4;
+
+// Positions of values that a smoothed line is more than four units of noise away from: what smoothing would hide. The unit
+// is that of the values' differences from one to the next, by their median.
+export function hiddenBySmoothing(values, line) {
+  const finite = values.filter(Number.isFinite);
+  const jumps = finite
+    .slice(1)
+    .map((value, i) => Math.abs(value - finite[i]))
+    .sort((a, b) => a - b);
+  const noise = (1.4826 * (jumps[jumps.length >> 1] ?? Infinity)) / Math.SQRT2;
+  const least = Math.max(HIDDEN * noise, 1e-6 * Math.max(...finite.map(Math.abs)));
+  return [...values.keys()].filter(i => Number.isFinite(values[i]) && Math.abs(values[i] - line[i]) > least);
+}
+
 // Whether two numbers are one but for rounding: sums of equal values differ in their last digit.
 const same = (low, high) => !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));
 

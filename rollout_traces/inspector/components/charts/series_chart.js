@@ -3,7 +3,7 @@
 import { h, svg } from "../../lib/dom.js";
 import { compact, number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
-import { AXES, lone, parted, path, readout, smooth, tickTexts, valueAxis } from "./scale.js";
+import { AXES, hiddenBySmoothing, lone, parted, path, readout, smooth, tickTexts, valueAxis } from "./scale.js";
 
 const HEIGHT = 92;
 const MARGINS = { left: 46, right: 8, top: 8, bottom: 16 };
@@ -55,6 +55,18 @@ export function seriesChart(series, options) {
           "path",
           { d: points(before), class: "rt-line rt-line-superseded", style },
           svg("title", null, "steps of an earlier attempt, which the run was resumed behind"),
+        ),
+      );
+    for (const i of own ? hiddenBySmoothing(kept, smooth(kept, own)) : [])
+      root.append(
+        svg(
+          "circle",
+          { cx: x(each.x[i]), cy: y(kept[i]), r: 2.4, class: "rt-hidden-point", style },
+          svg(
+            "title",
+            null,
+            `step ${number(each.steps[i])}: ${number(kept[i])}, more than four units of noise from the smoothed line`,
+          ),
         ),
       );
     for (const i of lone(each.line))

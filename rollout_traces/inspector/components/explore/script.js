@@ -1,12 +1,12 @@
 // The run as a table: columns, filter, search, order, how a column is spread, export.
 
-import { button, copyButton, h, notice, replace, svg } from "../../lib/dom.js";
+import { button, h, notice, replace, svg } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { isUsual, kept, onUsual, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
-import { download } from "../../lib/share.js";
+import { exportDialog } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { buildFilterBar } from "../filter_bar/script.js";
@@ -551,28 +551,5 @@ function spreadView(answer) {
 }
 
 async function openExport() {
-  const answer = await call("export", asked(state.get())).catch(error => ({ error }));
-  if (answer.error) return filterBar.error(answer.error);
-  document.querySelector(".rt-export")?.remove();
-  const dialog = h(
-    "dialog",
-    { class: "rt-dialog rt-export", "data-testid": "export-dialog" },
-    h(
-      "div",
-      { class: "rt-help-head" },
-      h("h2", null, `Export ${plural(answer.total, "rollout")}`),
-      button("close", () => dialog.close(), { class: "rt-ghost" }),
-    ),
-    h("p", { class: "rt-soft" }, "On the command line, with a manifest beside the file:"),
-    h("pre", { class: "rt-code" }, h("code", null, answer.command)),
-    copyButton(() => answer.command, "copy the command"),
-    answer.lines === null
-      ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
-      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), {
-          testid: "download",
-        }),
-  );
-  document.body.append(dialog);
-  dialog.showModal();
-  return undefined;
+  await call("export", asked(state.get())).then(exportDialog, error => filterBar.error(error));
 }

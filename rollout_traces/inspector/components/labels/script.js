@@ -122,80 +122,84 @@ export class Labels {
   }
 
   ask(kind) {
-    if (!this.open || document.querySelector(".rt-label-dialog[open]")) return;
-    document.querySelector(".rt-label-dialog")?.remove();
+    if (!this.open) return;
     const place = selectedPlace(this.doing.view(), this.doing.token());
-    const said = h("p", { class: "rt-error-text", role: "alert" });
-    const text =
-      kind === "note"
-        ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" })
-        : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
-    const who = h(
-      "span",
-      { class: "rt-faint", title: "The name that your token has", testid: "label-author" },
-      `as ${inert(this.data.author)}`,
-    );
     const whole = h(
       "select",
       { class: "rt-select", "aria-label": "On what", testid: "label-place" },
       placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null,
       h("option", { value: "" }, "the whole rollout"),
     );
-    const keep = async value => {
-      try {
-        await this.send({ kind, text: value, ...(whole.value ? place : {}) });
-        dialog.close();
-      } catch (error) {
-        replace(said, error.message);
-      }
-    };
-    const offered = kind === "label" ? this.data.names.slice(0, 9) : [];
-    const dialog = h(
-      "dialog",
-      { class: "rt-dialog rt-label-dialog", testid: "label-dialog", onclose: () => dialog.remove() },
-      h(
-        "form",
-        {
-          method: "dialog",
-          onsubmit: event => {
-            event.preventDefault();
-            keep(text.value);
-          },
-        },
-        h("h2", null, kind === "label" ? "Label" : "Note"),
-        text,
-        offered.length
-          ? h(
-              "div",
-              { class: "rt-label-offered" },
-              offered.map((name, at) =>
-                button([h("kbd", null, String(at + 1)), ` ${inert(name)}`], () => keep(name), {
-                  class: "rt-ghost",
-                  testid: "label-offered",
-                }),
-              ),
-            )
-          : null,
-        h(
-          "div",
-          { class: "rt-label-line" },
-          whole,
-          who,
-          h("button", { type: "submit", class: "rt-button", testid: "label-keep" }, "keep"),
-        ),
-        said,
-      ),
-    );
-    dialog.addEventListener("keydown", event => {
-      if (kind === "note" && event.key === "Enter" && (event.ctrlKey || event.metaKey)) keep(text.value);
-      const at = Number(event.key) - 1;
-      if (event.target === text && kind === "label" && !text.value && offered[at] !== undefined) {
-        event.preventDefault();
-        keep(offered[at]);
-      }
-    });
-    document.body.append(dialog);
-    dialog.showModal();
-    text.focus();
+    const keep = text => this.send({ kind, text, ...(whole.value ? place : {}) });
+    askWords({ kind, names: this.data.names, author: this.data.author, about: whole, keep });
   }
+}
+
+// Asks for a label or a note. names: labels in use; about: what it is on, said or chosen; keep(text): a promise.
+export function askWords({ kind, names, author, about, keep }) {
+  if (document.querySelector(".rt-label-dialog[open]")) return;
+  document.querySelector(".rt-label-dialog")?.remove();
+  const said = h("p", { class: "rt-error-text", role: "alert" });
+  const text =
+    kind === "note"
+      ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" })
+      : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
+  const who = h(
+    "span",
+    { class: "rt-faint", title: "The name that your token has", testid: "label-author" },
+    `as ${inert(author)}`,
+  );
+  const done = value =>
+    keep(value).then(
+      () => dialog.close(),
+      error => replace(said, error.message),
+    );
+  const offered = kind === "label" ? names.slice(0, 9) : [];
+  const dialog = h(
+    "dialog",
+    { class: "rt-dialog rt-label-dialog", testid: "label-dialog", onclose: () => dialog.remove() },
+    h(
+      "form",
+      {
+        method: "dialog",
+        onsubmit: event => {
+          event.preventDefault();
+          done(text.value);
+        },
+      },
+      h("h2", null, kind === "label" ? "Label" : "Note"),
+      text,
+      offered.length
+        ? h(
+            "div",
+            { class: "rt-label-offered" },
+            offered.map((name, at) =>
+              button([h("kbd", null, String(at + 1)), ` ${inert(name)}`], () => done(name), {
+                class: "rt-ghost",
+                testid: "label-offered",
+              }),
+            ),
+          )
+        : null,
+      h(
+        "div",
+        { class: "rt-label-line" },
+        about,
+        who,
+        h("button", { type: "submit", class: "rt-button", testid: "label-keep" }, "keep"),
+      ),
+      said,
+    ),
+  );
+  dialog.addEventListener("keydown", event => {
+    if (kind === "note" && event.key === "Enter" && (event.ctrlKey || event.metaKey)) done(text.value);
+    const at = Number(event.key) - 1;
+    if (event.target === text && kind === "label" && !text.value && offered[at] !== undefined) {
+      event.preventDefault();
+      done(offered[at]);
+    }
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  text.focus();
 }

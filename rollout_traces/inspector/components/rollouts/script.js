@@ -14,6 +14,7 @@ import { buildFilterBar } from "../filter_bar/script.js";
 import { Labels } from "../labels/script.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
+import { Selection } from "../samples/selection.js";
 import { drawStepPager, move, nearest, toggleFollow } from "../step_pager/script.js";
 import { Marks } from "../../lib/highlight.js";
 import { LOOK_KEYS, lookOf, lookPatch, readingKeys } from "../transcript/keys.js";
@@ -39,6 +40,7 @@ let named = null;
 let view = null;
 let marks = null;
 let labels = null;
+let selection = null;
 let shownPlace = "";
 // After another run or split was chosen, group and sample are where to look, not what was asked for.
 let wish = false;
@@ -54,6 +56,17 @@ export function mount(element, server) {
   filterBar = buildFilterBar({ columns: () => list?.columns || [] });
   part(".rt-filter-slot").append(filterBar.root);
   charts = new Charts(part(".rt-right"));
+  selection = new Selection(part(".rt-selection"), part(".rt-left-list"), {
+    call,
+    request: () => state.placeOf(state.get()),
+    listed: () => cards().map(card => card.id),
+    labels: () => (rollout?.labels?.may_label && !isStatic() ? rollout.labels : null),
+    compare: (a, b) => state.set({ page: "compare", a, b }),
+    changed: () => {
+      loadList(state.get(), listFor, { quiet: true });
+      labels?.again();
+    },
+  });
   part(".rt-list-toggle").addEventListener("click", () =>
     showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")),
   );
@@ -72,6 +85,7 @@ function update(now, changed) {
   const place = state.valuesOf(now, ["project", "run", "split"]);
   wish = wish || (shownPlace !== "" && shownPlace !== place);
   shownPlace = place;
+  if (wish) selection.clear();
   if (wish && !steps.includes(Number(now.step)))
     return state.set(
       { step: nearest(steps, Number(now.step)), group: now.group ?? null, sample: now.sample ?? null },
@@ -146,6 +160,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
       filterBar.error(null);
       list = data;
       drawList();
+      if (!quiet) part(".rt-left-list").scrollTop = 0;
       population(data);
       openWanted(state.get());
     },
@@ -172,11 +187,13 @@ function loadList(now, wanted, { quiet = false } = {}) {
 
 function drawList() {
   const now = state.get();
+  requestAnimationFrame(() => selection.ids.size && selection.draw());
   drawSamples(part(".rt-left-list"), list, {
     selectedId: rollout?.id,
     text: now.text || "",
     open,
     showStep: now.scope === "all",
+    sortedBy: sortedBy(now.sort),
     scope: now.scope,
     openGroup: isStatic() ? null : group => state.set({ page: "group", group, sample: null, id: null }),
     filtered: Boolean(now.where || now.text),
@@ -194,6 +211,12 @@ function drawList() {
       drawList();
     },
   });
+}
+
+// What the list is sorted by, where a card does not show it anyway.
+function sortedBy(sort) {
+  const [name] = (sort || "").replace(/^[-+]/, "").split(/[\s,]/);
+  return ["", "reward"].includes(name) ? null : name.replaceAll("_", " ");
 }
 
 function population(data) {
@@ -251,6 +274,15 @@ function cards() {
   return list.groups ? list.groups.flatMap(group => group.samples) : list.samples;
 }
 
+// The card of what the address names.
+function cardOf(now) {
+  return cards().find(each =>
+    now.id !== undefined
+      ? each.id === now.id
+      : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step,
+  );
+}
+
 function address(card) {
   return card.group === null || card.sample === null
     ? { step: card.step, group: null, sample: null, id: card.id }
@@ -263,7 +295,8 @@ function showListOnPhone(shown) {
   part(".rt-list-toggle").setAttribute("aria-expanded", String(shown));
 }
 
-function open(card) {
+function open(card, event) {
+  if (event && !isStatic() && selection.clicked(card.id, event)) return;
   showListOnPhone(false);
   state.set({ ...address(card), token: null, follow: null });
 }
@@ -330,13 +363,7 @@ function openNamed(now) {
   rolloutFor = wanted;
   const early = ahead?.wanted === wanted ? ahead.answer : null;
   ahead = null;
-  const card =
-    !wish &&
-    cards().find(each =>
-      now.id !== undefined
-        ? each.id === now.id
-        : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step,
-    );
+  const card = wish ? null : cardOf(now);
   const ask = () => askRollout(now, card?.id);
   return newestRollout(early ? early.catch(ask) : ask(), show, error => {
     rollout = null;
@@ -461,6 +488,11 @@ function stepGroup(by) {
   if (next?.samples.length) open(next.samples[0]);
 }
 
+function chooseOpen() {
+  const id = cardOf(state.get())?.id ?? rollout?.id;
+  if (id) selection.toggle(id);
+}
+
 function keys() {
   const here = { page: "rollouts" };
   readingKeys(
@@ -488,5 +520,9 @@ function keys() {
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
   shortcut("u", "Write a note", () => labels?.ask("note"), samples);
+  if (!isStatic()) {
+    shortcut("s", "Choose it, to label, compare or export several (Ctrl or Shift and a click)", chooseOpen, samples);
+    shortcut("S", "Choose all that are listed", () => selection.all(), samples);
+  }
   shortcut("x", "Pin it, to compare with another", pin, samples);
 }

@@ -413,7 +413,12 @@ function settings() {
         testid: "to-runs",
       }),
     ),
-    changes.length ? differences(changes, run, data.run) : h("p", { class: "rt-soft" }, "The same."),
+    changes.length
+      ? differences(
+          changes.map(({ key, a, b }) => ({ key, values: [a, b] })),
+          [run, data.run],
+        )
+      : h("p", { class: "rt-soft" }, "The same."),
   );
 }
 

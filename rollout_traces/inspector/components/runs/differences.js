@@ -1,4 +1,4 @@
-// The settings in which two runs differ, as a table.
+// The settings in which runs differ, as a table.
 
 import { h, table } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
@@ -6,15 +6,21 @@ import { inert } from "../../lib/text.js";
 const text = value =>
   value === null || value === undefined ? h("span", { class: "rt-faint" }, "not set") : inert(String(value));
 
-export function differences(rows, a, b) {
+// rows: {key, values: one a run}; runs: their names.
+export function differences(rows, runs) {
   return h(
     "div",
     { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": "Settings that differ" },
     table(
       { class: "rt-differences", testid: "differences" },
-      [h("th", null, "setting"), h("th", null, inert(a)), h("th", null, inert(b))],
+      [h("th", null, "setting"), runs.map(run => h("th", null, inert(run)))],
       rows.map(row =>
-        h("tr", null, h("th", null, inert(row.key)), h("td", null, text(row.a)), h("td", null, text(row.b))),
+        h(
+          "tr",
+          null,
+          h("th", null, inert(row.key)),
+          row.values.map(value => h("td", null, text(value))),
+        ),
       ),
     ),
   );

@@ -1,4 +1,4 @@
-// Two runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
+// Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
@@ -13,6 +13,10 @@ import { legend, seriesChart } from "../charts/series_chart.js";
 import { differences } from "./differences.js";
 
 const MOST_OFFERED = 400;
+
+// The runs beyond the second, in the address.
+const further = now => (now.more || "").split(",").filter(Boolean).map(decodeURIComponent);
+const joined = names => names.map(encodeURIComponent).join(",") || null;
 
 let call;
 let root;
@@ -42,7 +46,7 @@ function update(now, changed) {
     return replace(slot(), notice("info", "One run alone", "This project has no second run to lay over it."));
   }
   if (now.other !== other.name) return state.set({ other: other.name }, { fill: true });
-  const wanted = JSON.stringify([now.project, now.run, now.split, now.other, now.charts ?? null]);
+  const wanted = JSON.stringify([now.project, now.run, now.split, now.other, now.more ?? null, now.charts ?? null]);
   if (wanted !== shownFor) {
     shownFor = wanted;
     load(now);
@@ -51,13 +55,11 @@ function update(now, changed) {
 }
 
 function load(now) {
-  if (!data) replace(slot(), h("div", { class: "rt-loading" }, "Reading both runs…"));
+  if (!data) replace(slot(), h("div", { class: "rt-loading" }, "Reading the runs…"));
   newest(
-    call("two_runs", {
-      project: now.project,
-      run: now.run,
-      other: now.other,
-      split: now.split,
+    call("several_runs", {
+      ...state.placeOf(now),
+      others: [now.other, ...further(now).filter(name => name !== now.other && name !== now.run)],
       names: chartsOf(now.charts).flat(),
     }),
     answer => {
@@ -81,30 +83,33 @@ function draw() {
   const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
   setPopulation(
     "runs",
-    h("b", null, inert(data.runs.a)),
-    " and ",
-    h("b", null, inert(data.runs.b)),
+    data.runs.map((each, at) => [
+      at ? (at < data.runs.length - 1 ? ", " : " and ") : "",
+      h("b", null, inert(each.run)),
+    ]),
     " · numbers that the runs logged; rollouts and tokens seen are of all rollouts, from the ledger",
   );
   replace(
     node,
     head(now),
-    legend([{ name: data.runs.a }, { name: data.runs.b }]),
-    attemptsNote(data.resumed_at.a, data.runs.a),
-    attemptsNote(data.resumed_at.b, data.runs.b),
+    legend(data.runs.map(each => ({ name: each.run }))),
+    data.runs.map(each => attemptsNote(each.resumed_at, each.run)),
     data.shown.length
       ? h(
           "div",
           { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
           data.shown.map(name => card(name, now, wide)),
         )
-      : h("p", { class: "rt-empty" }, "Neither run logged a number."),
+      : h("p", { class: "rt-empty" }, "None of them logged a number."),
     h(
       "section",
       { class: "rt-run-block", testid: "settings" },
       h("h2", null, "Settings that differ", h("span", { class: "rt-faint" }, ` ${number(data.settings.length)}`)),
       data.settings.length
-        ? differences(data.settings, data.runs.a, data.runs.b)
+        ? differences(
+            data.settings,
+            data.runs.map(each => each.run),
+          )
         : h("p", { class: "rt-soft" }, "None."),
     ),
   );
@@ -118,13 +123,13 @@ function head(now) {
       page: "explain",
       where: null,
       steps: null,
-      against: new URLSearchParams({ run: data.runs.b }).toString(),
+      against: new URLSearchParams({ run: data.runs[1].run }).toString(),
       ...patch,
     });
   return h(
     "div",
     { class: "rt-flip-pickers rt-runs-head" },
-    h("b", null, inert(data.runs.a)),
+    h("b", null, inert(data.runs[0].run)),
     h("span", { class: "rt-soft" }, "and"),
     h(
       "select",
@@ -138,13 +143,14 @@ function head(now) {
         .filter(run => run.name !== now.run)
         .map(run => h("option", { value: run.name, selected: run.name === now.other }, run.label)),
     ),
+    others(now),
     axisPicker(now, {
-      rollouts: [...(data.progress.a.rollouts || []), ...(data.progress.b.rollouts || [])],
-      tokens: [...(data.progress.a.tokens || []), ...(data.progress.b.tokens || [])],
+      rollouts: data.runs.flatMap(each => each.progress.rollouts || []),
+      tokens: data.runs.flatMap(each => each.progress.tokens || []),
     }),
     button("explain one against the other", () => explain({ step: null }), {
       testid: "runs-explain",
-      title: `All of ${data.runs.a} against all of ${data.runs.b}`,
+      title: `All of ${data.runs[0].run} against all of ${data.runs[1].run}`,
     }),
     step === null
       ? null
@@ -154,6 +160,38 @@ function head(now) {
       : null,
     more(),
   );
+}
+
+// The runs beyond the second, and one more.
+function others(now) {
+  const shown = further(now);
+  const left = catalog.runs.filter(run => ![now.run, now.other, ...shown].includes(run.name));
+  return [
+    shown.map(name =>
+      h(
+        "span",
+        { class: "rt-chip", testid: "further-run" },
+        inert(name),
+        button("×", () => state.set({ more: joined(shown.filter(each => each !== name)) }), {
+          class: "rt-ghost",
+          "aria-label": `Without ${name}`,
+        }),
+      ),
+    ),
+    left.length
+      ? h(
+          "select",
+          {
+            class: "rt-select",
+            "aria-label": "One more run",
+            testid: "one-more-run",
+            onchange: event => event.target.value && state.set({ more: joined([...shown, event.target.value]) }),
+          },
+          h("option", { value: "" }, "+ run"),
+          left.map(run => h("option", { value: run.name }, run.label)),
+        )
+      : null,
+  ];
 }
 
 function more() {
@@ -174,9 +212,9 @@ function more() {
 
 function card(name, now, wide) {
   const axis = now.axis || "step";
-  const series = ["a", "b"].map(side => {
-    const found = data.series[side][name] || { steps: [], values: [] };
-    return { name: data.runs[side], ...found, x: along(axis, data.progress[side], found.steps) };
+  const series = data.runs.map(each => {
+    const found = each.series[name] || { steps: [], values: [] };
+    return { name: each.run, ...found, x: along(axis, each.progress, found.steps) };
   });
   const values = series.flatMap(each => each.values);
   const missing = series.filter(each => !each.steps.length).map(each => each.name);
@@ -198,7 +236,7 @@ function card(name, now, wide) {
       weight: points => weightFor(now.smooth, points),
       log: isLog(now, name),
       xName: AXES[axis],
-      label: `${name} of both runs over ${AXES[axis]}`,
+      label: `${name} of the runs over ${AXES[axis]}`,
       onStep: picked => state.set({ step: picked }),
     }),
   );

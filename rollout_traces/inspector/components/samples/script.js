@@ -80,7 +80,7 @@ function snippet(words, text) {
   return h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, shown);
 }
 
-export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup }) {
+export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup, sortedBy }) {
   const where = [
     showStep ? `step ${number(card.step)}` : null,
     inGroup || card.group === null ? null : `g${number(card.group)}`,
@@ -96,7 +96,8 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
       testid: "sample-card",
       dataset: { id: card.id },
       "aria-current": selected ? "true" : null,
-      onclick: () => open(card),
+      onclick: event => open(card, event),
+      onmousedown: event => event.shiftKey && event.preventDefault(), // no text is marked
     },
     h(
       "span",
@@ -116,6 +117,13 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
         "span",
         { class: "rt-sample-facts" },
         where ? h("span", null, where) : null,
+        sortedBy && card.sorted_by !== null
+          ? h(
+              "b",
+              { title: "sorted by", testid: "sorted-by" },
+              `${sortedBy} ${typeof card.sorted_by === "number" ? number(card.sorted_by, 3) : inert(card.sorted_by)}`,
+            )
+          : null,
         card.advantage === null
           ? null
           : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),

@@ -71,6 +71,7 @@ function indexed(list) {
 }
 
 const card = ({ cards }, row) => Object.fromEntries(Object.entries(cards).map(([name, values]) => [name, values[row]]));
+const scalar = value => (Array.isArray(value) ? null : value);
 const chunkOf = ({ chunks }, row) => chunks.findLastIndex(first => first <= row);
 
 async function samples(list, asked, readTexts) {
@@ -93,7 +94,16 @@ async function samples(list, asked, readTexts) {
     const from = Number(asked.after || 0);
     const page = sorted(found, order, list.arrived).slice(from, from + PAGE_ROWS);
     const next = from + PAGE_ROWS < found.length ? String(from + PAGE_ROWS) : null;
-    return { ...common, groups: null, samples: page.map(shown), n_matched: found.length, next };
+    return {
+      ...common,
+      groups: null,
+      samples: page.map(row => ({
+        ...shown(row),
+        sorted_by: scalar(asked.sort && order[0].name ? order[0].at(row) : null),
+      })),
+      n_matched: found.length,
+      next,
+    };
   }
   const filtered = Boolean(asked.where || asked.text);
   const kept = new Set(found);

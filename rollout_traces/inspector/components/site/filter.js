@@ -146,10 +146,10 @@ class Reading {
     do {
       let descending = Boolean(this.take("-"));
       if (!descending) this.take("+");
-      const { kind, at } = this.sum();
+      const { kind, at, name } = this.sum();
       if (this.takeName("desc")) descending = !descending;
       else this.takeName("asc");
-      keys.push({ at: kind === "tags" ? row => at(row)?.length ?? null : at, descending });
+      keys.push({ at: kind === "tags" ? row => at(row)?.length ?? null : at, descending, name });
     } while (this.take(","));
     return keys;
   }
