@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo example site test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
+.PHONY: help demo example site tour test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -28,6 +28,9 @@ site: .venv/.test ## the docs with the example run inside, as a folder for any w
 	rm -rf site
 	$(BIN)/python -m sphinx -q -W -b html docs site
 	$(BIN)/rollout-traces export troubled -p rollout_traces/example_run site/example -f site
+
+tour: site ## the moving picture of the README, from that site
+	$(BIN)/python -m tests.inspector.take_tour site/example
 
 test: lint types unit ## everything but the slow suites: lint, types, unit, Trackio, browser
 

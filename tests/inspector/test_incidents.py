@@ -123,7 +123,7 @@ def test_an_incident_says_since_when_how_many_and_where(workspace: Workspace):
         f"{n_rows} rollouts carry mask_leak" in leak.sentence and f"since step {LEAKS_FROM}" in leak.sentence
     )
     store = workspace.store("alarms")
-    assert store.count("run", "rollout", where=leak.where, rows="all") == n_rows
+    assert store.count("run", split="rollout", where=leak.where, rows="all") == n_rows
     assert not any("stale" in each.signal for each in found)
 
 

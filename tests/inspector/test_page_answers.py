@@ -65,14 +65,14 @@ class TestExplain:
         assert found["findings"][0]["column"].startswith(("mismatch", "flags", "engine"))
         assert "not (mismatch_abs_max > 0.3 and reward >= 0)" in found["b"]
         assert sum(found["rows"]) == workspace.store("answers").count(
-            "off", "rollout", steps=(AT, None), rows="all"
+            "off", split="rollout", steps=(AT, None), rows="all"
         )
 
     def test_a_search_and_figures_of_the_group_can_be_explained_too(self, workspace):
         for where in ("text contains 'Question'", "group.mean > 0.5"):
             found = told(explain, workspace, {**PLACE, "where": where, "against_rest": "1"})
             assert found["rows"][0] == workspace.store("answers").count(
-                "off", "rollout", where=where, rows="all"
+                "off", split="rollout", where=where, rows="all"
             )
 
     def test_another_run_at_the_same_steps(self, workspace):
@@ -186,7 +186,7 @@ class TestRuns:
         found = told(several_runs, workspace, {**PLACE, "others": ["healthy", "off"]})
         assert [each["run"] for each in found["runs"]] == ["off", "healthy", "off"]
         assert all("rollout/reward/mean" in each["series"] for each in found["runs"])
-        rows = workspace.store("answers").count("off", "rollout", rows="all")
+        rows = workspace.store("answers").count("off", split="rollout", rows="all")
         assert found["runs"][0]["progress"]["rollouts"][-1] == rows
         assert found["evaluations"] == ["eval-rollout"]
         for setting in found["settings"]:

@@ -51,7 +51,7 @@ ASKED: dict[str, tuple[str, Mapping[str, Any]]] = {
     "samples": ("pages/rollouts", STEP),
     "step_means": ("pages/rollouts/step_means", STEP),
     "spread": ("pages/explore/spread", {**DEMO, "column": "reward"}),
-    "several_runs": ("pages/runs", {**DEMO, "others": "run-b"}),
+    "several_runs": ("pages/runs", {**DEMO, "others": ["run-b"]}),
     "what_if": ("pages/what_if", STEP),
 }
 """Function of a page -> the address that leads to it, and what both are asked here."""
@@ -67,6 +67,9 @@ OTHERWISE = {
     "pulse": "pages/catalog",
     "rollout": "rollout",
     "table": "rollouts",
+    "export_chosen": "pages/explore/export_chosen",
+    "viewed": "pages/rollouts/viewed",
+    "viewers": "pages/rollouts/viewers",
 }
 """Function of a page -> the address that says it in another shape; the tests below and in `test_http` speak of them."""
 A_FILE = {"share"}

@@ -406,6 +406,16 @@ function show(data) {
   if (now.mark) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
+  goToStepOf(data, now);
+}
+
+// A rollout that was opened by its id alone, as from an explanation, has its step in the list and the charts.
+function goToStepOf({ id, metadata: { step } }, now) {
+  if (now.id !== id || step === undefined || String(step) === now.step) return;
+  if (!splitOf(now)?.steps.includes(step)) return;
+  const patch = { step, id, mark: now.mark, token: now.token };
+  rolloutFor = shownRolloutFor = state.valuesOf(state.apply(now, patch), OPEN_KEYS); // it is drawn already
+  state.set(patch, { fill: true });
 }
 
 // Views of one's own beside the conversation.
