@@ -4,24 +4,37 @@ One command makes every figure that docs/logging.md gives of a GPU: the tests th
 hand-over, the time on the calling thread for 256 rollouts of 16,384 tokens, and a training loop's step time with and
 without logging. Where there is no CUDA device it says what it lacks and ends with exit status 1.
 
+Synchronisations are counted in two ways, for neither sees all: PyTorch's sync debug mode sees those that an operation
+makes (`.item()`, a copy to pageable memory), and not those that code asks for; `torch.cuda.synchronize` and the
+`synchronize` of streams and events are wrapped and counted in every thread.
+
 The training loop multiplies bf16 matrices for a while, as an update does, and synchronises once a step, as reading the
-loss does. Loops with and without logging alternate step by step, so that clocks and temperature are the same for both.
+loss does. Loops of some steps with and without logging do the same work in turn, each first in every other pair. Within a
+loop nothing is waited for, so that what a step leaves to be copied, written and stored weighs on the steps after it; between
+two loops all of it is, so that none of it weighs on the loop without logging. The ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 ROLLOUTS, TOKENS = 256, 16_384
+LOOP = 5
+"""Steps of a training loop."""
 TOKEN_KEYS = {"input_ids": "int64", "loss_mask": "int64", "versions": "int64", "logprobs": "bfloat16"}
 """Tensors [B, T] of the hand-over, beside a bool attention mask: integers as trainers keep them, bf16 logprobs."""
 
@@ -99,17 +112,43 @@ def make_logger() -> Any:
 
 
 def synchronisations(logger: Any, batch: dict[str, Any]) -> None:
-    """Prints how often one hand-over made the calling thread wait for the device, as PyTorch counts it."""
+    """Prints how often one hand-over made a thread wait for the device: the calling thread, and any other."""
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as said, counted_synchronisations() as asked_for:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         logger.log_rollouts(batch, step=1000)
         torch.cuda.set_sync_debug_mode("default")
-    found = [str(each.message) for each in said if "synchroniz" in str(each.message)]
-    print(f"synchronisations of a hand-over on the default stream: {len(found)}")
+        own = dict(asked_for)
+    implied = [str(each.message) for each in said if "synchroniz" in str(each.message)]
+    print(
+        f"synchronisations of a hand-over on the default stream: {len(implied)} implied by operations, "
+        f"{sum(own.values())} asked for {own or ''}"
+    )
     logger.flush(300)
+
+
+@contextmanager
+def counted_synchronisations() -> Iterator[Counter[str]]:
+    """Counts every call of this process that waits for the device by name: of the device, a stream, an event."""
+    import torch
+
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            counts[f"{name} in {threading.current_thread().name}"] += 1
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    with ExitStack() as patched:
+        for owner, name in ((torch.cuda, "cuda"), (torch.cuda.Stream, "Stream"), (torch.cuda.Event, "Event")):
+            wrapper = counted(f"{name}.synchronize", owner.synchronize)
+            patched.enter_context(mock.patch.object(owner, "synchronize", wrapper))
+        yield counts
 
 
 def hand_over(logger: Any, batch: dict[str, Any], n_steps: int) -> None:
@@ -128,7 +167,7 @@ def hand_over(logger: Any, batch: dict[str, Any], n_steps: int) -> None:
 
 
 def training_loop(logger: Any, batch: dict[str, Any], n_steps: int) -> None:
-    """Prints the step time of a loop with and without logging, alternating step by step."""
+    """Prints the step time of a loop with and without logging, in pairs."""
     import torch
 
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -139,19 +178,33 @@ def training_loop(logger: Any, batch: dict[str, Any], n_steps: int) -> None:
             product = torch.nn.functional.normalize(product @ matrix)
         float(product.sum())
 
-    def logged(step: int) -> None:
-        logger.log_rollouts(batch, step=step)
-        update()
+    def loop(log: Callable[[int], object], first: int) -> float:
+        def steps() -> None:
+            for step in range(first, first + LOOP):
+                log(step)
+                update()
+            torch.cuda.synchronize()
+
+        return milliseconds(steps) / LOOP
 
     update()
     without, with_it = [], []
-    for step in range(n_steps):
-        without.append(milliseconds(update))
-        with_it.append(milliseconds(lambda step=step: logged(3000 + step)))
-    print(f"training loop: {n_steps} steps of each, milliseconds a step")
+    kinds = [
+        (without, lambda step: None),
+        (with_it, lambda step: logger.log_rollouts(batch, step=step)),
+    ]
+    for pair in range(max(4, n_steps // LOOP)):
+        for times, log in kinds if pair % 2 else reversed(kinds):
+            times.append(loop(log, 3000 + pair * LOOP))
+            logger.flush(300)
+    ratios = [ours / plain for ours, plain in zip(with_it, without, strict=True)]
+    print(f"training loop: {len(ratios)} pairs of {LOOP} steps, milliseconds a step")
     print(f"  without logging  {described(without)}")
     print(f"  with logging     {described(with_it)}")
-    print(f"  ratio            {statistics.median(with_it) / statistics.median(without):.4f}")
+    print(
+        f"  ratio            median of pairs {statistics.median(ratios):.4f}, "
+        f"least {min(ratios):.4f}, most {max(ratios):.4f}"
+    )
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
