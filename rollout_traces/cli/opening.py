@@ -1,7 +1,9 @@
-"""Opening a store for a command: the project that is meant, and a bar while it is indexed."""
+"""Opening a store for a command: the project that is meant, and a bar for what takes a while."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rollout_traces.errors import StoreError
@@ -21,7 +23,6 @@ def open_for(project: str | None, server_url: str | None, space: str | None) -> 
     Raises:
         StoreError: no such project, or none was named where there are several.
     """
-    from rollout_traces.cli.progress import progress_bar
     from rollout_traces.store import open_store
 
     name = project or _only_project(server_url, space)
@@ -45,3 +46,27 @@ def _only_project(server_url: str | None, space: str | None) -> str:
     if not found:
         raise StoreError(f"no projects in {where}. Log something first, or set TRACKIO_DIR.")
     raise StoreError(f"which project? --project with one of: {', '.join(found)}.")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error that appears with the first report; silent where that is no terminal.
+
+    Args:
+        what: what is being done, one or two words.
+
+    Yields:
+        A function to call with how much is done and how much there is.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=True)
+
+        yield report

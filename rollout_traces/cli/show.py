@@ -240,7 +240,7 @@ def _index(workspace: Workspace, project: str) -> None:
     Raises:
         StoreError: there is no such project. One that is damaged is named, and its page says so too.
     """
-    from rollout_traces.cli.progress import progress_bar
+    from rollout_traces.cli.opening import progress_bar
     from rollout_traces.errors import StoreError
 
     store = workspace.opened(project)
