@@ -46,7 +46,7 @@ class SettingOfRuns:
 
 
 @dataclass(frozen=True)
-class RunsAnswer:
+class RunsTogether:
     """Several runs, in the order in which they were asked for, and the settings in which they differ.
 
     Attributes:
@@ -62,7 +62,7 @@ class RunsAnswer:
     evaluations: list[str]
 
 
-def several_runs(view: SplitView, others: Names, names: Names = ()) -> RunsAnswer:
+def several_runs(view: SplitView, others: Names, names: Names = ()) -> RunsTogether:
     """A run and others: the series named (the usual ones when none), how far each had come, settings that differ.
 
     Raises:
@@ -74,7 +74,7 @@ def several_runs(view: SplitView, others: Names, names: Names = ()) -> RunsAnswe
     views = [replace(view, run=run.id) for run in runs]
     shown = list(dict.fromkeys(name for one in views for name in split_series(one, names).shown))
     shared = set(view.store.splits(runs[0].id)) & set(view.store.splits(runs[1].id))
-    return RunsAnswer(
+    return RunsTogether(
         [
             DrawnRun(run.name, split_series(one, shown).series, list(run.resumed_at), run_progress(one))
             for run, one in zip(runs, views, strict=True)
