@@ -29,6 +29,9 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tmp_path_factory.getbasetemp()  # made now: made by the first test, it would be removed with that test's files
     folder = Path(tempfile.mkdtemp(prefix="rt-"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "XDG_DATA_HOME", str(folder / "data")
+        )  # what commands remember of this user's is left alone
         yield _use_for_temporary_files(patch, folder)
     shutil.rmtree(folder, ignore_errors=True)
 

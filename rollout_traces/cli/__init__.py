@@ -14,7 +14,7 @@ import typer
 
 from rollout_traces.cli.options import expanded
 
-HELPERS = frozenset({"conversation", "example", "opening", "options", "tables"})
+HELPERS = frozenset({"conversation", "dump", "example", "opened", "opening", "options", "tables"})
 """Modules here that are no command."""
 LEAN = frozenset({"delete", "events", "explain", "flips", "get", "label", "last", "list", "prompts", "stats"})
 """The commands that never need pandas."""

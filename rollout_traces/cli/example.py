@@ -15,6 +15,13 @@ PROJECT = "tiny-grpo"
 FIRST_PAGE = {"tab": "run"}
 
 
+def own_folders(home: Path) -> None:
+    """Gives this process folders of its own for Trackio, index and labels."""
+    for name, folder in (("TRACKIO_DIR", "trackio"), ("XDG_CACHE_HOME", "cache"), ("XDG_DATA_HOME", "data")):
+        (home / folder).mkdir()
+        os.environ[name] = str(home / folder)
+
+
 @contextmanager
 def example_home() -> Iterator[str]:
     """A copy of the run, with folders of its own for Trackio, index and labels; this process stays in it.
@@ -26,13 +33,7 @@ def example_home() -> Iterator[str]:
     """
     with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
         shutil.copytree(FOLDER, Path(home, PROJECT))
-        for name, folder in (
-            ("TRACKIO_DIR", "trackio"),
-            ("XDG_CACHE_HOME", "cache"),
-            ("XDG_DATA_HOME", "data"),
-        ):
-            Path(home, folder).mkdir()
-            os.environ[name] = str(Path(home, folder))
+        own_folders(Path(home))
         before = Path.cwd()
         os.chdir(home)
         try:

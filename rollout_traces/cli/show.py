@@ -17,12 +17,22 @@ import typer
 from rollout_traces.cli.options import login
 from rollout_traces.errors import extra
 
+OFFERED = 5
+"""Places opened before that are named."""
+
 if TYPE_CHECKING:
     from rollout_traces.inspector.server import ServerOptions
     from rollout_traces.inspector.workspace import Workspace
 
 
 def show(
+    dump: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A dump to look at without importing it: files of another tool, in a project that goes again."
+        ),
+    ] = None,
+    *,
     project: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +93,9 @@ def show(
 
     Example: rollout-traces show --example
     Example: rollout-traces show --project gsm8k
+    Example: rollout-traces show ./outputs/rollout_data
     """
+    from rollout_traces.cli.opened import remember
     from rollout_traces.errors import ConfigError, RolloutTracesError
 
     state: dict[str, str] = {}
@@ -97,6 +109,19 @@ def show(
                         "--example is a project of its own. Leave --project, --server-url and --space out."
                     )
                 project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
+            elif dump is not None:
+                from rollout_traces.cli.dump import dump_home
+
+                if project or server_url or space:
+                    raise ConfigError(
+                        "a dump is a project of its own. Leave --project, --server-url and --space out."
+                    )
+                remember(str(dump.resolve()), "")
+                project, no_trackio = place.enter_context(dump_home(dump)), True
+            elif project:
+                remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
+            elif not server_url and not space:
+                _offer()
             _need_the_extra()
             from rollout_traces.inspector.access import chosen_token, named_tokens
             from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
@@ -159,6 +184,15 @@ def _serve(
         _open_browser(address)
     warm_up(workspace)
     serve(server, options.host, options.port)
+
+
+def _offer() -> None:
+    """Names what was opened or written before."""
+    from rollout_traces.cli.opened import remembered
+    from rollout_traces.model.text import one_line
+
+    for place in remembered()[:OFFERED]:
+        typer.echo(f"Opened before: {one_line(place.command, 200)}")
 
 
 def _need_the_extra() -> None:

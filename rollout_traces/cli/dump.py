@@ -1,0 +1,68 @@
+"""A dump of another tool in a place that goes when the command ends, so that it can be looked at without an import."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import typer
+
+from rollout_traces.cli.example import own_folders
+from rollout_traces.errors import ConfigError
+from rollout_traces.settings.names import file_stem
+
+SMALL = 8_000_000
+"""Bytes of a dump that is opened without a word; a larger one takes a while, and says so."""
+
+
+@contextmanager
+def dump_home(path: Path) -> Iterator[str]:
+    """A project of a dump's rollouts; this process stays in its folders.
+
+    To be entered before Trackio is imported, which reads its folder once.
+
+    Args:
+        path: a file or folder of any format that `import` reads.
+
+    Yields:
+        The project's name, or the path itself where it is an export that is read in place.
+
+    Raises:
+        ConfigError: it is not there, or holds no rollouts.
+    """
+    from rollout_traces.cli.opening import progress_bar
+    from rollout_traces.sources.importing import import_rollouts
+    from rollout_traces.sources.problems import Problems
+    from rollout_traces.sources.scan import scan
+
+    problems = Problems()
+    found = scan([path], problems)
+    if not found:
+        raise ConfigError(str(problems.kept[-1]))
+    if {file.format.name for run in found for file in run.files} == {"partitioned-export"}:
+        yield str(path)
+        return
+    size = sum(run.size for run in found)
+    if size > SMALL:
+        typer.echo(
+            f"{size / 1e6:.0f} MB are read first; rollout-traces import {path} -p NAME keeps them.", err=True
+        )
+    before = dict(os.environ)
+    try:
+        with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
+            own_folders(Path(home))
+            name = file_stem(path.resolve().stem) or "dump"
+            with redirect_stdout(sys.stderr), progress_bar("reading") as report:
+                done = import_rollouts(path, name, progress=report)
+            for problem in done.problems.kept:
+                typer.secho(str(problem), err=True, fg="yellow")
+            if not done.rows:
+                raise ConfigError(f"{path}: no rollout in it could be read.")
+            yield name
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
